@@ -1,0 +1,42 @@
+# Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
+.PHONY: install fmt lint types imports check test test-fast cov debug bench demo run clean
+
+BIN := .venv/bin
+
+install:
+	@scripts/setup
+
+fmt: install
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+lint types imports: install
+	scripts/check $@
+
+check: install
+	scripts/check
+
+test: install
+	$(BIN)/pytest $(ARGS)
+
+test-fast: install
+	$(BIN)/pytest -m "not slow and not spark" $(ARGS)
+
+cov: install
+	$(BIN)/coverage run $(BIN)/pytest $(ARGS) && $(BIN)/coverage report
+
+# asyncio's own checks: slow callbacks, calls from the wrong thread, coroutines that nobody awaited
+debug: install
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev $(BIN)/pytest -m "not slow and not spark" $(ARGS)
+
+bench: install
+	$(BIN)/rmq-bench $(ARGS)
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+run: install
+	$(BIN)/rmq-broker start $(ARGS)
+
+clean:
+	rm -rf .venv .cache .typing build dist spark/rmq.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

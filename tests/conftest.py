@@ -1,0 +1,61 @@
+"""Fixtures and hooks for all tests: which loop a test runs on, what is installed, and what CI does not forgive."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from support.no_skips import NoSkips, wanted
+from support.virtual_time import VirtualTimeLoop
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("wire", "broker", "client", "consumer", "spark", "cli")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fail-on-skip", action="store_true", help="fail if a test was skipped, deselected or xfailed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if wanted(config):
+        config.pluginmanager.register(NoSkips(), "no-skips")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse to test yesterday's code: rmq is installed as a copy, which edits to the checkout do not reach."""
+    stale = _first_difference()
+    if stale is not None:
+        raise pytest.UsageError(f"the installed rmq is not this checkout's ({stale}): run scripts/setup, then again")
+
+
+def _first_difference() -> str | None:
+    for package in PACKAGES:
+        try:
+            spec = importlib.util.find_spec(f"rmq.{package}")
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None or not spec.submodule_search_locations:
+            return f"rmq.{package} is not installed"
+        installed, sources = Path(spec.submodule_search_locations[0]), ROOT / package
+        theirs = {path.relative_to(installed) for path in installed.rglob("*.py")}
+        ours = {path.relative_to(sources) for path in sources.rglob("*.py")}
+        for name in sorted(theirs | ours):
+            there, here = installed / name, sources / name
+            if not there.exists() or not here.exists() or there.read_bytes() != here.read_bytes():
+                return f"{package}/{name} differs"
+    return None
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    if item.get_closest_marker("both_loops"):
+        return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+    return {"uvloop": uvloop.new_event_loop}

@@ -1,0 +1,136 @@
+"""Promises that the repository makes as a whole: versions agree, names are mapped, files stay readable and clean."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TOP_PACKAGES = {"wire", "broker", "client", "consumer", "spark", "cli"}
+MADE = {".git", ".venv", ".cache", ".typing", "build", "dist", "__pycache__"}
+MAX_LINES = 450
+
+
+@cache
+def project_files() -> list[Path]:
+    """Files that are, or would be, under version control."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0 and listed.stdout:
+        files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:  # an unpacked archive, or a checkout that belongs to somebody else
+        files = []
+        for folder, subfolders, names in os.walk(ROOT):
+            subfolders[:] = [name for name in subfolders if name not in MADE and not name.endswith(("_cache", "-info"))]
+            files += [Path(folder, name) for name in names]
+    return sorted(path for path in files if path.is_file() and not path.is_symlink())
+
+
+def python_files() -> list[Path]:
+    return [path for path in project_files() if path.suffix == ".py"]
+
+
+def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert versions[0] == PROJECT["project"]["version"]
+
+
+def test_every_entry_of_the_changelog_starts_with_upgrading() -> None:
+    entries = re.split(r"^## .*$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+
+    assert entries
+    for entry in entries:
+        assert re.findall(r"^### (.*)$", entry, re.MULTILINE)[0] == "Upgrading"
+
+
+def test_the_packages_that_are_installed_are_the_folders_that_exist() -> None:
+    found = set()
+    for top in TOP_PACKAGES:
+        for folder in {path.parent for path in python_files() if path.is_relative_to(ROOT / top)}:
+            found.add("rmq." + ".".join(folder.relative_to(ROOT).parts))
+
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_every_package_has_an_init_and_the_mapping_points_to_it() -> None:
+    mapping = dict(PROJECT["tool"]["setuptools"]["package-dir"])
+
+    assert mapping.pop("") == "spark"
+    assert set(mapping) == set(PROJECT["tool"]["setuptools"]["packages"])
+    for package, folder in mapping.items():
+        assert "rmq." + folder.replace("/", ".") == package
+        assert (ROOT / folder / "__init__.py").is_file()
+
+
+def test_the_packages_are_marked_as_typed() -> None:
+    assert [name for name in sorted(TOP_PACKAGES) if not (ROOT / name / "py.typed").is_file()] == []
+
+
+def test_no_module_grows_beyond_what_a_reader_can_hold() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in python_files()}
+
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_no_module_imports_a_package_of_ours_by_its_bare_name() -> None:
+    """Ruff bans it too, but not in the files that may read the clock."""
+    bare = []
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            bare += [f"{path.relative_to(ROOT)}: {name}" for name in names if name.split(".")[0] in TOP_PACKAGES]
+
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        ("host of a package index", r"pypi\.org|pythonhosted" + r"\.org|(index-url|find-links)\s*[ =]\s*\S"),
+        ("home folder of somebody", r"(?<![\w.~$}])/(?:home|Users)/[a-z]\w*/|(?<![\w.~$}])/root" + r"/\S"),
+    ],
+)
+def test_no_file_names_a(what: str, pattern: str) -> None:
+    found = []
+    for path in project_files():
+        if path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
+            if re.search(pattern, line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+
+    assert found == [], f"names the {what}"
+
+
+def test_constraints_are_exact_versions_and_nothing_else() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.+!-]*", line)] == []
+
+
+def test_constraints_cover_what_we_ask_for() -> None:
+    def canonical(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pinned = {canonical(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [*PROJECT["project"]["dependencies"], *(name for extra in extras.values() for name in extra)]
+
+    names = {canonical(re.split(r"[\[<>=!~ ;]", line)[0]) for line in wanted}
+    assert names - pinned == set()

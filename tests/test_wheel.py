@@ -1,0 +1,108 @@
+"""The wheel, as a stranger gets it: complete, and at peace with scripts that are called like our folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("wire", "broker", "client", "consumer", "spark", "cli")
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def pip(*arguments: str | Path, cwd: Path) -> None:
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that no build folder is left in the checkout, and with the tools at hand: no network."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    pip("wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index", "-w", copy / "dist", ".", cwd=copy)
+    (built,) = (copy / "dist").glob("rmq-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel in it, and our dependencies (but not our own rmq) within reach."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home / "venv", with_pip=False)
+    python = home / "venv" / "bin" / "python"
+    pip("--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
+
+    (home / "dependencies").mkdir()
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(place).iterdir():
+            if not entry.name.startswith(("rmq", "pyspark_rmq", "__")):
+                (home / "dependencies" / entry.name).symlink_to(entry)
+    (site_packages(home) / "dependencies.pth").write_text(f"{home / 'dependencies'}\n")
+    return home
+
+
+def site_packages(home: Path) -> Path:
+    (folder,) = (home / "venv" / "lib").glob("python*/site-packages")
+    return folder
+
+
+@pytest.fixture
+def folder_of_a_user(tmp_path: Path) -> Path:
+    for name in PACKAGES:
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('the {name}.py of the user was imported')\n")
+    return tmp_path
+
+
+def test_a_users_own_consumer_and_cli_are_left_alone(installed: Path, folder_of_a_user: Path) -> None:
+    code = "import rmq.wire, rmq.broker, rmq.client, rmq.consumer, rmq.cli; print(rmq.broker.__file__)"
+
+    said = run(installed / "venv" / "bin" / "python", "-c", code, cwd=folder_of_a_user)
+
+    assert Path(said.strip()).is_relative_to(site_packages(installed))
+
+
+@pytest.mark.parametrize("command", ["rmq-broker", "rmq-consume", "rmq-produce", "rmq-admin", "rmq-bench"])
+def test_every_command_has_help(installed: Path, folder_of_a_user: Path, command: str) -> None:
+    said = run(installed / "venv" / "bin" / command, "--help", cwd=folder_of_a_user)
+
+    assert "Usage" in said
+
+
+def test_spark_finds_its_module_as_a_file(installed: Path) -> None:
+    assert (site_packages(installed) / "pyspark_rmq.py").is_file()
+
+
+def test_every_source_is_in_the_wheel(installed: Path) -> None:
+    missing = []
+    for name in PACKAGES:
+        for path in [*(ROOT / name).rglob("*.py"), ROOT / name / "py.typed"]:
+            if not (site_packages(installed) / "rmq" / path.relative_to(ROOT)).is_file():
+                missing.append(str(path.relative_to(ROOT)))
+
+    assert missing == []
+
+
+def test_nothing_else_is_installed_beside_it(installed: Path) -> None:
+    names = {path.name for path in site_packages(installed).iterdir() if path.name != "__pycache__"}
+
+    assert {name for name in names if not name.endswith((".dist-info", ".pth"))} == {"rmq", "pyspark_rmq.py"}
