@@ -1,0 +1,280 @@
+"""
+The record batch: 1 to 4096 messages of one queue, stored column by column.
+
+:func:`encode` makes it, :func:`check` judges it, :meth:`Batch.messages` reads it. The same bytes travel from
+the producer through the log to consumers and Spark. **What** ``check`` **accepts decodes**, so no batch that was
+stored can block a queue.
+
+Meta is one msgpack array; its columns are little-endian, as Arrow's::
+
+    [lengths, tags, keys, key_hashes, ordering_keys, properties, born_at, attempts]
+
+    lengths        bin, u32 a message
+    tags           nil or [names, bin of u16 codes]: 0 is no tag, k is names[k - 1]
+    keys           nil or [bin of u32 lengths, bin]: the keys of a message joined by a space
+    key_hashes     nil or bin, the CRC-32 (u32) of each key
+    ordering_keys  nil or [bin of u32 lengths, bin]
+    properties     nil or [names, bin of u16 counts, bin of u16 codes, bin of u32 value lengths, bin]
+    born_at        int (all equal) or bin of i64, microseconds
+    attempts       nil or bin of u16: deliveries before this batch was made
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from . import layout
+from .columns import Columns, check_columns, check_names, check_times, count_keys
+from .errors import BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat
+from .hashing import tag_bloom
+from .layout import Buffer, Header
+from .model import StoredMessage
+
+_SWAP = sys.byteorder == "big"
+_PADDINGS = tuple(bytes(n) for n in range(layout.ALIGN))
+_BEFORE_PLACE = bytes(60)  # the broker's part up to queue and kind
+_MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}\Z", re.ASCII)
+
+
+class ProducerMark(NamedTuple):
+    """Whose batch it is, and the how-manyth of that producer."""
+
+    producer_id: int = 0
+    sequence: int = 0
+    producer_epoch: int = 0
+
+
+_NOBODY = ProducerMark()
+
+
+class Rows(NamedTuple):
+    """The messages of a batch to be, column by column; a column that no message uses is None."""
+
+    bodies: Sequence[bytes]
+    born_at: int | Sequence[int]
+    tags: Sequence[str | None] | None = None
+    keys: Sequence[Sequence[str]] | None = None
+    ordering_keys: Sequence[str | None] | None = None
+    properties: Sequence[Mapping[str, str]] | None = None
+    attempts: Sequence[int] | None = None
+
+
+class Checked(NamedTuple):
+    """What :func:`check` found: the header and the columns of a sound batch."""
+
+    header: Header
+    columns: Columns
+
+
+class Batch:
+    """A sound batch with its bodies, apart from the reply it came in."""
+
+    __slots__ = ("_bodies", "columns", "header", "store_id")
+
+    def __init__(self, header: Header, columns: Columns, bodies: bytes, store_id: int) -> None:
+        self.header = header
+        self.columns = columns
+        self.store_id = store_id
+        self._bodies = bodies
+
+    @property
+    def bodies(self) -> bytes:
+        """All bodies, back to back, as Arrow wants them."""
+        return self._bodies
+
+    def messages(self, from_offset: int = 0) -> list[StoredMessage]:
+        """The messages at ``from_offset`` and behind, each with a body of its own."""
+        bodies, origin = self._bodies, BatchOrigin(self.header, self.columns, self.store_id)
+        bounds = [0, *accumulate(self.columns.lengths)]
+        first = max(0, from_offset - self.header.base_offset)
+        return [StoredMessage(bodies[bounds[i] : bounds[i + 1]], origin, i) for i in range(first, self.header.count)]
+
+
+class BatchOrigin:
+    """What the messages of one batch share; it keeps no body alive."""
+
+    __slots__ = ("columns", "header", "store_id")
+
+    def __init__(self, header: Header, columns: Columns, store_id: int) -> None:
+        self.header = header
+        self.columns = columns
+        self.store_id = store_id
+
+    def message_id(self, index: int) -> str:
+        """32 hex digits: the store and the handle."""
+        return message_id(self.store_id, handle(self.header.physical_offset, index))
+
+
+def encode(
+    topic: str, queue_id: int, rows: Rows, *, by: ProducerMark = _NOBODY, kind: int = layout.KIND_DATA
+) -> bytearray:
+    """
+    One batch, ready to send; the broker's part is empty but for size, magic, queue and kind.
+
+    Raises:
+        BadBatch: no message or too many, or something that cannot be stored.
+        MessageTooLarge, BatchTooLarge: over a limit.
+        UnsupportedFormat: an unknown kind.
+    """
+    lengths = _check_rows(rows)
+    if kind not in layout.KNOWN_KINDS:
+        raise UnsupportedFormat(f"batch kind {kind} is unknown")
+    names = [] if rows.tags is None else sorted({tag for tag in rows.tags if tag})
+    body_size = sum(lengths)
+    try:
+        name, meta = layout.pack_topic(topic), _pack_meta(rows, lengths, names)
+        sizes = (len(meta), body_size, body_size)
+        producer = layout.pack_producer_part((0, len(lengths), *by, 0, *sizes, tag_bloom(names), 0))
+        place = queue_id.to_bytes(4, "big") + bytes((kind, 0, 0, 0, 0, 0, 0, 0))
+    except (UnicodeEncodeError, OverflowError, struct.error) as error:
+        raise BadBatch(f"the batch cannot be stored: {error}") from error
+    used = layout.FIXED_HEADER + len(name) + len(meta) + body_size
+    if used > layout.MAX_BATCH:
+        raise BatchTooLarge(f"a batch of {used} bytes is over the limit of {layout.MAX_BATCH}")
+    batch = bytearray().join((_BEFORE_PLACE, place, producer, name, meta, *rows.bodies, bytes(layout.padding(used))))
+    layout.seal(batch, used)
+    return batch
+
+
+def check(data: Buffer, at: int = 0, *, stamped: bool) -> Checked:
+    """
+    Judge the batch at ``at``. ``stamped`` batches have been through a broker; one that has not been must end
+    where ``data`` ends, since the broker stores all of it.
+
+    Raises:
+        BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat: with one sentence of what is wrong.
+    """
+    header = layout.parse_header(data, at)
+    meta_at = at + header.header_words * 8
+    body_at = meta_at + header.meta_size
+    end = body_at + header.body_size
+    view = memoryview(data)
+    if stamped:
+        if crc32(view[at + layout.HEADER_CRC_FROM : meta_at]) != header.header_crc:
+            raise BadBatch("the header's checksum does not match")
+        layout.check_stamp(header)
+    elif at + header.size != len(view):
+        raise BadBatch(f"{len(view) - at - header.size} bytes follow the batch")
+    if crc32(view[at + layout.CRC_FROM : end]) != header.batch_crc:
+        raise BadBatch("the checksum does not match the content")
+    stop = at + header.size
+    if view[end:stop] != _PADDINGS[stop - end]:
+        raise BadBatch("the padding is not zero")
+    return Checked(header, check_columns(view[meta_at:body_at], header))
+
+
+def read(data: Buffer, at: int = 0, *, store_id: int) -> Batch:
+    """Judge the stamped batch at ``at`` and take its content; raises as :func:`check` does."""
+    header, columns = check(data, at, stamped=True)
+    body_at = at + header.header_size + header.meta_size
+    return Batch(header, columns, bytes(memoryview(data)[body_at : body_at + header.body_size]), store_id)
+
+
+def read_all(data: Buffer, *, store_id: int) -> list[Batch]:
+    """Every batch of a pull's answer; raises as :func:`check` does."""
+    batches, at = [], 0
+    while at < len(data):
+        batches.append(read(data, at, store_id=store_id))
+        at += batches[-1].header.size
+    return batches
+
+
+def handle(physical_offset: int, index: int) -> int:
+    """The 63-bit number of a message in its store."""
+    return (physical_offset // layout.ALIGN) << 12 | index
+
+
+def message_id(store_id: int, of: int) -> str:
+    """32 hex digits that name a message for ever."""
+    return f"{store_id:016x}{of:016x}"
+
+
+def split_message_id(text: str) -> tuple[int, int, int]:
+    """``(store_id, physical_offset, index)`` of a message id; raises ValueError if it is none."""
+    if not _MESSAGE_ID.match(text):
+        raise ValueError(f"a message id has 32 hex digits, {text[:40]!r} is none")
+    of = int(text[16:], 16)
+    return int(text[:16], 16), (of >> 12) * layout.ALIGN, of & 0xFFF
+
+
+def _little(typecode: str, values: Sequence[int]) -> bytes:
+    column = array(typecode, values)
+    if _SWAP:
+        column.byteswap()
+    return column.tobytes()
+
+
+def _check_rows(rows: Rows) -> list[int]:
+    lengths = list(map(len, rows.bodies))
+    count = len(lengths)
+    if not 1 <= count <= layout.MAX_COUNT:
+        raise BadBatch(f"a batch holds 1 to {layout.MAX_COUNT} messages, not {count}")
+    if max(lengths) > layout.MAX_BODY:
+        raise MessageTooLarge(f"a body of {max(lengths)} bytes is over the limit of {layout.MAX_BODY}")
+    for name, column in zip(rows._fields, rows, strict=True):
+        if column is not None and not isinstance(column, int) and len(column) != count:
+            raise BadBatch(f"the column {name} has {len(column)} entries for {count} messages")
+    check_times("born_at", (rows.born_at,) if isinstance(rows.born_at, int) else rows.born_at)
+    return lengths
+
+
+def _pack_meta(rows: Rows, lengths: list[int], names: list[str]) -> bytes:
+    keys, hashes = _pack_keys(rows.keys) if rows.keys is not None and any(rows.keys) else (None, None)
+    packed: bytes = msgpack.packb(
+        [
+            _little("I", lengths),
+            _pack_tags(rows.tags, names) if names and rows.tags is not None else None,
+            keys,
+            hashes,
+            _pack_text([key or "" for key in rows.ordering_keys]) if rows.ordering_keys is not None else None,
+            _pack_properties(rows.properties) if rows.properties is not None and any(rows.properties) else None,
+            rows.born_at if isinstance(rows.born_at, int) else _little("q", rows.born_at),
+            None if rows.attempts is None else _little("H", rows.attempts),
+        ]
+    )
+    return packed
+
+
+def _pack_tags(tags: Sequence[str | None], names: list[str]) -> list[object]:
+    check_names("tags", names, layout.MAX_TAG)
+    code: dict[str | None, int] = {name: i for i, name in enumerate(names, 1)}
+    return [names, _little("H", [code.get(tag, 0) for tag in tags])]
+
+
+def _pack_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:
+    encoded = [" ".join(keys).encode() for keys in rows]
+    hashes = [crc32(key.encode()) for keys in rows for key in keys]
+    lengths, blob = [len(text) for text in encoded], b"".join(encoded)
+    if count_keys(lengths, blob) != len(hashes):
+        raise BadBatch("a key is empty or holds a space")
+    return [_little("I", lengths), blob], _little("I", hashes)
+
+
+def _pack_text(texts: list[str]) -> list[bytes] | None:
+    if not any(texts):
+        return None
+    encoded = [text.encode() for text in texts]
+    return [_little("I", [len(text) for text in encoded]), b"".join(encoded)]
+
+
+def _pack_properties(rows: Sequence[Mapping[str, str]]) -> list[object]:
+    names = sorted({name for row in rows for name in row})
+    check_names("properties", names)
+    code = {name: i for i, name in enumerate(names)}
+    values = [value.encode() for row in rows for value in row.values()]
+    return [
+        names,
+        _little("H", [len(row) for row in rows]),
+        _little("H", [code[name] for row in rows for name in row]),
+        _little("I", [len(value) for value in values]),
+        b"".join(values),
+    ]

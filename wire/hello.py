@@ -1,0 +1,91 @@
+"""
+The greeting: the first request of a connection and its reply.
+
+Both are maps, not arrays, so that two versions which share few fields still understand each other well enough to
+say so. Values inside a map (limits, leases, producer) are arrays, as everywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .codec import decode
+from .errors import BadRequest
+
+
+class ProducerHello(NamedTuple):
+    """Who sends, and the first sequence number whose outcome it does not know."""
+
+    producer_id: int
+    producer_epoch: int
+    first_unresolved: int
+
+
+class Hello(NamedTuple):
+    """The client's greeting; a map on the wire."""
+
+    proto: list[int]
+    client: str
+    version: str
+    session: bytes
+    features: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    auth: Any = None
+    namespace: str | None = None
+    producer: ProducerHello | None = None
+
+
+class ResumedLease(NamedTuple):
+    """A lease the session still holds."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    committed_offset: int
+    attempt_offset: int
+    attempts: int
+
+
+class Limits(NamedTuple):
+    """What the broker accepts, and its timers."""
+
+    max_frame: int
+    max_batch: int
+    max_in_flight: int
+    grace_s: float
+    ping_s: float
+
+
+class HelloReply(NamedTuple):
+    """The broker's greeting; a map on the wire."""
+
+    proto: int
+    broker: str
+    cluster: str
+    store_id: int
+    log_epoch: int
+    member: str  # the id of this session in group member lists
+    limits: Limits
+    leases: list[ResumedLease] = []  # noqa: RUF012
+    features: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
+
+
+def hello_to_map(hello: Hello | HelloReply) -> dict[str, Any]:
+    """A greeting as it travels."""
+    return hello._asdict()
+
+
+def hello_from_map(shape: type[Any], value: object) -> Any:
+    """
+    A greeting received; unknown fields are ignored.
+
+    Raises:
+        BadRequest: a known field has a wrong type or a needed one is missing.
+    """
+    if type(value) is not dict:
+        raise BadRequest("the hello is not a map")
+    known = {**shape._field_defaults, **value}
+    for name in shape._fields:
+        if name not in known:
+            raise BadRequest(f"{shape.__name__}: {name} is missing")
+    return decode(shape, [known[name] for name in shape._fields])

@@ -1,0 +1,129 @@
+"""Values that users and all layers share: queues, messages to send, messages received, listener results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .batch import BatchOrigin
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic."""
+
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"
+
+
+class ConsumeStatus(Enum):
+    """What a listener says of the messages it was given."""
+
+    SUCCESS = "success"
+    SUSPEND = "suspend"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send. ``keys`` may hold no white space; names and values of ``properties`` are text."""
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.body, bytes):
+            raise TypeError(f"body must be bytes, not {type(self.body).__name__}")
+        if isinstance(self.keys, str):
+            raise TypeError(f"keys must be a tuple of texts: ({self.keys!r},)")
+        for key in self.keys:
+            if not key or any(c.isspace() for c in key):
+                raise ValueError(f"the key {key!r} is empty or holds white space")
+        if self.tag is not None and (not self.tag or "|" in self.tag or any(c.isspace() for c in self.tag)):
+            raise ValueError(f"the tag {self.tag!r} is empty or holds white space or '|'")
+        for name, value in self.properties.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(f"the property {name!r} must have a text as name and as value")
+            if not name:
+                raise ValueError("the name of a property is empty")
+
+
+class StoredMessage:
+    """A message as consumers see it. ``body`` is its own ``bytes``; the rest is read when asked for."""
+
+    __slots__ = ("_index", "_origin", "attempt", "body")
+
+    def __init__(self, body: bytes, origin: BatchOrigin, index: int) -> None:
+        self.body = body
+        self._origin = origin
+        self._index = index
+        self.attempt = 1  # set by the consumer before each delivery; 1 is the first
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        return self._origin.header.topic
+
+    @property
+    def queue_id(self) -> int:
+        """Its queue in the topic."""
+        return self._origin.header.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the queue."""
+        return self._origin.header.base_offset + self._index
+
+    @property
+    def message_id(self) -> str:
+        """32 hex digits that name it for ever."""
+        return self._origin.message_id(self._index)
+
+    @property
+    def tag(self) -> str | None:
+        """Its tag, if any."""
+        return self._origin.columns.tag(self._index)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys to find it by."""
+        return self._origin.columns.keys_of(self._index)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its properties, as a dictionary of the caller's own."""
+        return self._origin.columns.properties_of(self._index)
+
+    @property
+    def ordering_key(self) -> str | None:
+        """The sharding key it was sent with."""
+        return self._origin.columns.ordering_key(self._index)
+
+    @property
+    def born_at(self) -> datetime:
+        """When its producer made it."""
+        return from_us(self._origin.columns.born_at_of(self._index))
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored it."""
+        return from_us(self._origin.header.stored_at)
+
+    def __repr__(self) -> str:
+        return f"<StoredMessage {self.topic}/{self.queue_id} offset {self.queue_offset}, {len(self.body)} bytes>"
+
+
+def from_us(microseconds: int) -> datetime:
+    """A point in time, in UTC."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)

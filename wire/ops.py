@@ -1,0 +1,294 @@
+"""
+Every operation, its request and its reply. The numbers never change and are never reused.
+
+Unless said otherwise a reply whose request names several things is a list with one entry for each, in order; an
+entry's ``status`` is 0 or the code of why that one was refused.
+"""
+
+# ruff: noqa: PLC0414  # `as` makes the greeting part of this module
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from .errors import OK
+from .hello import Hello as Hello
+from .hello import HelloReply as HelloReply
+from .hello import Limits as Limits
+from .hello import ProducerHello as ProducerHello
+from .hello import ResumedLease as ResumedLease
+from .hello import hello_from_map as hello_from_map
+from .hello import hello_to_map as hello_to_map
+
+PROTOCOL: Final = 1
+EMPTY: Final = -1  # the status of a pulled queue with nothing new; not an error
+NO_OFFSET: Final = -1
+
+
+class Op(IntEnum):
+    """Requests a client makes."""
+
+    HELLO = 1
+    PING = 2
+    SEND = 3
+    PULL = 4
+    COMMIT = 5
+    ACQUIRE = 6
+    RENEW = 7
+    RELEASE = 8
+    JOIN = 9
+    LEAVE = 10
+    ROUTE = 11
+    CREATE_TOPIC = 12
+    LIST_TOPICS = 13
+    RANGES = 14
+    LOCK_STATUS = 15
+    ATTEMPT = 16
+
+
+class Push(IntEnum):
+    """What the broker says unasked; a client ignores those it does not know."""
+
+    MEMBERS_CHANGED = 1  # [group, [member ids]]
+    LEASE_FREE = 2  # [group, topic, queue_id]
+    TOPIC_CHANGED = 3  # TopicInfo
+    CLOSING = 4  # [code, sentence]
+
+
+class QueueRef(NamedTuple):
+    """A queue of a topic."""
+
+    topic: str
+    queue_id: int
+
+
+class OutgoingBatch(NamedTuple):
+    """A batch for a queue of the topic named in it."""
+
+    queue_id: int
+    batch: bytes
+
+
+class Send(NamedTuple):
+    """Batches to append; not atomic: each has its own answer."""
+
+    batches: list[OutgoingBatch]
+
+
+class SendResult(NamedTuple):
+    """Where a batch was stored, or why not."""
+
+    status: int
+    base_offset: int = 0
+    physical_offset: int = 0
+    stored_at: int = 0
+    durable: bool = False
+    duplicate: bool = False
+    text: str | None = None
+
+
+class PullQueue(NamedTuple):
+    """One queue of a pull; ``commit_offset`` lets progress ride along."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    epoch: int | None = None
+    commit_offset: int = NO_OFFSET
+
+
+class Pull(NamedTuple):
+    """Ask for batches; waits up to ``wait_ms`` if there are none. Without a group nothing is fenced or committed."""
+
+    group: str | None
+    wait_ms: int
+    max_bytes: int
+    queues: list[PullQueue]
+
+
+class PullResult(NamedTuple):
+    """What a pull found in the queue ``index`` of its list: whole batches, the first may begin before the offset."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    status: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    batches: bytes
+    text: str | None = None
+
+
+class CommitEntry(NamedTuple):
+    """Progress of a group in a queue: the next offset to deliver."""
+
+    topic: str
+    queue_id: int
+    epoch: int | None
+    queue_offset: int
+
+
+class Commit(NamedTuple):
+    """Store progress; answered when it is durable."""
+
+    group: str
+    entries: list[CommitEntry]
+
+
+class Outcome(NamedTuple):
+    """Done, or why not."""
+
+    status: int = OK
+    text: str | None = None
+
+
+class Acquire(NamedTuple):
+    """Ask for leases that this session does not hold; never renews."""
+
+    group: str
+    queues: list[QueueRef]
+
+
+class Grant(NamedTuple):
+    """A lease, with all that a new owner needs to begin; or who holds it."""
+
+    status: int
+    epoch: int = 0
+    committed_offset: int = NO_OFFSET
+    attempt_offset: int = NO_OFFSET
+    attempts: int = 0
+    text: str | None = None
+
+
+class LeaseRef(NamedTuple):
+    """A lease and its epoch."""
+
+    topic: str
+    queue_id: int
+    epoch: int
+
+
+class Renew(NamedTuple):
+    """Keep leases; never acquires."""
+
+    group: str
+    leases: list[LeaseRef]
+
+
+class LeaseEnd(NamedTuple):
+    """A lease to give back, with the last progress made under it."""
+
+    topic: str
+    queue_id: int
+    epoch: int
+    queue_offset: int = NO_OFFSET
+
+
+class Release(NamedTuple):
+    """Commit and give back in one step; giving back what is not held is no error."""
+
+    group: str
+    leases: list[LeaseEnd]
+
+
+class Join(NamedTuple):
+    """Become (or stay) a member of a group; repeated as heartbeat. ``subscriptions``: topic -> tag expression."""
+
+    group: str
+    ordered: bool
+    model: str
+    strategy: str
+    subscriptions: dict[str, str]
+
+
+class QueueInfo(NamedTuple):
+    """A queue and the broker that has it."""
+
+    queue_id: int
+    broker: str
+
+
+class TopicInfo(NamedTuple):
+    """A topic; ``shards`` is the number that sharding keys are divided over."""
+
+    topic: str
+    generation: int
+    shards: int
+    queues: list[QueueInfo]
+
+
+class JoinReply(NamedTuple):
+    """The members of the group, sorted, and those of the subscribed topics that exist."""
+
+    members: list[str]
+    topics: list[TopicInfo]
+
+
+class Leave(NamedTuple):
+    """Commit, give back and leave the group in one step."""
+
+    group: str
+    leases: list[LeaseEnd]
+
+
+class Route(NamedTuple):
+    """Where a topic's queues are; ``create`` makes it with the broker's default shape."""
+
+    topic: str
+    create: bool = False
+
+
+class CreateTopic(NamedTuple):
+    """Make a topic; making it again with the same shape is no error."""
+
+    topic: str
+    queues: int
+
+
+class Ranges(NamedTuple):
+    """The offsets that queues hold, and the committed one of a group."""
+
+    group: str | None
+    queues: list[QueueRef]
+
+
+class Range(NamedTuple):
+    """``[min_offset, max_offset)`` can be read; ``committed`` is -1 for none."""
+
+    status: int
+    min_offset: int = 0
+    max_offset: int = 0
+    committed: int = NO_OFFSET
+    text: str | None = None
+
+
+class LockStatus(NamedTuple):
+    """The leases of one group or of all."""
+
+    group: str | None = None
+
+
+class LockRow(NamedTuple):
+    """A lease as people see it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    owner: str
+    session: str
+    epoch: int
+    held_for_s: float
+    renewed_ago_s: float
+    expires_in_s: float
+    state: str
+
+
+class Attempt(NamedTuple):
+    """Delivery number ``attempts`` of a message failed; answered when that is durable."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    queue_offset: int
+    attempts: int
