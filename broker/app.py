@@ -1,0 +1,327 @@
+"""
+The composition root: one broker, from its settings to a served port and back.
+
+Start: take the directory, recover the log, raise the log epoch and make that durable, then open the port. Stop:
+close the port, commit what was accepted, write the answers, tell the clients, sync, let the directory go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from rmq.wire.errors import ConfigError, Fatal, ShuttingDown, TooManyConnections
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Op, Push
+
+from .committer import Committer
+from .config import BrokerConfig
+from .connection import Connection, Handler
+from .handlers.groups import GroupHandler
+from .handlers.hello import HelloHandler
+from .handlers.pull import PullHandler
+from .handlers.send import SendHandler
+from .handlers.topics import TopicHandler
+from .receive_budget import ReceiveBudget
+from .replay import Replay
+from .services.attempt_table import AttemptTable
+from .services.hold_table import HoldTable
+from .services.lock_table import LockTable
+from .services.membership import Membership
+from .services.offset_table import OffsetTable
+from .services.producers import ProducerTable
+from .services.sessions import SessionTable
+from .services.state import Started
+from .services.topics import TopicTable
+from .store.directory import DataDirectory
+from .store.flusher import Failed, Flusher, FlusherFactory, SyncableLog, Synced
+from .store.message_store import MessageStore, Recovered
+
+log = structlog.get_logger(__name__)
+
+RECEIVE_BUFFER = 256 << 10
+TICK_S = 0.1
+SECOND_S = 1.0
+RESERVED_DESCRIPTORS = 100
+SWITCH_INTERVAL_S = 0.0005  # a thread back from fdatasync waits this long for the interpreter, not ten times that
+
+
+def boottime() -> float:
+    """Seconds that also count while the machine sleeps, so that a lease does not outlive a suspended night."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def wall_us() -> int:
+    """Wall time in microseconds."""
+    return time.time_ns() // 1000
+
+
+class Broker:
+    """
+    One broker process. ``await start()`` returns when the port is open; ``await stop()`` when all is on disk.
+
+    ``failed`` is set when the store can no longer be trusted: stop and start again.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        now: Callable[[], float] = boottime,
+        clock: Callable[[], float] = time.perf_counter,
+        flusher: FlusherFactory | None = None,
+    ) -> None:
+        self.config = config
+        self._make_flusher = flusher or self._thread
+        self.now = now
+        self.clock = clock
+        self.address = ""
+        self.recovered: Recovered | None = None
+        self.failed = asyncio.Event()
+        self.max_in_flight = config.max_in_flight
+        self.high_water = config.write_high_water_bytes
+        self.shared_buffer = memoryview(bytearray(RECEIVE_BUFFER))
+        self.budget = ReceiveBudget(config.receive_memory_bytes)
+        self.handlers: dict[int, Handler] = {}
+        self._connections: set[Connection] = set()
+        self._max_connections = config.max_connections or _default_connections()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    # ---- start
+
+    async def start(self) -> None:
+        """
+        Recover and serve.
+
+        Raises:
+            StoreError: the directory cannot be used, or the log is damaged.
+            OSError: the port cannot be bound.
+            ConfigError: the address makes no sense.
+        """
+        host, port = _split(self.config.listen)
+        loop = asyncio.get_running_loop()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._directory = DataDirectory(self.config.data_path())
+        self._store = MessageStore(self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us)
+        self._build_services(loop)
+        self._recover()
+        self._build_handlers(loop)
+        self._start_flusher(loop)
+        await self._make_start_durable(loop)
+        self._watch_disk()
+        self._server = await loop.create_server(lambda: Connection(self, loop), host, port, backlog=1024)
+        self.address = _join(self._server.sockets[0].getsockname())
+        self._replay.open_sessions(self._locks, self._sessions, now=self.now())
+        self._keep(self._every(TICK_S, self._tick))
+        self._keep(self._every(SECOND_S, self._each_second))
+        self._keep(self._every(self.config.hold_sweep_s, self._pulls.sweep))
+        self._keep(self._every(self.config.offset_flush_s, self._groups.flush_riding))
+
+    def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
+        config = self.config
+        self._topics = TopicTable()
+        self._offsets = OffsetTable()
+        self._attempts = AttemptTable()
+        self._locks = LockTable(config.lock_lease_s)
+        self._sessions = SessionTable(config.grace_s)
+        self._members = Membership(config.member_expiry_s)
+        self._holds = HoldTable()
+        self._producers = ProducerTable()
+        self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
+
+    def _recover(self) -> None:
+        self._replay = Replay(
+            self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now()
+        )
+        self.recovered = self._store.recover(self._replay.change, self._replay.batch)
+        self._locks.start(self._store.log_epoch)
+        if self.recovered.cut is not None:
+            cut = self.recovered.cut
+            log.warning(
+                "log.tail_cut", position=cut.position, size=cut.size, reason=cut.reason, kept_in=str(cut.kept_in)
+            )
+
+    def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
+        config, store = self.config, self._store
+        topics = TopicHandler(
+            self._topics, store, self._committer, broker=config.name, default_queues=config.default_queues,
+            auto_create=config.auto_create_topics, wall_us=wall_us,
+        )  # fmt: skip
+        self._groups = GroupHandler(
+            topics=self._topics, sessions=self._sessions, members=self._members, locks=self._locks,
+            offsets=self._offsets, attempts=self._attempts, committer=self._committer, now=self.now,
+            readable_end=lambda queue: store.queue(queue).readable, topic_info=topics.info,
+        )  # fmt: skip
+        self._pulls = PullHandler(
+            store, self._topics, self._holds, self._groups, now=self.now, clock=self.clock,
+            call_soon=loop.call_soon, max_hold_s=config.max_hold_s,
+        )  # fmt: skip
+        self._sends = SendHandler(
+            store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now
+        )
+        hello = HelloHandler(
+            config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
+            groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
+        )  # fmt: skip
+        topics.committed = self._groups.committed
+        topics.made = self._groups.tell_topic
+        self._groups.lease_changed = self._pulls.lease_changed
+        groups = self._groups
+        self.handlers = {
+            Op.HELLO: hello.hello, Op.PING: hello.ping, Op.SEND: self._sends.send, Op.PULL: self._pulls.pull,
+            Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
+            Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
+            Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges,
+        }  # fmt: skip
+
+    def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._flusher = self._make_flusher(
+            self._store.log, loop.call_soon_threadsafe, self._committer.synced, self._poisoned
+        )
+        self._committer.attach(self._flusher.request)
+        self._flusher.start()
+
+    def _thread(self, log_: SyncableLog, post: Callable[..., object], synced: Synced, failed: Failed) -> Flusher:
+        interval = 0.0 if self.config.flush == "sync" else self.config.flush_interval_s
+        return Flusher(log_, post, synced, failed, interval_s=interval)
+
+    async def _make_start_durable(self, loop: asyncio.AbstractEventLoop) -> None:
+        """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
+        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch)])
+        self._store.write()
+        self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
+
+    # ---- service
+
+    def opened(self, connection: Connection) -> Fatal | None:
+        """A connection came; the reason if it may not stay."""
+        if self._stopping:
+            return ShuttingDown("the broker is stopping")
+        if len(self._connections) >= self._max_connections:
+            return TooManyConnections(f"the broker has {self._max_connections} connections, as many as it may")
+        self._connections.add(connection)
+        return None
+
+    def closed(self, connection: Connection) -> None:
+        """A connection ended; its session has a grace before anything is taken from it."""
+        self._connections.discard(connection)
+        self._pulls.closed(connection)
+        if connection.session is not None:
+            self._sessions.lost(connection.session.id, connection, now=self.now())
+
+    def unblocked(self, connection: Connection) -> None:
+        """A connection can take large answers again."""
+        self._pulls.unblocked(connection)
+
+    def _exposed(self, queues: list[MessageQueue]) -> None:
+        if queues:
+            self._pulls.arrived(queues)
+
+    def _tick(self) -> None:
+        self._groups.expire()
+        self._pulls.expire()
+
+    def _each_second(self) -> None:
+        now, config = self.now(), self.config
+        for connection in list(self._connections):
+            connection.check_patience(now, hello_s=config.hello_timeout_s, stall_s=config.stall_timeout_s)
+        self._producers.expire(now=now)
+        self._store.flush_indexes()
+        self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        disk = os.statvfs(self._directory.path)
+        free = disk.f_bavail * disk.f_frsize
+        before = self._sends.refuse_because
+        if free >= self.config.min_free_bytes:
+            self._sends.refuse_because = None
+        else:
+            wanted = self.config.min_free_bytes >> 20
+            self._sends.refuse_because = f"the disk has {free >> 20} MiB free, {wanted} MiB are needed: free some space"
+        if (before is None) != (self._sends.refuse_because is None):
+            log.warning("disk.full" if before is None else "disk.recovered", free_bytes=free)
+
+    async def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                action()
+            except Exception:  # a defect in one pass must not end the timer
+                log.exception("timer.failed", action=getattr(action, "__name__", "?"))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _poisoned(self, error: OSError) -> None:
+        """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""
+        log.critical("store.poisoned", error=str(error))
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.fail(ShuttingDown("the disk failed; the broker must be started again"))
+        self.failed.set()
+
+    # ---- stop
+
+    async def stop(self) -> None:
+        """Drain and close. Cancelling it leaves a log that recovers, as after a crash."""
+        if self._stopping and not self.failed.is_set():
+            return
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if not self.failed.is_set():
+            await self._drain()
+        for connection in list(self._connections):
+            connection.fail(ShuttingDown("the broker is stopping"))
+        await self._until(lambda: not self._connections)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.get_running_loop().run_in_executor(None, self._flusher.stop)
+        if not self.failed.is_set():
+            self._store.close()
+
+    async def _drain(self) -> None:
+        for connection in list(self._connections):
+            connection.push(Push.CLOSING, (ShuttingDown.code, "the broker is stopping"))
+        self._groups.flush_riding()
+        await self._until(lambda: self._committer.idle)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.drain_timeout_s):
+                while not condition():
+                    await asyncio.sleep(0.005)
+
+
+def _default_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft - RESERVED_DESCRIPTORS, 16)
+
+
+def _split(listen: str) -> tuple[str, int]:
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"listen must be host:port, not {listen!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _join(name: Any) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

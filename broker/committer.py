@@ -1,0 +1,149 @@
+"""
+The work of one loop turn, made durable together.
+
+Handlers stage batches and record changes while the loop reads its sockets; once a turn everything is written with
+one ``writev`` and published. Answers wait here until the disk is as far as the flush mode promises. There is no
+task and no future: an answer is a callback in line behind a log position.
+
+A failed write throws the turn's sends away and tells their senders. State changes are already true in memory, so
+they stay in line, and so do the answers that wait for them: nothing is answered before it is in the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from rmq.wire.model import MessageQueue
+
+from .services.state import Change
+from .store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+
+RETRY_S = 0.1
+
+
+class Loop(Protocol):
+    """What the committer needs of the event loop."""
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
+        """Run a callback in the next turn."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> object:
+        """Run a callback after a while."""
+
+
+class SendTicket(Protocol):
+    """Somebody who waits for batches of this turn."""
+
+    def stored(self) -> None:
+        """The batches are as durable as the flush mode promises."""
+
+    def failed(self, error: OSError) -> None:
+        """The batches were not written."""
+
+
+class Committer:
+    """Collects a turn, commits it, and releases what waited for it. ``exposed`` is told which queues can be read on."""
+
+    def __init__(
+        self, store: MessageStore, loop: Loop, *, sync: bool, exposed: Callable[[list[MessageQueue]], None]
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._sync = sync
+        self._exposed = exposed
+        self._request_flush: Callable[[], None] = lambda: None
+        self._scheduled = False
+        self._changes: list[Change] = []
+        self._sends: list[SendTicket] = []
+        self._answers: list[Callable[[], None]] = []
+        self._waiting: deque[tuple[int, list[Callable[[], None]]]] = deque()
+        self.failed_writes = 0
+
+    def attach(self, request_flush: Callable[[], None]) -> None:
+        """Name whom to tell that something was written."""
+        self._request_flush = request_flush
+
+    def add_send(self, ticket: SendTicket) -> None:
+        """A frame's batches were staged in this turn (or their originals are on the way)."""
+        self._sends.append(ticket)
+        self.schedule()
+
+    def record(self, change: Change) -> None:
+        """A change that is true in memory and belongs into the log with this turn."""
+        self._changes.append(change)
+        self.schedule()
+
+    def when_durable(self, answer: Callable[[], None]) -> None:
+        """Run ``answer`` once everything recorded so far is as durable as a send would be."""
+        self._answers.append(answer)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Make sure that this turn is committed at its end."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.commit)
+
+    def commit(self) -> None:
+        """Write the turn and publish it; answers follow now or when the flusher has posted."""
+        self._scheduled = False
+        changes, self._changes = self._changes, []
+        sends, self._sends = self._sends, []
+        self._store.stage_changes(changes)
+        try:
+            self._store.write()
+        except OSError as error:
+            self._take_back(changes, sends, error)
+            return
+        answers: list[Callable[[], None]] = [ticket.stored for ticket in sends]
+        answers += self._answers
+        self._answers.clear()
+        position = self._store.log.written
+        if not self._sync:
+            self._exposed(self._store.expose(position))
+            _run(answers)
+            self._request_flush()
+        elif position <= self._store.log.durable:
+            _run(answers)
+        else:
+            self._waiting.append((position, answers))
+            self._request_flush()
+
+    def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
+        self.failed_writes += 1
+        log.error("log.write_failed", error=str(error), sends=len(sends), changes=len(changes))
+        self._changes[:0] = changes
+        for ticket in reversed(sends):  # newest first, so that a producer's numbers are given back in order
+            ticket.failed(error)
+        if self._changes or self._answers:
+            self._scheduled = True
+            self._loop.call_later(RETRY_S, self.commit)
+
+    def synced(self, position: int) -> None:
+        """The flusher got this far. Runs on the loop."""
+        self._store.log.durable = max(self._store.log.durable, position)
+        if self._sync:
+            self._exposed(self._store.expose(position))
+        while self._waiting and self._waiting[0][0] <= position:
+            _run(self._waiting.popleft()[1])
+        if self._waiting:
+            self._request_flush()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for the disk."""
+        return not (self._scheduled or self._waiting or self._changes or self._sends or self._answers)
+
+
+def _run(answers: list[Callable[[], None]]) -> None:
+    for answer in answers:
+        try:
+            answer()
+        except Exception:  # one answer's defect must not keep the others back
+            log.exception("answer.failed")

@@ -1,0 +1,74 @@
+"""Everything an operator may set; loaded from ``conf/broker.toml``, then the environment, then flags."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rmq.wire.errors import ConfigError
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The settings of one broker. An impossible value raises :class:`ConfigError` with the field's name."""
+
+    listen: str = _setting("127.0.0.1:10911", "host:port to bind; port 0 picks a free one")
+    data_dir: str = _setting("", "where the log lies; empty means $RMQ_HOME or ~/.rmq/data")
+    name: str = _setting("rmq", "this broker's name in routes")
+    cluster: str = _setting("default", "the cluster's name, told to clients")
+    flush: str = _setting("sync", "sync: acknowledge after fdatasync; async: at once, synced later")
+    flush_interval_s: float = _setting(0.5, "async only: sync at least this often")
+    segment_bytes: int = _setting(1 << 30, "a log segment is closed before it grows beyond this")
+    min_free_bytes: int = _setting(256 << 20, "sends are refused below this much free disk space")
+    auto_create_topics: bool = _setting(True, "make a topic when a producer first asks for it")
+    default_queues: int = _setting(4, "queues of a topic that was made automatically")
+    lock_lease_s: float = _setting(60.0, "a queue lock not renewed for longer than this is free")
+    grace_s: float = _setting(5.0, "a lost connection keeps its locks and membership this long")
+    ping_s: float = _setting(1.0, "clients that hold locks ping this often")
+    member_expiry_s: float = _setting(120.0, "a member without heartbeat for longer than this is gone")
+    max_hold_s: float = _setting(30.0, "the longest a pull may ask to be parked")
+    hold_sweep_s: float = _setting(5.0, "how often parked pulls are checked for missed arrivals")
+    offset_flush_s: float = _setting(0.1, "progress that rides on pulls reaches the log within this")
+    hello_timeout_s: float = _setting(10.0, "a connection must greet within this")
+    stall_timeout_s: float = _setting(30.0, "a peer that reads nothing, or stops within a frame, is closed after this")
+    drain_timeout_s: float = _setting(5.0, "how long a stop waits for answers to be written")
+    max_connections: int = _setting(0, "connections at once; 0 leaves 100 file descriptors for the store")
+    max_in_flight: int = _setting(1024, "unanswered requests of one connection")
+    receive_memory_bytes: int = _setting(64 << 20, "memory for unfinished frames of all connections")
+    write_high_water_bytes: int = _setting(1 << 20, "unread answers of a connection before its pulls wait")
+
+    def __post_init__(self) -> None:
+        if self.flush not in ("sync", "async"):
+            raise ConfigError(f"flush must be 'sync' or 'async', not {self.flush!r}")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be more than 0, not {getattr(self, name)}")
+        for name in ("max_connections", "min_free_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.segment_bytes < 1 << 12:
+            raise ConfigError(f"segment_bytes must be at least 4096, not {self.segment_bytes}")
+        if self.grace_s <= self.ping_s:
+            raise ConfigError(f"grace_s ({self.grace_s}) must be longer than ping_s ({self.ping_s})")
+        if not 1 <= self.default_queues <= 1024:
+            raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
+
+    def data_path(self) -> Path:
+        """The data directory, with the default resolved."""
+        if self.data_dir:
+            return Path(self.data_dir).expanduser()
+        home = os.environ.get("RMQ_HOME")
+        return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
+
+
+_POSITIVE = (
+    "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",
+    "offset_flush_s", "hello_timeout_s", "stall_timeout_s", "drain_timeout_s", "max_in_flight",
+    "receive_memory_bytes", "write_high_water_bytes",
+)  # fmt: skip

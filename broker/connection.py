@@ -1,0 +1,339 @@
+"""
+One client's connection: frames in, answers out, and no harm to anyone else.
+
+Requests are handled in the receive callback itself. The rules that keep the loop fair and the memory small:
+
+- one read callback a turn: after a full buffer or 2 ms of work reading pauses and goes on in the next turn;
+- all connections share one receive buffer; what a callback cannot finish is copied, and those copies have a budget;
+- above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read;
+- an error stays in its frame; only what breaks the framing closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import structlog
+
+from rmq.wire import frames
+from rmq.wire.errors import (
+    BadFrame, Fatal, FrameStalled, HelloRequired, HelloTimeout, Internal, Refused, SlowReader, TooManyInFlight,
+    UnknownOp, WireError,
+)  # fmt: skip
+from rmq.wire.layout import Buffer
+from rmq.wire.ops import Op, Push
+
+from .receive_budget import ReceiveBudget
+from .services.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+WORK_S = 0.002
+Handler = Callable[["Connection", int, Any], Any]
+
+
+class _Deferred:
+    """What a handler returns when the answer comes later."""
+
+
+DEFERRED = _Deferred()
+
+
+class Service(Protocol):
+    """What a connection needs of the broker around it."""
+
+    handlers: dict[int, Handler]
+    max_in_flight: int
+    high_water: int
+    shared_buffer: memoryview
+    budget: ReceiveBudget
+
+    def now(self) -> float:
+        """Seconds of a clock that never falls."""
+
+    def clock(self) -> float:
+        """A fine clock for measuring work on the loop."""
+
+    def opened(self, connection: Connection) -> Fatal | None:
+        """A connection came; the reason if it may not stay."""
+
+    def closed(self, connection: Connection) -> None:
+        """A connection ended."""
+
+    def unblocked(self, connection: Connection) -> None:
+        """A connection can take large answers again."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's side of a connection; see the module for its rules."""
+
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._reader = frames.FrameReader(service.shared_buffer, frames.MAX_HELLO_FRAME)
+        self._charged = 0
+        self._backlog: deque[bytes] = deque()
+        self._reading = True
+        self._waits_for_budget = False
+        self._out: list[Buffer] = []
+        self._flush_scheduled = False
+        self._written = 0  # bytes given to the transport, and how many of those the peer had taken when last looked at
+        self._taken = 0
+        self.session: Session | None = None  # set by the hello
+        self.peer = ""
+        self.in_flight = 0
+        self.blocked = False  # above the write high-water mark
+        self.opened_at = service.now()
+        self.last_progress = self.opened_at  # of an unfinished frame or of a blocked reader
+
+    # ---- life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept, or say why not and close."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._service.high_water)
+        self.peer = _peer_name(transport.get_extra_info("peername"))
+        refusal = self._service.opened(self)
+        if refusal is not None:
+            self.fail(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything of this connection."""
+        self._transport = None
+        self._out.clear()
+        self._backlog.clear()
+        self._service.budget.give_back(self, self._charged)
+        self._charged = 0
+        self._service.closed(self)
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing can be answered any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    def fail(self, error: Fatal, request_id: int | None = None) -> None:
+        """Say why, then close."""
+        if self.closing:
+            return
+        assert self._transport is not None
+        log.warning("connection.closed", peer=self.peer, reason=error.name, text=error.text)
+        if request_id is None:
+            self._out.append(frames.pack(frames.PUSH, 0, Push.CLOSING, (error.code, error.text)))
+        else:
+            self._out.append(frames.pack(frames.REPLY, request_id, error.code, (error.text,)))
+        self._flush()
+        if self.blocked:
+            self._transport.abort()  # it does not read: waiting for it to take the reason would wait for ever
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End without a word; another connection has taken the session over."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- reading
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle what came; leave the rest for the next turn when it is too much for one."""
+        began = self._service.clock()
+        try:
+            found = self._reader.received(nbytes)
+        except Fatal as error:
+            self.fail(error)
+            return
+        self.last_progress = self._service.now()
+        for i, frame in enumerate(found):
+            if i and self._service.clock() - began > WORK_S:
+                self._backlog.extend(map(bytes, found[i:]))  # views of the shared buffer die with this callback
+                break
+            self.handle(frame)
+        self._settle_budget()
+        if self._backlog or nbytes >= len(self._service.shared_buffer) or self._service.clock() - began > WORK_S:
+            self._pause()
+            self._loop.call_soon(self._go_on)
+
+    def eof_received(self) -> bool:
+        """A half-closed peer gets no more answers: close."""
+        return False
+
+    def _go_on(self) -> None:
+        began = self._service.clock()
+        while self._backlog:
+            self.handle(self._backlog.popleft())
+            if self._service.clock() - began > WORK_S:
+                break
+        self._settle_budget()
+        if self._backlog:
+            self._loop.call_soon(self._go_on)
+        else:
+            self._resume()
+
+    def _settle_budget(self) -> None:
+        """Account for copies that outlive the callback; without room, reading waits for others to finish."""
+        needed = self._reader.pending + sum(map(len, self._backlog))
+        if needed == self._charged or self._transport is None:
+            return
+        self._waits_for_budget = not self._service.budget.charge(self, self._charged, needed)
+        if self._waits_for_budget:
+            self._pause()
+        else:
+            self._charged = needed
+
+    def budget_freed(self) -> None:
+        """Called by the budget when there may be room again."""
+        self._waits_for_budget = False
+        self._settle_budget()
+        self._resume()
+
+    def _pause(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._reading or self._backlog or self._waits_for_budget or self.closing:
+            return
+        assert self._transport is not None
+        if self.blocked and self._transport.get_write_buffer_size() > 4 * self._service.high_water:
+            return  # resume_writing() comes back here
+        self._reading = True
+        self._transport.resume_reading()
+
+    def handle(self, frame: Buffer) -> None:
+        """Serve one frame; whatever goes wrong stays in it."""
+        if self.closing:
+            return
+        try:
+            parts = frames.unpack(frame)
+        except Fatal as error:
+            self.fail(error)
+            return
+        kind, request_id, op, payload = parts[:4]
+        if kind != frames.REQUEST:
+            self.fail(BadFrame(f"a client sends requests only, not frames of kind {kind}"))
+            return
+        if self.session is None and op != Op.HELLO:
+            self.fail(HelloRequired("the first frame must be a hello"), request_id)
+            return
+        self.in_flight += 1
+        try:
+            answer = self._serve(request_id, op, payload)
+        except Refused as error:
+            self.refuse(request_id, error)
+        except Fatal as error:
+            self.fail(error, request_id)
+        except Exception:
+            self._internal(request_id, op)
+        else:
+            if answer is not DEFERRED:
+                self.reply(request_id, answer)
+
+    def _serve(self, request_id: int, op: int, payload: Any) -> Any:
+        handler = self._service.handlers.get(op)
+        if handler is None:
+            raise UnknownOp(f"operation {op} is unknown to this broker")
+        if self.in_flight > self._service.max_in_flight:
+            raise TooManyInFlight(f"more than {self._service.max_in_flight} requests of this connection are unanswered")
+        return handler(self, request_id, payload)
+
+    def _internal(self, request_id: int, op: int) -> None:
+        log_id = f"{id(self):x}-{request_id:x}"
+        log.exception("request.failed", log_id=log_id, op=op, peer=self.peer)
+        self.refuse(request_id, Internal(f"the broker failed to serve this request; its log has the details under {log_id}"))
+
+    def greeted(self, session: Session) -> None:
+        """The hello was accepted: larger frames are welcome from now on."""
+        self.session = session
+        self._reader.max_frame = frames.MAX_FRAME
+
+    # ---- writing
+
+    def reply(self, request_id: int, payload: object) -> None:
+        """Answer a request."""
+        self.in_flight -= 1
+        self._write(frames.pack(frames.REPLY, request_id, 0, payload))
+
+    def reply_parts(self, request_id: int, payload: Sequence[Buffer]) -> None:
+        """Answer a request with a payload that is msgpack already."""
+        self.in_flight -= 1
+        self._write(*frames.pack_parts(frames.REPLY, request_id, 0, payload))
+
+    def refuse(self, request_id: int, error: WireError) -> None:
+        """Refuse a request; the connection goes on."""
+        self.in_flight -= 1
+        self._write(frames.pack(frames.REPLY, request_id, error.code, (error.text,)))
+
+    def push(self, push: Push, payload: object) -> None:
+        """Tell the client something it did not ask for."""
+        self._write(frames.pack(frames.PUSH, 0, push, payload))
+
+    def _write(self, *buffers: Buffer) -> None:
+        if self.closing:
+            return
+        self._out += buffers
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)  # answers of one turn leave together
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._out or self._transport is None:
+            return
+        out, self._out = self._out, []
+        self._written += sum(map(len, out))
+        self._transport.writelines(out)
+        if self.session is not None:
+            self.session.answered_at = self._service.now()
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as it is answered."""
+        self.blocked = True
+        self.last_progress = self._service.now()
+        assert self._transport is not None
+        if self._transport.get_write_buffer_size() > 4 * self._service.high_water:
+            self._pause()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.blocked = False
+        if self._transport is not None:
+            self._resume()
+            self._service.unblocked(self)
+
+    # ---- patience
+
+    def check_patience(self, now: float, *, hello_s: float, stall_s: float) -> None:
+        """Close a connection that keeps the broker waiting. Called about once a second."""
+        if self.closing:
+            return
+        if self.session is None:
+            if now - self.opened_at > hello_s:
+                self.fail(HelloTimeout(f"no hello within {hello_s:g} s"))
+            return
+        if self.blocked and self._peer_took_some():
+            self.last_progress = now
+        if now - self.last_progress <= stall_s:
+            return
+        if self.blocked:
+            self.fail(SlowReader(f"answers were not read for {stall_s:g} s"))
+        elif self._reader.unfinished and self._reading:
+            self.fail(FrameStalled(f"a frame was begun and did not go on for {stall_s:g} s"))
+
+    def _peer_took_some(self) -> bool:
+        assert self._transport is not None
+        before, self._taken = self._taken, self._written - self._transport.get_write_buffer_size()
+        return self._taken > before
+
+
+def _peer_name(name: object) -> str:
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) > 1 else str(name or "local")

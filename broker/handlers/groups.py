@@ -1,0 +1,286 @@
+"""
+Groups: membership, leases, progress and attempts, fenced by epochs.
+
+A grant, an unlock, an acknowledged commit or attempt is answered when its change is in the log. Progress that
+rides on pulls is gathered and reaches the log within ``offset_flush_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from rmq.wire import names
+from rmq.wire.codec import decode
+from rmq.wire.errors import BadRequest, Fenced, LockHeld, NotAMember, Refused
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import (
+    NO_OFFSET, Acquire, Attempt, Commit, Grant, Join, JoinReply, Leave, LeaseEnd, LockRow, LockStatus, Outcome, Push,
+    Release, Renew, TopicInfo,
+)  # fmt: skip
+
+from ..committer import Committer
+from ..connection import DEFERRED, Connection
+from ..services.attempt_table import AttemptTable
+from ..services.lock_table import Lease, LockTable
+from ..services.membership import GroupMode, Membership
+from ..services.offset_table import OffsetTable
+from ..services.sessions import Session, SessionTable
+from ..services.state import Attempted, Committed, LeaseEnded
+from ..services.topics import TopicTable
+
+log = structlog.get_logger(__name__)
+
+LeaseChanged = Callable[[str, MessageQueue], None]
+
+
+class GroupHandler:
+    """Everything a group's members do but sending and pulling."""
+
+    def __init__(
+        self, *, topics: TopicTable, sessions: SessionTable, members: Membership, locks: LockTable,
+        offsets: OffsetTable, attempts: AttemptTable, committer: Committer, now: Callable[[], float],
+        readable_end: Callable[[MessageQueue], int], topic_info: Callable[[str], TopicInfo],
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._sessions = sessions
+        self._members = members
+        self._locks = locks
+        self._offsets = offsets
+        self._attempts = attempts
+        self._committer = committer
+        self._now = now
+        self._readable_end = readable_end
+        self._topic_info = topic_info
+        self._riding: dict[tuple[str, MessageQueue], int] = {}
+        self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
+
+    # ---- membership
+
+    def join(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Become a member, or show that one is alive."""
+        request = decode(Join, payload)
+        session = _session(connection)
+        mode = GroupMode(request.ordered, request.model, request.strategy)
+        if self._members.join(request.group, mode, request.subscriptions, session, now=self._now()):
+            log.info("group.joined", group=request.group, member=session.member)
+            self._tell_members(request.group, but=session.id)
+        topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
+        return JoinReply(self._members.members(request.group), topics)
+
+    def leave(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Commit, give back and leave in one step."""
+        request = decode(Leave, payload)
+        session = _session(connection)
+        outcomes = self._end_leases(session.id, request.group, request.leases)
+        if self._members.leave(request.group, session.id):
+            log.info("group.left", group=request.group, member=session.member)
+            self._tell_members(request.group)
+        return self._later(connection, request_id, outcomes)
+
+    def _tell_members(self, group: str, but: bytes = b"") -> None:
+        members = self._members.members(group)
+        for session in self._live(self._members.sessions(group)):
+            if session.id != but:
+                self._push(session, Push.MEMBERS_CHANGED, (group, members))
+
+    def tell_topic(self, info: TopicInfo) -> None:
+        """A topic was made: whoever waits for it can begin."""
+        for session in self._live(self._members.subscribers(info.topic)):
+            self._push(session, Push.TOPIC_CHANGED, info)
+
+    def _live(self, ids: Iterable[bytes]) -> list[Session]:
+        return [session for session in map(self._sessions.get, ids) if session is not None]
+
+    def _push(self, session: Session, push: Push, payload: object) -> None:
+        if isinstance(session.connection, Connection):
+            session.connection.push(push, payload)
+
+    # ---- leases
+
+    def acquire(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Grant the leases that are free."""
+        request = decode(Acquire, payload)
+        session = _session(connection)
+        if not self._members.is_member(request.group, session.id):
+            raise NotAMember(f"join the group {request.group!r} before asking for its queues")
+        grants: list[Grant] = []
+        for queue in [MessageQueue(*ref) for ref in request.queues]:
+            try:
+                self._topics.require_queue(*queue)
+                grants.append(self._grant(session, request.group, queue))
+            except Refused as error:
+                grants.append(Grant(error.code, text=error.text))
+        return self._later(connection, request_id, grants)
+
+    def _grant(self, session: Session, group: str, queue: MessageQueue) -> Grant:
+        now = self._now()
+        lease = self._locks.acquire(group, queue, session.id, session.member, now=now)
+        if lease is None:
+            holder = self._locks.holder(group, queue, now=now)
+            raise LockHeld(f"held by {holder.member if holder else 'another member'}")
+        self._committer.record(lease.granted())
+        self.lease_changed(group, queue)
+        log.info("lock.granted", group=group, queue=str(queue), owner=session.member, epoch=lease.epoch)
+        return Grant(0, lease.epoch, self._committed(group, queue), *self._attempts.get(group, queue))
+
+    def renew(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Keep leases; one that is not held any more is refused."""
+        request = decode(Renew, payload)
+        session, now = _session(connection), self._now()
+        outcomes = []
+        for topic, queue_id, epoch in request.leases:
+            queue = MessageQueue(topic, queue_id)
+            if self._locks.renew(request.group, queue, session.id, epoch, now=now):
+                outcomes.append(Outcome())
+            else:
+                outcomes.append(Outcome(Fenced.code, f"the lease of {queue} with epoch {epoch} is gone"))
+        return outcomes
+
+    def release(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Commit and give back; giving back what is not held is no error."""
+        request = decode(Release, payload)
+        outcomes = self._end_leases(_session(connection).id, request.group, request.leases)
+        return self._later(connection, request_id, outcomes)
+
+    def _end_leases(self, session_id: bytes, group: str, leases: list[LeaseEnd]) -> list[Outcome]:
+        return [self._end_lease(session_id, group, lease) for lease in leases]
+
+    def _end_lease(self, session_id: bytes, group: str, lease: LeaseEnd) -> Outcome:
+        queue, now = MessageQueue(lease.topic, lease.queue_id), self._now()
+        outcome = Outcome()
+        if lease.queue_offset != NO_OFFSET:
+            outcome = self._commit_one(session_id, group, queue, lease.epoch, lease.queue_offset)
+        if self._locks.release(group, queue, session_id, lease.epoch, now=now):
+            self._freed(group, queue, lease.epoch, "released")
+        return outcome
+
+    def _freed(self, group: str, queue: MessageQueue, epoch: int, why: str) -> None:
+        self._committer.record(LeaseEnded(group, queue.topic, queue.queue_id, epoch))
+        self.lease_changed(group, queue)
+        log.info("lock.freed", group=group, queue=str(queue), epoch=epoch, why=why)
+        for session in self._live(self._members.sessions(group)):
+            self._push(session, Push.LEASE_FREE, (group, queue.topic, queue.queue_id))
+
+    def lock_status(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """The leases as people see them."""
+        group, now = decode(LockStatus, payload).group, self._now()
+        return [self._row(lease, now) for lease in self._locks.rows(group, now=now)]
+
+    def _row(self, lease: Lease, now: float) -> LockRow:
+        session = self._sessions.get(lease.session)
+        expires_in = lease.renewed_at + self._locks.lease_s - now
+        state = "held"
+        if session is None or session.connection is None:
+            state = "grace"
+            answered_at = session.answered_at if session else now
+            expires_in = min(expires_in, answered_at + self._sessions.grace_s - now)
+        offset, attempts = self._attempts.get(lease.group, lease.queue)
+        if attempts:
+            state += f", retrying offset {offset} (attempt {attempts + 1})"
+        return LockRow(
+            lease.group, lease.queue.topic, lease.queue.queue_id, lease.member, lease.session.hex()[:8], lease.epoch,
+            round(now - lease.granted_at, 3), round(now - lease.renewed_at, 3), round(max(expires_in, 0.0), 3), state,
+        )  # fmt: skip
+
+    # ---- progress
+
+    def commit(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Store progress; the answer follows when it is durable."""
+        request = decode(Commit, payload)
+        names.check_group(request.group)
+        session_id = _session(connection).id
+        outcomes = [
+            self._commit_one(session_id, request.group, MessageQueue(topic, queue_id), epoch, offset)
+            for topic, queue_id, epoch, offset in request.entries
+        ]
+        return self._later(connection, request_id, outcomes)
+
+    def attempt(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Note a failed delivery; the answer follows when it is durable."""
+        request = decode(Attempt, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        if not 1 <= request.attempts < 1 << 31:
+            raise BadRequest(f"attempts must be 1 or more, not {request.attempts}")
+        self._topics.require_queue(*queue)
+        self._locks.check(request.group, queue, _session(connection).id, request.epoch, now=self._now())
+        self._attempts.record(request.group, queue, request.queue_offset, request.attempts)
+        self._committer.record(Attempted(request.group, *queue, request.queue_offset, request.attempts))
+        return self._later(connection, request_id, Outcome())
+
+    def _commit_one(self, session_id: bytes, group: str, queue: MessageQueue, epoch: int | None, offset: int) -> Outcome:
+        try:
+            self._topics.require_queue(*queue)
+            self.check_pull(session_id, group, queue, epoch)
+            self._check_offset(queue, offset)
+        except Refused as error:
+            return Outcome(error.code, error.text)
+        self._riding.pop((group, queue), None)
+        self._store(group, queue, offset)
+        return Outcome()
+
+    def _check_offset(self, queue: MessageQueue, offset: int) -> None:
+        end = self._readable_end(queue)
+        if not 0 <= offset <= end:
+            raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
+
+    def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
+        if self._offsets.commit(group, queue, offset):
+            self._attempts.forget_below(group, queue, offset)
+            self._committer.record(Committed(group, queue.topic, queue.queue_id, offset))
+
+    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
+        """Refuse who does not hold the lease, in an ordered group; a group without members is taken as ordered if it holds one."""
+        mode = self._members.mode(group)
+        if epoch is not None or mode is None or mode.ordered:
+            self._locks.check(group, queue, session, epoch, now=self._now())
+
+    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        """Note progress that came with a pull; a take-over sees it at once, the log within a moment."""
+        if 0 <= queue_offset <= self._readable_end(queue) and queue_offset > self._committed(group, queue):
+            self._riding[group, queue] = queue_offset
+
+    def flush_riding(self) -> None:
+        """Bring gathered progress into the log."""
+        riding, self._riding = self._riding, {}
+        for (group, queue), offset in riding.items():
+            self._store(group, queue, offset)
+
+    def _committed(self, group: str, queue: MessageQueue) -> int:
+        return max(self._riding.get((group, queue), NO_OFFSET), self._offsets.get(group, queue))
+
+    def committed(self, group: str, queue: MessageQueue) -> int:
+        """The offset a new owner begins at, -1 if none was committed."""
+        return self._committed(group, queue)
+
+    # ---- time
+
+    def expire(self) -> None:
+        """Free what silence has ended: sessions after their grace, leases after theirs, members without heartbeat."""
+        now = self._now()
+        for session in self._sessions.expire(now=now):
+            self._end_session(session)
+        for lease in self._locks.expire(now=now):
+            self._freed(lease.group, lease.queue, lease.epoch, "expired")
+        for group, session_id in self._members.expire(now=now):
+            log.warning("group.member_expired", group=group, session=session_id.hex()[:8])
+            self._tell_members(group)
+
+    def _end_session(self, session: Session) -> None:
+        groups = self._members.remove_session(session.id)
+        for lease in self._locks.release_session(session.id):
+            self._freed(lease.group, lease.queue, lease.epoch, "connection lost")
+        for group in groups:
+            log.info("group.member_lost", group=group, member=session.member)
+            self._tell_members(group)
+
+    def _later(self, connection: Connection, request_id: int, payload: object) -> object:
+        self._committer.when_durable(lambda: connection.reply(request_id, payload))
+        return DEFERRED
+
+
+def _session(connection: Connection) -> Session:
+    assert connection.session is not None  # the connection serves nothing before the hello
+    return connection.session

@@ -1,0 +1,88 @@
+"""HELLO and PING: who is there, what it may do, and what it still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from rmq.wire import frames, layout
+from rmq.wire.errors import BadRequest, ProtocolUnsupported, SessionReplaced
+from rmq.wire.ops import PROTOCOL, Hello, HelloReply, Limits, ResumedLease, hello_from_map, hello_to_map
+
+from ..config import BrokerConfig
+from ..connection import Connection
+from ..services.attempt_table import AttemptTable
+from ..services.lock_table import LockTable
+from ..services.producers import ProducerTable
+from ..services.sessions import Session, SessionTable
+from .groups import GroupHandler
+
+log = structlog.get_logger(__name__)
+
+SESSION_BYTES = 16
+MAX_CLIENT_NAME = 128
+PRODUCER_WINDOW = 256
+
+
+class HelloHandler:
+    """Greets, resumes a known session and ends its older connection."""
+
+    def __init__(
+        self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, attempts: AttemptTable,
+        producers: ProducerTable, groups: GroupHandler, now: Callable[[], float], identity: Callable[[], tuple[int, int]],
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._sessions = sessions
+        self._locks = locks
+        self._attempts = attempts
+        self._producers = producers
+        self._groups = groups
+        self._now = now
+        self._identity = identity
+
+    def hello(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Greet; the reply says what the session still holds."""
+        if connection.session is not None:
+            raise BadRequest("this connection has greeted already")
+        hello: Hello = hello_from_map(Hello, payload)
+        self._judge(hello)
+        now = self._now()
+        session, older = self._sessions.hello(hello.session, hello.client, connection, now=now)
+        if isinstance(older, Connection):
+            older.fail(SessionReplaced("a newer connection took this session over"))
+            older.abort()
+        if hello.producer is not None:
+            self._producers.resume(*hello.producer, now=now)
+        connection.greeted(session)
+        log.debug("session.greeted", member=session.member, peer=connection.peer)
+        return hello_to_map(self._reply(session, now))
+
+    def _judge(self, hello: Hello) -> None:
+        if len(hello.proto) != 2 or not hello.proto[0] <= PROTOCOL <= hello.proto[1]:
+            raise ProtocolUnsupported(f"this broker speaks protocol {PROTOCOL}, the client {hello.proto}")
+        if len(hello.session) != SESSION_BYTES:
+            raise BadRequest(f"a session id has {SESSION_BYTES} bytes, not {len(hello.session)}")
+        if not hello.client or len(hello.client) > MAX_CLIENT_NAME or not hello.client.isprintable():
+            raise BadRequest(f"the client's name must have 1 to {MAX_CLIENT_NAME} printable characters")
+        if hello.namespace is not None:
+            raise BadRequest("namespaces are not supported by this broker")
+
+    def _reply(self, session: Session, now: float) -> HelloReply:
+        config, (store_id, log_epoch) = self._config, self._identity()
+        limits = Limits(frames.MAX_FRAME, layout.MAX_BATCH, PRODUCER_WINDOW, config.grace_s, config.ping_s)
+        leases = [
+            ResumedLease(
+                lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,
+                self._groups.committed(lease.group, lease.queue), *self._attempts.get(lease.group, lease.queue),
+            )
+            for lease in self._locks.of_session(session.id, now=now)
+        ]  # fmt: skip
+        return HelloReply(
+            PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases
+        )
+
+    def ping(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Show that the broker is there."""
+        return ()

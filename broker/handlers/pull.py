@@ -1,0 +1,233 @@
+"""
+PULL: read, or park until something arrives.
+
+A pull is served in one synchronous stretch: there is no ``await`` between finding nothing and being parked, so an
+arrival cannot fall in between. Pulls that are woken, or that waited for a slow reader, stand in one line that is
+worked off for at most 2 ms a turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgpack
+import structlog
+
+from rmq.wire import frames
+from rmq.wire.codec import decode
+from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused
+from rmq.wire.layout import Buffer
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import EMPTY, NO_OFFSET, Pull
+
+from ..connection import DEFERRED, WORK_S, Connection
+from ..services.hold_table import HoldTable
+from ..services.topics import TopicTable
+from ..store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+
+MAX_PULL_BYTES = 8 << 20
+MAX_PULL_QUEUES = 1024
+
+
+class Progress(Protocol):
+    """Fencing and committed offsets, as far as a pull is concerned."""
+
+    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
+        """Refuse a pull of an ordered group that does not hold the lease."""
+
+    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        """Note progress that came with a pull."""
+
+
+class PullRequest:
+    """A pull that is being served, waits in line, or is parked."""
+
+    __slots__ = ("connection", "expires_at", "pull", "queues", "request_id")
+
+    def __init__(self, connection: Connection, request_id: int, pull: Pull, expires_at: float) -> None:
+        self.connection = connection
+        self.request_id = request_id
+        self.pull = pull
+        self.queues = tuple(MessageQueue(queue.topic, queue.queue_id) for queue in pull.queues)
+        self.expires_at = expires_at
+
+
+class PullHandler:
+    """Reads and the long-poll hold. ``rescued`` counts arrivals that only the sweep noticed: it should stay 0."""
+
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, holds: HoldTable, progress: Progress,
+        *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_hold_s: float,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._topics = topics
+        self._holds = holds
+        self._progress = progress
+        self._now = now
+        self._clock = clock
+        self._call_soon = call_soon
+        self._max_hold_s = max_hold_s
+        self._line: deque[PullRequest] = deque()
+        self._working = False
+        self._blocked: dict[Connection, list[PullRequest]] = {}
+        self.rescued = 0
+
+    # ---- events
+
+    def pull(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Serve a pull, or put it in line behind those of other connections."""
+        pull = decode(Pull, payload)
+        if not 1 <= len(pull.queues) <= MAX_PULL_QUEUES:
+            raise BadRequest(f"a pull names 1 to {MAX_PULL_QUEUES} queues, not {len(pull.queues)}")
+        for queue in pull.queues:
+            self._topics.require_queue(queue.topic, queue.queue_id)
+        wait_s = min(max(pull.wait_ms, 0) / 1000, self._max_hold_s)
+        request = PullRequest(connection, request_id, pull, self._now() + wait_s)
+        self._note_progress(request)
+        self._serve(request)
+        return DEFERRED
+
+    def arrived(self, queues: list[MessageQueue]) -> None:
+        """Queues can be read further: wake who waits for them."""
+        for queue in queues:
+            for parked in self._holds.arrived(queue):
+                self._enqueue(parked.token)
+
+    def lease_changed(self, group: str, queue: MessageQueue) -> None:
+        """A lease was granted or ended: parked pulls under an old epoch are told."""
+        for parked in list(self._holds.of_queue(queue)):
+            if parked.token.pull.group == group:
+                self._holds.cancel(parked)
+                self._enqueue(parked.token)
+
+    def unblocked(self, connection: Connection) -> None:
+        """A slow reader has caught up: its pulls get back into line."""
+        for request in self._blocked.pop(connection, ()):
+            self._enqueue(request)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection ended: nobody waits for its pulls."""
+        self._holds.drop_owner(connection)
+        self._blocked.pop(connection, None)
+
+    def expire(self) -> None:
+        """Answer the parked pulls whose time is up."""
+        for parked in self._holds.expired(now=self._now()):
+            self._enqueue(parked.token)
+
+    def sweep(self) -> None:
+        """Look for parked pulls that an arrival should have woken; finding one is a defect worth knowing."""
+        for parked in self._holds.all():
+            request: PullRequest = parked.token
+            if any(self._ready(request, i) for i in range(len(request.queues))):
+                self.rescued += 1
+                log.error("pull.rescued", queues=[str(queue) for queue in request.queues], total=self.rescued)
+                self._holds.cancel(parked)
+                self._enqueue(request)
+
+    # ---- the line
+
+    def _enqueue(self, request: PullRequest) -> None:
+        self._line.append(request)
+        if not self._working:
+            self._working = True
+            self._call_soon(self._work)
+
+    def _work(self) -> None:
+        began = self._clock()
+        self._working = False
+        while self._line:
+            if self._clock() - began > WORK_S:
+                self._working = True
+                self._call_soon(self._work)
+                return
+            request = self._line.popleft()
+            try:
+                self._serve(request)
+            except Refused as error:
+                request.connection.refuse(request.request_id, error)
+            except Exception:
+                log.exception("pull.failed", peer=request.connection.peer)
+                request.connection.refuse(request.request_id, Refused("the pull failed", code=102))
+
+    def _serve(self, request: PullRequest) -> None:
+        connection = request.connection
+        if connection.closing:
+            return
+        if connection.blocked:
+            self._blocked.setdefault(connection, []).append(request)
+            return
+        parts = self._collect(request)
+        if not parts and request.expires_at > self._now():
+            self._holds.park(connection, request, request.queues, request.expires_at)
+            return
+        if not parts:
+            parts = [self._answer(i, EMPTY, request) for i in range(len(request.queues))]
+        connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *_flatten(parts)])
+
+    def _collect(self, request: PullRequest) -> list[list[Buffer]]:
+        """What each queue has to say, within the bytes the reader wants and 2 ms."""
+        pull, began = request.pull, self._clock()
+        room = min(max(pull.max_bytes, 1), MAX_PULL_BYTES)
+        parts: list[list[Buffer]] = []
+        for i, wanted in enumerate(pull.queues):
+            try:
+                self._check(request, i)
+            except Refused as error:
+                parts.append(self._answer(i, error.code, request, text=error.text))
+                continue
+            if not self._ready(request, i) or room <= 0:
+                continue
+            found = self._store.read(request.queues[i], wanted.queue_offset, room)
+            room -= found.size
+            parts.append(self._answer(i, 0, request, next_offset=found.next_offset, buffers=found.buffers))
+            if self._clock() - began > WORK_S:
+                break
+        return parts
+
+    def _check(self, request: PullRequest, i: int) -> None:
+        pull, wanted = request.pull, request.pull.queues[i]
+        if pull.group is not None:
+            assert request.connection.session is not None
+            self._progress.check_pull(request.connection.session.id, pull.group, request.queues[i], wanted.epoch)
+        queue = self._store.queue(request.queues[i])
+        if not queue.min_offset <= wanted.queue_offset <= queue.readable:
+            held = f"{request.queues[i]} holds {queue.min_offset} to {queue.readable}"
+            raise OffsetOutOfRange(f"offset {wanted.queue_offset} is out of range: {held}")
+
+    def _ready(self, request: PullRequest, i: int) -> bool:
+        return self._store.queue(request.queues[i]).readable > request.pull.queues[i].queue_offset
+
+    def _note_progress(self, request: PullRequest) -> None:
+        pull = request.pull
+        if pull.group is None:
+            return
+        assert request.connection.session is not None
+        for i, wanted in enumerate(pull.queues):
+            if wanted.commit_offset != NO_OFFSET:
+                try:
+                    self._progress.check_pull(request.connection.session.id, pull.group, request.queues[i], wanted.epoch)
+                except Refused:
+                    continue  # the pull itself is answered with the reason
+                self._progress.ride(pull.group, request.queues[i], wanted.commit_offset)
+
+    def _answer(
+        self, i: int, status: int, request: PullRequest, *, next_offset: int = NO_OFFSET,
+        buffers: list[bytes] | None = None, text: str | None = None,
+    ) -> list[Buffer]:  # fmt: skip
+        queue = self._store.queue(request.queues[i])
+        following = next_offset if next_offset != NO_OFFSET else request.pull.queues[i].queue_offset
+        head = msgpack.packb((i, status, following, queue.min_offset, queue.readable))
+        # A named tuple on the other side: an array of seven, whose sixth element is the run of batches.
+        size = sum(map(len, buffers)) if buffers else 0
+        return [b"\x97" + head[1:] + frames.bin_header(size), *(buffers or ()), msgpack.packb(text)]
+
+
+def _flatten(parts: list[list[Buffer]]) -> list[Buffer]:
+    return [buffer for part in parts for buffer in part]
+
+

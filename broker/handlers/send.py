@@ -1,0 +1,117 @@
+"""SEND: judge, number, stage. The answer leaves when the batch is as durable as the flush mode promises."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from rmq.wire import batch as batches
+from rmq.wire import layout
+from rmq.wire.codec import decode
+from rmq.wire.errors import DiskFull, OutOfSequence, ProducerFenced, Refused, SequenceConflict, StoreFailed, UnsupportedFormat
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Send, SendResult
+
+from ..committer import Committer
+from ..connection import DEFERRED, Connection
+from ..services.producers import ProducerTable
+from ..services.topics import TopicTable
+from ..store.message_store import MessageStore, Placed
+
+# Refusals that may pass by themselves: the producer keeps its number and comes again.
+_TEMPORARY = (OutOfSequence, StoreFailed, DiskFull)
+_NOT_NUMBERED = (SequenceConflict, ProducerFenced)
+
+
+class SendTicket:
+    """One send frame that waits for the disk."""
+
+    __slots__ = ("_connection", "_handler", "_request_id", "results", "staged")
+
+    def __init__(self, handler: SendHandler, connection: Connection, request_id: int) -> None:
+        self._handler = handler
+        self._connection = connection
+        self._request_id = request_id
+        self.results: list[SendResult] = []
+        self.staged: list[tuple[int, layout.Header]] = []  # index in results, for taking back
+
+    def stored(self) -> None:
+        """Answer."""
+        self._connection.reply(self._request_id, self.results)
+
+    def failed(self, error: OSError) -> None:
+        """Take back the numbers of what was not written, and say so."""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = DiskFull if full else StoreFailed
+        for index, header in reversed(self.staged):
+            self._handler.producers.retract(header.producer_id, header.sequence)
+            self.results[index] = _refusal(kind(f"the log could not be written: {error.strerror}"))
+        self.stored()
+
+
+class SendHandler:
+    """Appends batches to the log, each producer's in order and once."""
+
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, producers: ProducerTable, committer: Committer,
+        *, durable: bool, now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._topics = topics
+        self.producers = producers
+        self._committer = committer
+        self._durable = durable
+        self._now = now
+        self.refuse_because: str | None = None  # why nothing is accepted at present (set by the disk watch)
+
+    def send(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Stage every batch of a frame; each has its own answer."""
+        request = decode(Send, payload)
+        ticket = SendTicket(self, connection, request_id)
+        for queue_id, batch in request.batches:
+            try:
+                ticket.results.append(self._append(ticket, queue_id, batch))
+            except Refused as error:
+                ticket.results.append(_refusal(error))
+        self._committer.add_send(ticket)
+        return DEFERRED
+
+    def _append(self, ticket: SendTicket, queue_id: int, batch: bytes) -> SendResult:
+        header = layout.parse_header(batch)
+        now = self._now()
+        known = None
+        if header.producer_id:
+            known = self.producers.admit(
+                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, now=now
+            )
+        if known is not None:
+            return SendResult(0, known.base_offset, known.physical_offset, known.stored_at, self._durable, True)
+        try:
+            placed = self._stage(queue_id, batch, header)
+        except Refused as error:
+            if header.producer_id and not isinstance(error, _TEMPORARY):
+                self.producers.spend(header.producer_id, header.producer_epoch, header.sequence, now=now)
+            raise
+        if header.producer_id:
+            self.producers.record(
+                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, placed.base_offset,
+                placed.physical_offset, placed.stored_at, placed.end, now=now,
+            )  # fmt: skip
+        ticket.staged.append((len(ticket.results), header))
+        return SendResult(0, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
+
+    def _stage(self, queue_id: int, batch: bytes, header: layout.Header) -> Placed:
+        if self.refuse_because is not None:
+            raise DiskFull(self.refuse_because)
+        if header.kind != layout.KIND_DATA:
+            raise UnsupportedFormat(f"a producer may not send batches of kind {header.kind}")
+        topic = self._topics.require_queue(header.topic, queue_id)
+        checked = batches.check(batch, stamped=False)
+        if len(batch) != header.size:
+            raise batches.BadBatch(f"a batch of {header.size} bytes came with {len(batch) - header.size} more")
+        return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
+
+
+def _refusal(error: Refused) -> SendResult:
+    return SendResult(error.code, text=error.text)

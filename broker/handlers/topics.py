@@ -1,0 +1,91 @@
+"""Topics: routes, creation, lists, and the ranges their queues hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from rmq.wire.codec import decode
+from rmq.wire.errors import Refused
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET, CreateTopic, QueueInfo, Range, Ranges, Route, TopicInfo
+
+from ..committer import Committer
+from ..connection import DEFERRED, Connection
+from ..services.state import TopicMade
+from ..services.topics import Topic, TopicTable
+from ..store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+
+
+class TopicHandler:
+    """Tells where queues are and makes new ones; ``committed`` and ``made`` are set by the composition root."""
+
+    def __init__(
+        self, topics: TopicTable, store: MessageStore, committer: Committer,
+        *, broker: str, default_queues: int, auto_create: bool, wall_us: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._store = store
+        self._committer = committer
+        self._broker = broker
+        self._default_queues = default_queues
+        self._auto_create = auto_create
+        self._wall_us = wall_us
+        self.committed: Callable[[str, MessageQueue], int] = lambda group, queue: NO_OFFSET
+        self.made: Callable[[TopicInfo], None] = lambda info: None
+
+    def info(self, name: str) -> TopicInfo:
+        """A topic as clients see it."""
+        return self._info(self._topics.require(name))
+
+    def _info(self, topic: Topic) -> TopicInfo:
+        queues = [QueueInfo(queue_id, self._broker) for queue_id in range(topic.queues)]
+        return TopicInfo(topic.name, topic.generation, topic.shards, queues)
+
+    def route(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Where a topic's queues are; makes it when asked to and allowed to."""
+        request = decode(Route, payload)
+        if request.create and self._auto_create and self._topics.get(request.topic) is None:
+            return self._make(connection, request_id, request.topic, self._default_queues)
+        return self._later(connection, request_id, self.info(request.topic))
+
+    def create(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Make a topic."""
+        request = decode(CreateTopic, payload)
+        return self._make(connection, request_id, request.topic, request.queues)
+
+    def _make(self, connection: Connection, request_id: int, name: str, queues: int) -> object:
+        topic, made = self._topics.create(name, queues, created_at=self._wall_us())
+        info = self._info(topic)
+        if made:
+            log.info("topic.created", topic=name, queues=queues, generation=topic.generation)
+            self._committer.record(TopicMade(name, topic.generation, topic.queues, topic.shards, topic.created_at))
+            self._committer.when_durable(lambda: self.made(info))
+        return self._later(connection, request_id, info)
+
+    def list(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Every topic."""
+        return [self._info(topic) for topic in self._topics.all()]
+
+    def ranges(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """What queues hold, and how far a group got."""
+        request = decode(Ranges, payload)
+        return [self._range(request.group, MessageQueue(*ref)) for ref in request.queues]
+
+    def _range(self, group: str | None, queue: MessageQueue) -> Range:
+        try:
+            self._topics.require_queue(*queue)
+        except Refused as error:
+            return Range(error.code, text=error.text)
+        index = self._store.queue(queue)
+        committed = NO_OFFSET if group is None else self.committed(group, queue)
+        return Range(0, index.min_offset, index.readable, committed)
+
+    def _later(self, connection: Connection, request_id: int, info: TopicInfo) -> object:
+        # Also a topic that exists is told only when that is durable: its creator may still wait for the disk.
+        self._committer.when_durable(lambda: connection.reply(request_id, info))
+        return DEFERRED

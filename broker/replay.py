@@ -1,0 +1,60 @@
+"""From the log back to the tables: what each state change and batch header means at start."""
+
+from __future__ import annotations
+
+from rmq.wire import layout
+
+from .services.attempt_table import AttemptTable
+from .services.lock_table import LockTable
+from .services.offset_table import OffsetTable
+from .services.producers import ProducerTable
+from .services.sessions import SessionTable
+from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, TopicMade
+from .services.topics import TopicTable
+from rmq.wire.model import MessageQueue
+
+
+class Replay:
+    """Applies the log, in order, to the tables of a broker that starts."""
+
+    def __init__(
+        self, topics: TopicTable, offsets: OffsetTable, attempts: AttemptTable, locks: LockTable,
+        producers: ProducerTable, *, now: float,
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._offsets = offsets
+        self._attempts = attempts
+        self._locks = locks
+        self._producers = producers
+        self._now = now
+
+    def change(self, change: Change) -> None:
+        """A change that was true when the broker went away."""
+        match change:
+            case TopicMade():
+                self._topics.apply(change)
+            case LeaseGranted():
+                self._locks.restore(change, now=self._now)
+            case LeaseEnded():
+                self._locks.restore_end(change)
+            case Committed():
+                self._offsets.apply(change)
+                queue = MessageQueue(change.topic, change.queue_id)
+                self._attempts.forget_below(change.group, queue, change.queue_offset)
+            case Attempted():
+                self._attempts.apply(change)
+
+    def batch(self, header: layout.Header) -> None:
+        """A data batch: its producer's number is taken."""
+        if header.producer_id:
+            self._producers.record(
+                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,
+                header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
+            )  # fmt: skip
+
+    @staticmethod
+    def open_sessions(locks: LockTable, sessions: SessionTable, *, now: float) -> None:
+        """Owners of leases may come back: their grace runs from now, when the port is open."""
+        for lease in locks.rows(None, now=now):
+            lease.renewed_at = now
+            sessions.restore(lease.session, lease.member, now=now)

@@ -1,0 +1,1 @@
+"""The tables behind the broker: locks, parked pulls, offsets, members, topics."""

@@ -1,0 +1,191 @@
+"""
+Leases that let one session of a group process a queue.
+
+The table owns no clock and no task: callers pass ``now`` (seconds, monotonic). A lease that was renewed exactly
+``lease_s`` ago is still held; it has expired when that is *longer* ago. An expired lease can be taken by anybody, but
+not renewed: whoever lost one must acquire again and learns so by the new epoch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from rmq.wire.errors import Fenced
+from rmq.wire.model import MessageQueue
+
+from .state import LeaseEnded, LeaseGranted
+
+Key = tuple[str, MessageQueue]
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A queue in the hands of a session. ``renewed_at`` is written by the table only."""
+
+    group: str
+    queue: MessageQueue
+    session: bytes
+    member: str
+    epoch: int
+    granted_at: float
+    renewed_at: float
+
+    def granted(self) -> LeaseGranted:
+        """The change that brings this lease back from the log."""
+        return LeaseGranted(self.group, *self.queue, self.session, self.member, self.epoch)
+
+    def ended(self) -> LeaseEnded:
+        """The change that ends this lease in the log."""
+        return LeaseEnded(self.group, *self.queue, self.epoch)
+
+
+class LockTable:
+    """
+    Who holds which queue for which group.
+
+    An epoch is ``log_epoch << 32 | counter``. Every grant gets a new one, also one to the session that already holds
+    the queue, and an epoch is above all that were granted or restored before it.
+    """
+
+    def __init__(self, lease_s: float = 60.0) -> None:
+        self.lease_s = lease_s
+        self.log_epoch = 0
+        self._last_epoch = 0
+        self._leases: OrderedDict[Key, Lease] = OrderedDict()  # the one renewed longest ago comes first
+        self._of_session: dict[bytes, dict[Key, Lease]] = {}
+
+    def start(self, log_epoch: int) -> None:
+        """Grant under this log epoch from now on; it must have been raised since the last start."""
+        if log_epoch <= self.log_epoch:
+            raise ValueError(f"log epoch {log_epoch} was not raised above {self.log_epoch}")
+        self.log_epoch = log_epoch
+        self._last_epoch = max(self._last_epoch, log_epoch << 32)
+
+    def ready(self, *, now: float) -> None:
+        """The port opens: the owners of restored leases, who could not reach us before, have the full time from now."""
+        for lease in self._leases.values():
+            lease.renewed_at = now
+
+    def acquire(self, group: str, queue: MessageQueue, session: bytes, member: str, *, now: float) -> Lease | None:
+        """Take a queue that nobody else holds, under a new epoch; None if another session holds it."""
+        holder = self.holder(group, queue, now=now)
+        if holder is not None and holder.session != session:
+            return None
+        self._last_epoch += 1
+        lease = Lease(group, queue, session, member, self._last_epoch, granted_at=now, renewed_at=now)
+        self._put(lease)
+        return lease
+
+    def holder(self, group: str, queue: MessageQueue, *, now: float) -> Lease | None:
+        """The live lease of a queue, if there is one."""
+        lease = self._leases.get((group, queue))
+        return None if lease is None or self._expired(lease, now) else lease
+
+    def renew(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
+        """Keep a live lease; says whether it was there to keep. Never acquires."""
+        lease = self._own(group, queue, session, epoch, now)
+        if lease is None:
+            return False
+        lease.renewed_at = now
+        self._leases.move_to_end((group, queue))
+        return True
+
+    def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:
+        """
+        Let the live holder pass.
+
+        Raises:
+            Fenced: the epoch is missing, or is not that of a live lease of this session.
+        """
+        lease = self._leases.get((group, queue))
+        if lease is None or lease.epoch != epoch or lease.session != session or self._expired(lease, now):
+            raise Fenced(self._why_fenced(group, queue, epoch, now))
+
+    def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
+        """Give back a live lease; says whether one became free. Giving back what is not held does nothing."""
+        lease = self._own(group, queue, session, epoch, now)
+        if lease is None:
+            return False
+        self._remove(lease)
+        return True
+
+    def release_session(self, session: bytes) -> list[Lease]:
+        """Free all leases of a session that is gone."""
+        leases = list(self._of_session.get(session, {}).values())
+        for lease in leases:
+            self._remove(lease)
+        return leases
+
+    def of_session(self, session: bytes, *, now: float) -> list[Lease]:
+        """The live leases of a session, by group and queue."""
+        leases = self._of_session.get(session, {}).values()
+        return sorted((lease for lease in leases if not self._expired(lease, now)), key=_key)
+
+    def expire(self, *, now: float) -> list[Lease]:
+        """Free all leases that were not renewed in time, the oldest first."""
+        freed = []
+        while self._leases:
+            lease = next(iter(self._leases.values()))
+            if not self._expired(lease, now):
+                break
+            self._remove(lease)
+            freed.append(lease)
+        return freed
+
+    def restore(self, change: LeaseGranted, *, now: float) -> None:
+        """Repeat a grant from the log. How old it was is not known: it counts as renewed now."""
+        queue = MessageQueue(change.topic, change.queue_id)
+        self._last_epoch = max(self._last_epoch, change.epoch)
+        self._put(Lease(change.group, queue, change.session, change.member, change.epoch, now, now))
+
+    def restore_end(self, change: LeaseEnded) -> None:
+        """Repeat an end from the log; that of a lease which a later grant replaced does nothing."""
+        self._last_epoch = max(self._last_epoch, change.epoch)
+        lease = self._leases.get((change.group, MessageQueue(change.topic, change.queue_id)))
+        if lease is not None and lease.epoch == change.epoch:
+            self._remove(lease)
+
+    def rows(self, group: str | None = None, *, now: float) -> list[Lease]:
+        """The live leases of one group or of all, by group and queue."""
+        leases = [lease for lease in self._leases.values() if group is None or lease.group == group]
+        return sorted((lease for lease in leases if not self._expired(lease, now)), key=_key)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def _expired(self, lease: Lease, now: float) -> bool:
+        return now - lease.renewed_at > self.lease_s
+
+    def _own(self, group: str, queue: MessageQueue, session: bytes, epoch: int, now: float) -> Lease | None:
+        lease = self.holder(group, queue, now=now)
+        return lease if lease is not None and lease.session == session and lease.epoch == epoch else None
+
+    def _put(self, lease: Lease) -> None:
+        key = _key(lease)
+        former = self._leases.get(key)
+        if former is not None:
+            self._remove(former)
+        self._leases[key] = lease
+        self._of_session.setdefault(lease.session, {})[key] = lease
+
+    def _remove(self, lease: Lease) -> None:
+        key = _key(lease)
+        del self._leases[key]
+        own = self._of_session[lease.session]
+        del own[key]
+        if not own:
+            del self._of_session[lease.session]
+
+    def _why_fenced(self, group: str, queue: MessageQueue, epoch: int | None, now: float) -> str:
+        holder = self.holder(group, queue, now=now)
+        live = "none: nobody holds it" if holder is None else f"{holder.epoch}, held by {holder.member}"
+        if epoch is None:
+            return f"an epoch is missing for {queue} of group {group!r} (the live one: {live}): acquire the queue first"
+        if holder is not None and holder.epoch == epoch:
+            return f"epoch {epoch} of {queue} in group {group!r} is held by {holder.member}, not by this session"
+        return f"epoch {epoch} is not the live one ({live}) for {queue} of group {group!r}: drop it and acquire again"
+
+
+def _key(lease: Lease) -> Key:
+    return lease.group, lease.queue

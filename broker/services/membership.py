@@ -1,0 +1,163 @@
+"""
+Which sessions are in which group, and the one mode that all members of a group share.
+
+A member says that it is alive by joining again; one that did not for *more* than ``expiry_s`` is removed. The first
+live member sets mode and subscription; whoever comes with another one is refused. A member that is alone may change
+its mind.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rmq.wire import names
+from rmq.wire.errors import BadRequest, GroupMismatch
+
+from .sessions import Session
+
+MODELS: Final = ("clustering", "broadcasting")
+
+
+class GroupMode(NamedTuple):
+    """How a group consumes."""
+
+    ordered: bool
+    model: str
+    strategy: str
+
+    def __str__(self) -> str:
+        return f"{'ordered' if self.ordered else 'concurrent'}, {self.model}, allocation {self.strategy}"
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A session in a group."""
+
+    session: Session
+    mode: GroupMode
+    subscriptions: dict[str, str]
+    joined_at: float
+
+
+class Membership:
+    """All groups that have a member."""
+
+    def __init__(self, expiry_s: float = 120.0) -> None:
+        self.expiry_s = expiry_s
+        self._groups: dict[str, dict[bytes, Member]] = {}
+        self._sessions: dict[bytes, Session] = {}  # those that are in any group
+        self._beats: OrderedDict[tuple[str, bytes], Member] = OrderedDict()  # the longest silent member comes first
+
+    def join(
+        self, group: str, mode: GroupMode, subscriptions: Mapping[str, str], session: Session, *, now: float
+    ) -> bool:
+        """
+        Become a member, or stay one; says whether the list of members changed.
+
+        Raises:
+            BadName: the group or a topic has an illegal name.
+            BadRequest: the model is unknown.
+            GroupMismatch: a live member has another mode or subscription.
+        """
+        self._check(group, mode, subscriptions, session)
+        members = self._groups.setdefault(group, {})
+        is_new = session.id not in members
+        member = Member(session, mode, dict(subscriptions), now)
+        members[session.id] = member
+        session.groups.add(group)
+        self._sessions[session.id] = session
+        self._beats[group, session.id] = member
+        self._beats.move_to_end((group, session.id))
+        return is_new
+
+    def leave(self, group: str, session_id: bytes) -> bool:
+        """Take a session out of a group; says whether it was in."""
+        members = self._groups.get(group, {})
+        member = members.pop(session_id, None)
+        if member is None:
+            return False
+        if not members:
+            del self._groups[group]
+        del self._beats[group, session_id]
+        member.session.groups.discard(group)
+        if not member.session.groups:
+            del self._sessions[session_id]
+        return True
+
+    def remove_session(self, session_id: bytes) -> list[str]:
+        """Take a session out of all its groups; returns their names, sorted."""
+        session = self._sessions.get(session_id)
+        left = sorted(session.groups) if session is not None else []
+        for group in left:
+            self.leave(group, session_id)
+        return left
+
+    def expire(self, *, now: float) -> list[tuple[str, bytes]]:
+        """Take out the members that were silent for too long; returns their groups and sessions."""
+        gone = []
+        while self._beats:
+            (group, session_id), member = next(iter(self._beats.items()))
+            if now - member.joined_at <= self.expiry_s:
+                break
+            self.leave(group, session_id)
+            gone.append((group, session_id))
+        return gone
+
+    def members(self, group: str) -> list[str]:
+        """The member ids of a group, sorted."""
+        return sorted(member.session.member for member in self._groups.get(group, {}).values())
+
+    def sessions(self, group: str) -> list[bytes]:
+        """The sessions in a group, in the order they joined."""
+        return list(self._groups.get(group, ()))
+
+    def is_member(self, group: str, session_id: bytes) -> bool:
+        """Whether a session is in a group."""
+        return session_id in self._groups.get(group, ())
+
+    def subscribers(self, topic: str) -> set[bytes]:
+        """The sessions that subscribe to a topic in any group."""
+        return {session_id for (_, session_id), member in self._beats.items() if topic in member.subscriptions}
+
+    def mode(self, group: str) -> GroupMode | None:
+        """The mode of a group, None if it has no member."""
+        members = self._groups.get(group)
+        return None if members is None else next(iter(members.values())).mode
+
+    def _check(self, group: str, mode: GroupMode, subscriptions: Mapping[str, str], session: Session) -> None:
+        names.check_group(group)
+        for topic in subscriptions:
+            names.check_topic(topic)
+        if mode.model not in MODELS:
+            raise BadRequest(f"the model {mode.model[:40]!r} is unknown: it is 'clustering' or 'broadcasting'")
+        other = self._another(group, session.id)
+        if other is None:
+            return
+        if other.mode != mode:
+            raise GroupMismatch(
+                f"group {group!r} is {other.mode}; this member asked for {mode}: give all members the same settings"
+            )
+        if other.subscriptions != subscriptions:
+            raise GroupMismatch(_difference(group, other.subscriptions, subscriptions))
+
+    def _another(self, group: str, session_id: bytes) -> Member | None:
+        # All members agree, so that any other one will do.
+        for other_id, member in self._groups.get(group, {}).items():
+            if other_id != session_id:
+                return member
+        return None
+
+
+def _difference(group: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    topic = min(topic for topic in theirs.keys() | ours.keys() if theirs.get(topic) != ours.get(topic))
+    return (
+        f"group {group!r} has {_how(theirs.get(topic))} for topic {topic!r}, this member has {_how(ours.get(topic))}: "
+        "give all members the same subscriptions, or this one a group of its own"
+    )
+
+
+def _how(expression: str | None) -> str:
+    return "no subscription" if expression is None else f"the expression {expression[:200]!r}"

@@ -1,0 +1,56 @@
+"""How far each group has come in each queue: the next offset to deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
+
+from .state import Committed
+
+
+class OffsetTable:
+    """
+    Committed offsets by group and queue.
+
+    A commit never lowers an offset. Only two things do, and both leave a :class:`Committed` in the log that says so:
+    :meth:`lower`, and :meth:`apply`, which repeats the log as it is written.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[MessageQueue, int]] = {}
+
+    def get(self, group: str, queue: MessageQueue) -> int:
+        """The next offset to deliver, -1 if the group never committed one."""
+        queues = self._groups.get(group)
+        return NO_OFFSET if queues is None else queues.get(queue, NO_OFFSET)
+
+    def commit(self, group: str, queue: MessageQueue, queue_offset: int) -> bool:
+        """Note progress; says whether there was any. What is not ahead of the known offset is ignored."""
+        if queue_offset <= self.get(group, queue):
+            return False
+        self._groups.setdefault(group, {})[queue] = queue_offset
+        return True
+
+    def lower(self, group: str, queue: MessageQueue, queue_end: int) -> bool:
+        """Bring an offset behind the end of a queue that recovery shortened back to that end; says whether it was."""
+        if self.get(group, queue) <= queue_end:
+            return False
+        self._groups[group][queue] = queue_end
+        return True
+
+    def apply(self, change: Committed) -> None:
+        """Repeat a change from the log: the last one stands, also when it is the lower one."""
+        queue = MessageQueue(change.topic, change.queue_id)
+        self._groups.setdefault(change.group, {})[queue] = change.queue_offset
+
+    def of_group(self, group: str) -> dict[MessageQueue, int]:
+        """All offsets of a group, as a dictionary of the caller's own."""
+        return dict(self._groups.get(group, {}))
+
+    def rows(self) -> Iterator[Committed]:
+        """All offsets, as the changes that bring them back."""
+        for group, queues in self._groups.items():
+            for queue, queue_offset in queues.items():
+                yield Committed(group, *queue, queue_offset)

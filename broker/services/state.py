@@ -1,0 +1,121 @@
+"""
+Changes of the broker's tables, as they stand in the log.
+
+A state batch carries a list of changes: a msgpack array of ``[tag, field, field, ...]``. Replaying all of them in log
+order gives the tables back. Tags never change and are never reused; an unknown one is refused by its number, since
+state that is half understood is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+
+from rmq.wire.codec import decode
+from rmq.wire.errors import BadBatch, BadRequest, UnsupportedFormat
+
+
+class TopicMade(NamedTuple):
+    """A topic came into being; ``created_at`` is in microseconds."""
+
+    topic: str
+    generation: int
+    queues: int
+    shards: int
+    created_at: int
+
+
+class Started(NamedTuple):
+    """The broker started: every later epoch is above every earlier one."""
+
+    store_id: int
+    log_epoch: int
+
+
+class LeaseGranted(NamedTuple):
+    """A session owns a queue for its group, in place of whoever did before."""
+
+    group: str
+    topic: str
+    queue_id: int
+    session: bytes
+    member: str
+    epoch: int
+
+
+class LeaseEnded(NamedTuple):
+    """The lease with this epoch was given back, or was taken from a session that fell silent."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+
+
+class Committed(NamedTuple):
+    """``queue_offset`` is the next one to deliver to the group."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class Attempted(NamedTuple):
+    """Delivery number ``attempts`` of the message at ``queue_offset`` failed."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    attempts: int
+
+
+Change: TypeAlias = TopicMade | Started | LeaseGranted | LeaseEnded | Committed | Attempted
+
+SHAPES: Final[dict[int, type[Change]]] = {
+    1: TopicMade,
+    2: Started,
+    3: LeaseGranted,
+    4: LeaseEnded,
+    5: Committed,
+    6: Attempted,
+}
+TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
+
+
+def pack_changes(changes: Sequence[Change]) -> bytes:
+    """The changes as the body of a state batch."""
+    packed: bytes = msgpack.packb([(TAGS[type(change)], *change) for change in changes])
+    return packed
+
+
+def unpack_changes(data: bytes) -> list[Change]:
+    """
+    The changes of a state batch, in order.
+
+    Raises:
+        BadBatch: the bytes are no list of changes, or a field has a wrong type.
+        UnsupportedFormat: a change of a kind this version does not know.
+    """
+    try:
+        rows = msgpack.unpackb(data)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise BadBatch(f"a state batch is not msgpack: {error}") from error
+    if type(rows) is not list:
+        raise BadBatch(f"a state batch holds a list of changes, not {type(rows).__name__}")
+    return [_change(row) for row in rows]
+
+
+def _change(row: Any) -> Change:
+    if type(row) is not list or not row or type(row[0]) is not int:
+        raise BadBatch("a state change is an array that begins with a number")
+    shape = SHAPES.get(row[0])
+    if shape is None:
+        raise UnsupportedFormat(f"state change {row[0]} is unknown: this log was written by a newer version")
+    try:
+        return decode(shape, row[1:])
+    except BadRequest as error:
+        raise BadBatch(f"a state change is damaged: {error}") from error

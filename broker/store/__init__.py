@@ -1,0 +1,1 @@
+"""The commit log and the indexes that are derived from it."""

@@ -1,0 +1,118 @@
+"""The data directory: made, locked against a second broker, and named by ``store.json``."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from rmq.wire.errors import RmqError
+
+FORMAT = 1
+_STORE_FILE = "store.json"
+
+
+class StoreError(RmqError):
+    """The data directory cannot be used; the sentence says why and what to do."""
+
+
+class DataDirectory:
+    """
+    A directory that belongs to this process until :meth:`close`.
+
+    Raises:
+        StoreError: it cannot be made or written, another broker has it, or its format is unknown.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            for name in ("commitlog", "consumequeue", "config", "quarantine"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"the data directory {path} cannot be used: {error.strerror}") from error
+        try:
+            self._take()
+            self._store: dict[str, Any] = self._load()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                text = f"another broker uses the data directory {self.path}: stop it or choose another --data-dir"
+                raise StoreError(text) from error
+            raise
+
+    def _load(self) -> dict[str, Any]:
+        file = self.path / "config" / _STORE_FILE
+        try:
+            store: dict[str, Any] = json.loads(file.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise StoreError(f"{file} is not JSON: remove it, the log holds what it says") from error
+        if store.get("format") != FORMAT or store.get("incompatible"):
+            text = f"{file} names format {store.get('format')} {store.get('incompatible') or ''}".rstrip()
+            raise StoreError(f"{text}; this version reads format {FORMAT} only")
+        return store
+
+    def name(self, store_id: int | None) -> int:
+        """
+        The id of this store: from ``store.json``, else what the log says, else a new random one.
+
+        The file is written, with its directory synced, when it was missing.
+        """
+        if "store_id" in self._store:
+            return int(self._store["store_id"], 16)
+        store_id = store_id or secrets.randbits(63) | 1 << 63
+        self._store = {"format": FORMAT, "incompatible": [], "store_id": f"{store_id:016x}"}
+        replace_file(self.path / "config" / _STORE_FILE, json.dumps(self._store, indent=2).encode())
+        return store_id
+
+    @property
+    def commitlog(self) -> Path:
+        """Where the segments lie."""
+        return self.path / "commitlog"
+
+    @property
+    def consumequeue(self) -> Path:
+        """Where the queue indexes lie."""
+        return self.path / "consumequeue"
+
+    @property
+    def quarantine(self) -> Path:
+        """Where cut-off bytes are kept."""
+        return self.path / "quarantine"
+
+    def close(self) -> None:
+        """Let another broker have the directory."""
+        os.close(self._lock)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves the old or the new content, durable when this returns."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

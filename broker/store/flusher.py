@@ -1,0 +1,85 @@
+"""
+Group commit: a thread that makes the log durable and tells how far.
+
+The loop writes and publishes; the flusher reads how far that got, syncs, and posts the position. Whoever waits
+for a position is released by the loop. One ``fdatasync`` so covers every send that waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+Synced = Callable[[int], None]
+Failed = Callable[[OSError], None]
+
+
+class SyncableLog(Protocol):
+    """What the flusher needs of the log."""
+
+    def sync(self) -> int:
+        """Make all that is written durable; return the position reached."""
+
+
+class AnyFlusher(Protocol):
+    """What the broker needs of a flusher."""
+
+    def start(self) -> None:
+        """Begin to serve requests."""
+
+    def request(self) -> None:
+        """Something was written."""
+
+    def stop(self) -> None:
+        """Sync what is left and end."""
+
+
+FlusherFactory = Callable[[SyncableLog, Callable[..., object], Synced, Failed], AnyFlusher]
+
+
+class Flusher:
+    """
+    One thread. ``post`` runs a callback on the loop (``loop.call_soon_threadsafe``).
+
+    With ``interval_s`` it syncs at that pace while there is something to sync, else at once when asked.
+    """
+
+    def __init__(
+        self, log: SyncableLog, post: Callable[..., object], synced: Synced, failed: Failed, *, interval_s: float = 0.0
+    ) -> None:
+        self._log = log
+        self._post = post
+        self._synced = synced
+        self._failed = failed
+        self._interval_s = interval_s
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rmq-flusher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve requests."""
+        self._thread.start()
+
+    def request(self) -> None:
+        """Something was written. Called by the loop, after ``written`` was set."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Sync what is left and end; returns when the thread has ended."""
+        self._stopping.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wanted.wait()
+            if self._interval_s:
+                self._stopping.wait(self._interval_s)
+            self._wanted.clear()  # before the position is read: a later write asks again
+            try:
+                position = self._log.sync()
+            except OSError as error:
+                self._post(self._failed, error)  # what a failed fsync left behind is unknown: never try again
+                return
+            self._post(self._synced, position)

@@ -1,0 +1,208 @@
+"""
+The store as the services see it: stage, write, expose, read.
+
+Batches of one loop turn are staged, written together and then published in the queue indexes. ``expose`` makes
+them readable: at once when answers do not wait for the disk, else when the flusher has posted their position.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rmq.wire import batch as batches
+from rmq.wire import layout
+from rmq.wire.model import MessageQueue
+
+from ..services.state import Change, Started, pack_changes, unpack_changes
+from .commitlog import CommitLog
+from .consume_queue import ConsumeQueue
+from .directory import DataDirectory
+from .recovery import Cut, recover
+
+MAX_PULL_BATCHES = 512
+MAX_PULL_ENTRIES = 20_000
+STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
+_BASE_OFFSET = struct.Struct(">Q")
+_COUNT = struct.Struct(">H")
+
+
+class Placed(NamedTuple):
+    """Where a staged batch will lie; ``end`` is the log position behind it."""
+
+    base_offset: int
+    physical_offset: int
+    stored_at: int
+    end: int
+
+
+class Found(NamedTuple):
+    """Whole batches read from a queue, and where to go on."""
+
+    buffers: list[bytes]
+    size: int
+    next_offset: int
+
+
+class Recovered(NamedTuple):
+    """What a start found: every state change in log order, and the tail that was cut, if any."""
+
+    batches: int
+    messages: int
+    cut: Cut | None
+
+
+class _Publication(NamedTuple):
+    queue: MessageQueue
+    position: int
+    size: int
+    count: int
+    columns: batches.Columns
+
+
+class MessageStore:
+    """
+    The log of a data directory and the indexes made from it.
+
+    Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls.
+    """
+
+    def __init__(self, directory: DataDirectory, *, segment_bytes: int, wall_us: Callable[[], int]) -> None:
+        self._directory = directory
+        self._wall_us = wall_us
+        self._last_us = 0
+        self.log = CommitLog(directory.commitlog, segment_bytes)
+        self.log_epoch = 0
+        self.store_id = 0
+        self._queues: dict[MessageQueue, ConsumeQueue] = {}
+        self._staged: list[_Publication] = []
+        self._unexposed: deque[tuple[int, MessageQueue, int]] = deque()  # (position, queue, end), in log order
+
+    def recover(
+        self, on_change: Callable[[Change], None], on_batch: Callable[[layout.Header], None]
+    ) -> Recovered:
+        """
+        Read the whole log once: indexes are rebuilt, changes and data headers shown to the callbacks in order.
+
+        Raises:
+            StoreError: the log is damaged where it had been synced.
+        """
+        shutil.rmtree(self._directory.consumequeue, ignore_errors=True)
+        totals = [0, 0]
+
+        def visit(checked: batches.Checked, whole: memoryview) -> None:
+            header, columns = checked
+            self.log_epoch = max(self.log_epoch, header.log_epoch)
+            self._last_us = max(self._last_us, header.stored_at)
+            if header.kind == layout.KIND_STATE:
+                body = whole[header.header_size + header.meta_size :][: header.body_size]
+                for change in unpack_changes(bytes(body)):
+                    if isinstance(change, Started):
+                        self.store_id = change.store_id
+                    on_change(change)
+                return
+            totals[0] += 1
+            totals[1] += header.count
+            queue = self.queue(MessageQueue(header.topic, header.queue_id))
+            queue.end += header.count
+            queue.add(header.physical_offset, header.size, header.count, columns.tags)
+            queue.readable = queue.published
+            on_batch(header)
+
+        cut = recover(self.log, self._directory.quarantine, visit)
+        self.store_id = self._directory.name(self.store_id or None)
+        self.log_epoch += 1
+        return Recovered(totals[0], totals[1], cut)
+
+    def queue(self, of: MessageQueue) -> ConsumeQueue:
+        """The index of a queue; whether the queue exists is the topic table's to say."""
+        queue = self._queues.get(of)
+        if queue is None:
+            queue = ConsumeQueue(self._directory.consumequeue / of.topic / str(of.queue_id))
+            self._queues[of] = queue
+        return queue
+
+    def stage(self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked) -> Placed:
+        """Give a judged batch its offset and place; it exists once :meth:`write` returned."""
+        header = checked.header
+        queue = self.queue(to)
+        placed = self._stamp(batch, header.header_size, queue.end, generation, to.queue_id, layout.KIND_DATA)
+        self._staged.append(_Publication(to, placed.physical_offset, len(batch), header.count, checked.columns))
+        queue.end += header.count
+        return placed
+
+    def stage_changes(self, changes: Sequence[Change]) -> None:
+        """Put state changes in line, behind what was staged before."""
+        for i in range(0, len(changes), STATE_CHUNK):
+            body = pack_changes(changes[i : i + STATE_CHUNK])
+            batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
+            self._stamp(batch, layout.FIXED_HEADER + layout.ALIGN, 0, 0, 0, layout.KIND_STATE)
+
+    def _stamp(
+        self, batch: bytes | bytearray, header_size: int, base: int, generation: int, queue_id: int, kind: int
+    ) -> Placed:
+        log, stored_at = self.log, self._now_us()
+        position = log.end
+        by = layout.Stamp(self.log_epoch, position, base, stored_at, log.durable, 0, generation, queue_id, kind)
+        log.stage(layout.stamp(batch, header_size, by), memoryview(batch)[layout.BROKER_PART :], len(batch))
+        return Placed(base, position, stored_at, log.end)
+
+    def _now_us(self) -> int:
+        self._last_us = max(self._last_us, self._wall_us())  # stored_at never falls, whatever the clock does
+        return self._last_us
+
+    def write(self) -> None:
+        """
+        Append everything staged and index it.
+
+        Raises:
+            OSError: none of it exists; offsets and positions are given out again.
+        """
+        staged, self._staged = self._staged, []
+        try:
+            self.log.write()
+        except OSError:
+            for item in staged:
+                queue = self._queues[item.queue]
+                queue.end = queue.published
+            raise
+        for item in staged:  # nothing from here on may raise: the batches exist
+            queue = self._queues[item.queue]
+            queue.add(item.position, item.size, item.count, item.columns.tags)
+            self._unexposed.append((item.position + item.size, item.queue, queue.published))
+
+    def expose(self, until: int) -> list[MessageQueue]:
+        """Make readable what lies below a log position; return the queues that grew."""
+        grown: dict[MessageQueue, None] = {}
+        while self._unexposed and self._unexposed[0][0] <= until:
+            _, queue, end = self._unexposed.popleft()
+            self._queues[queue].readable = end
+            grown[queue] = None
+        return list(grown)
+
+    def read(self, of: MessageQueue, offset: int, max_bytes: int) -> Found:
+        """Batches from the one that holds ``offset`` on; the caller knows that ``offset`` is readable."""
+        where = self.queue(of).locate(
+            offset, max_bytes=max_bytes, max_batches=MAX_PULL_BATCHES, max_entries=MAX_PULL_ENTRIES
+        )
+        buffers = [self.log.read(position, size) for position, size in where]
+        last = buffers[-1]
+        (base,) = _BASE_OFFSET.unpack_from(last, 24)
+        (count,) = _COUNT.unpack_from(last, 78)
+        return Found(buffers, sum(map(len, buffers)), base + count)
+
+    def flush_indexes(self, *, everything: bool = False) -> None:
+        """Write index entries that wait in memory; they can be made again from the log, so no one waits for them."""
+        for queue in self._queues.values():
+            if everything or queue.wants_flush:
+                queue.flush()
+
+    def close(self) -> None:
+        """Write indexes, sync the log and let go of the directory."""
+        self.flush_indexes(everything=True)
+        self.log.sync()
+        self.log.close()
+        self._directory.close()

@@ -1,0 +1,95 @@
+"""One file of the log: a run of batches that begins at a known physical offset."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rmq.wire.layout import Buffer
+
+IOV_MAX = 1024
+NAME_DIGITS = 20
+
+
+class Segment:
+    """
+    An append-only file named by its start offset in the log.
+
+    ``size`` counts what was written in full; a failed :meth:`append` leaves the file as it was before.
+    """
+
+    def __init__(self, path: Path, start: int, size: int, *, is_new: bool) -> None:
+        self.path = path
+        self.start = start
+        self.size = size
+        self.synced = 0 if is_new else size
+        self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    @classmethod
+    def create(cls, directory: Path, start: int) -> Segment:
+        """A new, empty segment."""
+        return cls(directory / f"{start:0{NAME_DIGITS}d}", start, 0, is_new=True)
+
+    @classmethod
+    def open(cls, path: Path) -> Segment:
+        """An existing segment, whose content is yet to be judged."""
+        return cls(path, int(path.name), path.stat().st_size, is_new=False)
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind the last written byte."""
+        return self.start + self.size
+
+    def append(self, buffers: Sequence[Buffer], length: int) -> None:
+        """
+        Write all buffers at the end, or none of them.
+
+        Raises:
+            OSError: the write failed; what had reached the file was cut off again.
+        """
+        try:
+            self._write(buffers, length)
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+        self.size += length
+
+    def _write(self, buffers: Sequence[Buffer], length: int) -> None:
+        at, done = self.size, 0
+        for i in range(0, len(buffers), IOV_MAX):
+            group = list(buffers[i : i + IOV_MAX])
+            wanted = sum(map(len, group))
+            written = os.pwritev(self._fd, group, at + done)
+            done += written
+            if written < wanted:  # rare: the rest goes out as one run of bytes
+                rest = memoryview(b"".join(group))[written:]
+                while rest:
+                    written = os.pwrite(self._fd, rest, at + done)
+                    done += written
+                    rest = rest[written:]
+        assert done == length
+
+    def read(self, position: int, size: int) -> bytes:
+        """``size`` bytes at a physical offset; fewer if the file ends before."""
+        return os.pread(self._fd, size, position - self.start)
+
+    def mapped(self) -> mmap.mmap:
+        """The whole file as memory, for recovery."""
+        return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file; used by recovery before anything is served."""
+        os.ftruncate(self._fd, size)
+        self.size = size
+        self.synced = min(self.synced, size)
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Called by the flusher's thread."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)
