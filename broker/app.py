@@ -20,7 +20,7 @@ import structlog
 
 from rmq.wire.errors import ConfigError, Fatal, ShuttingDown, TooManyConnections
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Push
+from rmq.wire.ops import Op
 
 from .committer import Committer
 from .config import BrokerConfig
@@ -119,7 +119,11 @@ class Broker:
         self._start_flusher(loop)
         await self._make_start_durable(loop)
         self._watch_disk()
-        self._server = await loop.create_server(lambda: Connection(self, loop), host, port, backlog=1024)
+        try:
+            self._server = await loop.create_server(lambda: Connection(self, loop), host, port, backlog=1024)
+        except OSError:
+            self._close_store()
+            raise
         self.address = _join(self._server.sockets[0].getsockname())
         self._replay.open_sessions(self._locks, self._sessions, now=self.now())
         self._keep(self._every(TICK_S, self._tick))
@@ -140,9 +144,7 @@ class Broker:
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
 
     def _recover(self) -> None:
-        self._replay = Replay(
-            self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now()
-        )
+        self._replay = Replay(self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now())
         self.recovered = self._store.recover(self._replay.change, self._replay.batch)
         self._locks.start(self._store.log_epoch)
         if self.recovered.cut is not None:
@@ -293,13 +295,16 @@ class Broker:
         await self._until(lambda: not self._connections)
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.get_running_loop().run_in_executor(None, self._flusher.stop)
+        await asyncio.get_running_loop().run_in_executor(None, self._close_store)
+
+    def _close_store(self) -> None:
+        self._flusher.stop()
         if not self.failed.is_set():
             self._store.close()
 
     async def _drain(self) -> None:
         for connection in list(self._connections):
-            connection.push(Push.CLOSING, (ShuttingDown.code, "the broker is stopping"))
+            connection.quiesce()
         self._groups.flush_riding()
         await self._until(lambda: self._committer.idle)
 

@@ -20,8 +20,17 @@ import structlog
 
 from rmq.wire import frames
 from rmq.wire.errors import (
-    BadFrame, Fatal, FrameStalled, HelloRequired, HelloTimeout, Internal, Refused, SlowReader, TooManyInFlight,
-    UnknownOp, WireError,
+    BadFrame,
+    Fatal,
+    FrameStalled,
+    HelloRequired,
+    HelloTimeout,
+    Internal,
+    Refused,
+    SlowReader,
+    TooManyInFlight,
+    UnknownOp,
+    WireError,
 )  # fmt: skip
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
@@ -32,6 +41,7 @@ from .services.sessions import Session
 log = structlog.get_logger(__name__)
 
 WORK_S = 0.002
+FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits
 Handler = Callable[["Connection", int, Any], Any]
 
 
@@ -78,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._charged = 0
         self._backlog: deque[bytes] = deque()
         self._reading = True
+        self._quiet = False
         self._waits_for_budget = False
         self._out: list[Buffer] = []
         self._flush_scheduled = False
@@ -158,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self.handle(frame)
         self._settle_budget()
-        if self._backlog or nbytes >= len(self._service.shared_buffer) or self._service.clock() - began > WORK_S:
+        if self._backlog or nbytes >= FULL_READ or self._service.clock() - began > WORK_S:
             self._pause()
             self._loop.call_soon(self._go_on)
 
@@ -201,13 +212,19 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._reading or self._backlog or self._waits_for_budget or self.closing:
+        if self._reading or self._quiet or self._backlog or self._waits_for_budget or self.closing:
             return
         assert self._transport is not None
         if self.blocked and self._transport.get_write_buffer_size() > 4 * self._service.high_water:
             return  # resume_writing() comes back here
         self._reading = True
         self._transport.resume_reading()
+
+    def quiesce(self) -> None:
+        """Take no more requests; answers still go out."""
+        self._quiet = True
+        self._backlog.clear()
+        self._pause()
 
     def handle(self, frame: Buffer) -> None:
         """Serve one frame; whatever goes wrong stays in it."""
@@ -249,7 +266,9 @@ class Connection(asyncio.BufferedProtocol):
     def _internal(self, request_id: int, op: int) -> None:
         log_id = f"{id(self):x}-{request_id:x}"
         log.exception("request.failed", log_id=log_id, op=op, peer=self.peer)
-        self.refuse(request_id, Internal(f"the broker failed to serve this request; its log has the details under {log_id}"))
+        self.refuse(
+            request_id, Internal(f"the broker failed to serve this request; its log has the details under {log_id}")
+        )
 
     def greeted(self, session: Session) -> None:
         """The hello was accepted: larger frames are welcome from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmq.wire import layout
+from rmq.wire.model import MessageQueue
 
 from .services.attempt_table import AttemptTable
 from .services.lock_table import LockTable
@@ -11,7 +12,6 @@ from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, TopicMade
 from .services.topics import TopicTable
-from rmq.wire.model import MessageQueue
 
 
 class Replay:

@@ -17,8 +17,22 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import BadRequest, Fenced, LockHeld, NotAMember, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import (
-    NO_OFFSET, Acquire, Attempt, Commit, Grant, Join, JoinReply, Leave, LeaseEnd, LockRow, LockStatus, Outcome, Push,
-    Release, Renew, TopicInfo,
+    NO_OFFSET,
+    Acquire,
+    Attempt,
+    Commit,
+    Grant,
+    Join,
+    JoinReply,
+    LeaseEnd,
+    Leave,
+    LockRow,
+    LockStatus,
+    Outcome,
+    Push,
+    Release,
+    Renew,
+    TopicInfo,
 )  # fmt: skip
 
 from ..committer import Committer
@@ -210,7 +224,9 @@ class GroupHandler:
         self._committer.record(Attempted(request.group, *queue, request.queue_offset, request.attempts))
         return self._later(connection, request_id, Outcome())
 
-    def _commit_one(self, session_id: bytes, group: str, queue: MessageQueue, epoch: int | None, offset: int) -> Outcome:
+    def _commit_one(
+        self, session_id: bytes, group: str, queue: MessageQueue, epoch: int | None, offset: int
+    ) -> Outcome:
         try:
             self._topics.require_queue(*queue)
             self.check_pull(session_id, group, queue, epoch)
@@ -218,7 +234,7 @@ class GroupHandler:
         except Refused as error:
             return Outcome(error.code, error.text)
         self._riding.pop((group, queue), None)
-        self._store(group, queue, offset)
+        self._advance(group, queue, offset)
         return Outcome()
 
     def _check_offset(self, queue: MessageQueue, offset: int) -> None:
@@ -226,13 +242,13 @@ class GroupHandler:
         if not 0 <= offset <= end:
             raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
 
-    def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def _advance(self, group: str, queue: MessageQueue, offset: int) -> None:
         if self._offsets.commit(group, queue, offset):
             self._attempts.forget_below(group, queue, offset)
             self._committer.record(Committed(group, queue.topic, queue.queue_id, offset))
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
-        """Refuse who does not hold the lease, in an ordered group; a group without members is taken as ordered if it holds one."""
+        """Refuse who does not hold the lease; after a restart a group has leases before it has members, and is ordered."""
         mode = self._members.mode(group)
         if epoch is not None or mode is None or mode.ordered:
             self._locks.check(group, queue, session, epoch, now=self._now())
@@ -246,7 +262,7 @@ class GroupHandler:
         """Bring gathered progress into the log."""
         riding, self._riding = self._riding, {}
         for (group, queue), offset in riding.items():
-            self._store(group, queue, offset)
+            self._advance(group, queue, offset)
 
     def _committed(self, group: str, queue: MessageQueue) -> int:
         return max(self._riding.get((group, queue), NO_OFFSET), self._offsets.get(group, queue))

@@ -31,7 +31,8 @@ class HelloHandler:
 
     def __init__(
         self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, attempts: AttemptTable,
-        producers: ProducerTable, groups: GroupHandler, now: Callable[[], float], identity: Callable[[], tuple[int, int]],
+        producers: ProducerTable, groups: GroupHandler, now: Callable[[], float],
+        identity: Callable[[], tuple[int, int]],
     ) -> None:  # fmt: skip
         self._config = config
         self._sessions = sessions
@@ -79,9 +80,7 @@ class HelloHandler:
             )
             for lease in self._locks.of_session(session.id, now=now)
         ]  # fmt: skip
-        return HelloReply(
-            PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases
-        )
+        return HelloReply(PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases)
 
     def ping(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Show that the broker is there."""

@@ -23,7 +23,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, Pull
 
 from ..connection import DEFERRED, WORK_S, Connection
-from ..services.hold_table import HoldTable
+from ..services.hold_table import HoldTable, Parked
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
 
@@ -95,14 +95,14 @@ class PullHandler:
         """Queues can be read further: wake who waits for them."""
         for queue in queues:
             for parked in self._holds.arrived(queue):
-                self._enqueue(parked.token)
+                self._enqueue(_request(parked))
 
     def lease_changed(self, group: str, queue: MessageQueue) -> None:
         """A lease was granted or ended: parked pulls under an old epoch are told."""
         for parked in list(self._holds.of_queue(queue)):
-            if parked.token.pull.group == group:
+            if _request(parked).pull.group == group:
                 self._holds.cancel(parked)
-                self._enqueue(parked.token)
+                self._enqueue(_request(parked))
 
     def unblocked(self, connection: Connection) -> None:
         """A slow reader has caught up: its pulls get back into line."""
@@ -117,12 +117,12 @@ class PullHandler:
     def expire(self) -> None:
         """Answer the parked pulls whose time is up."""
         for parked in self._holds.expired(now=self._now()):
-            self._enqueue(parked.token)
+            self._enqueue(_request(parked))
 
     def sweep(self) -> None:
         """Look for parked pulls that an arrival should have woken; finding one is a defect worth knowing."""
         for parked in self._holds.all():
-            request: PullRequest = parked.token
+            request = _request(parked)
             if any(self._ready(request, i) for i in range(len(request.queues))):
                 self.rescued += 1
                 log.error("pull.rescued", queues=[str(queue) for queue in request.queues], total=self.rescued)
@@ -210,7 +210,9 @@ class PullHandler:
         for i, wanted in enumerate(pull.queues):
             if wanted.commit_offset != NO_OFFSET:
                 try:
-                    self._progress.check_pull(request.connection.session.id, pull.group, request.queues[i], wanted.epoch)
+                    self._progress.check_pull(
+                        request.connection.session.id, pull.group, request.queues[i], wanted.epoch
+                    )
                 except Refused:
                     continue  # the pull itself is answered with the reason
                 self._progress.ride(pull.group, request.queues[i], wanted.commit_offset)
@@ -231,3 +233,6 @@ def _flatten(parts: list[list[Buffer]]) -> list[Buffer]:
     return [buffer for part in parts for buffer in part]
 
 
+def _request(parked: Parked) -> PullRequest:
+    assert isinstance(parked.token, PullRequest)  # nobody else parks anything
+    return parked.token

@@ -9,7 +9,7 @@ from typing import Any
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.codec import decode
-from rmq.wire.errors import DiskFull, OutOfSequence, ProducerFenced, Refused, SequenceConflict, StoreFailed, UnsupportedFormat
+from rmq.wire.errors import OK, BadBatch, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Send, SendResult
 
@@ -21,7 +21,6 @@ from ..store.message_store import MessageStore, Placed
 
 # Refusals that may pass by themselves: the producer keeps its number and comes again.
 _TEMPORARY = (OutOfSequence, StoreFailed, DiskFull)
-_NOT_NUMBERED = (SequenceConflict, ProducerFenced)
 
 
 class SendTicket:
@@ -34,7 +33,7 @@ class SendTicket:
         self._connection = connection
         self._request_id = request_id
         self.results: list[SendResult] = []
-        self.staged: list[tuple[int, layout.Header]] = []  # index in results, for taking back
+        self.staged: list[layout.Header] = []  # of the batches that exist only once the turn is written
 
     def stored(self) -> None:
         """Answer."""
@@ -44,9 +43,11 @@ class SendTicket:
         """Take back the numbers of what was not written, and say so."""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFull if full else StoreFailed
-        for index, header in reversed(self.staged):
+        for header in reversed(self.staged):
             self._handler.producers.retract(header.producer_id, header.sequence)
-            self.results[index] = _refusal(kind(f"the log could not be written: {error.strerror}"))
+        refusal = _refusal(kind(f"the log could not be written: {error.strerror}"))
+        # A duplicate's original may not be durable yet either: both are told to come again.
+        self.results = [refusal if result.status == OK else result for result in self.results]
         self.stored()
 
 
@@ -98,7 +99,7 @@ class SendHandler:
                 header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, placed.base_offset,
                 placed.physical_offset, placed.stored_at, placed.end, now=now,
             )  # fmt: skip
-        ticket.staged.append((len(ticket.results), header))
+        ticket.staged.append(header)
         return SendResult(0, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
 
     def _stage(self, queue_id: int, batch: bytes, header: layout.Header) -> Placed:
@@ -109,7 +110,7 @@ class SendHandler:
         topic = self._topics.require_queue(header.topic, queue_id)
         checked = batches.check(batch, stamped=False)
         if len(batch) != header.size:
-            raise batches.BadBatch(f"a batch of {header.size} bytes came with {len(batch) - header.size} more")
+            raise BadBatch(f"a batch of {header.size} bytes came with {len(batch) - header.size} more")
         return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
 
 

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
+from rmq.wire.columns import TagColumn
 from rmq.wire.model import MessageQueue
 
 from ..services.state import Change, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
-from .directory import DataDirectory
+from .directory import DataDirectory, StoreError
 from .recovery import Cut, recover
 
 MAX_PULL_BATCHES = 512
@@ -48,19 +49,26 @@ class Found(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What a start found: every state change in log order, and the tail that was cut, if any."""
+    """What a start found: how much data, and the tail that was cut, if any."""
 
     batches: int
     messages: int
     cut: Cut | None
 
 
+class _Owner(NamedTuple):
+    base_offset: int
+    topic_gen: int
+    queue_id: int
+    kind: int
+
+
 class _Publication(NamedTuple):
     queue: MessageQueue
     position: int
     size: int
-    count: int
-    columns: batches.Columns
+    messages: int
+    tags: TagColumn | None
 
 
 class MessageStore:
@@ -81,9 +89,7 @@ class MessageStore:
         self._staged: list[_Publication] = []
         self._unexposed: deque[tuple[int, MessageQueue, int]] = deque()  # (position, queue, end), in log order
 
-    def recover(
-        self, on_change: Callable[[Change], None], on_batch: Callable[[layout.Header], None]
-    ) -> Recovered:
+    def recover(self, on_change: Callable[[Change], None], on_batch: Callable[[layout.Header], None]) -> Recovered:
         """
         Read the whole log once: indexes are rebuilt, changes and data headers shown to the callbacks in order.
 
@@ -107,6 +113,11 @@ class MessageStore:
             totals[0] += 1
             totals[1] += header.count
             queue = self.queue(MessageQueue(header.topic, header.queue_id))
+            if header.base_offset != queue.end:
+                place = f"{header.topic}/{header.queue_id} offset {queue.end}"
+                raise StoreError(
+                    f"the log misses {place}: the batch at {header.physical_offset} begins at {header.base_offset}"
+                )
             queue.end += header.count
             queue.add(header.physical_offset, header.size, header.count, columns.tags)
             queue.readable = queue.published
@@ -129,8 +140,9 @@ class MessageStore:
         """Give a judged batch its offset and place; it exists once :meth:`write` returned."""
         header = checked.header
         queue = self.queue(to)
-        placed = self._stamp(batch, header.header_size, queue.end, generation, to.queue_id, layout.KIND_DATA)
-        self._staged.append(_Publication(to, placed.physical_offset, len(batch), header.count, checked.columns))
+        owner = _Owner(queue.end, generation, to.queue_id, layout.KIND_DATA)
+        placed = self._place(batch, header.header_size, owner)
+        self._staged.append(_Publication(to, placed.physical_offset, len(batch), header.count, checked.columns.tags))
         queue.end += header.count
         return placed
 
@@ -139,16 +151,14 @@ class MessageStore:
         for i in range(0, len(changes), STATE_CHUNK):
             body = pack_changes(changes[i : i + STATE_CHUNK])
             batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
-            self._stamp(batch, layout.FIXED_HEADER + layout.ALIGN, 0, 0, 0, layout.KIND_STATE)
+            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, layout.KIND_STATE))
 
-    def _stamp(
-        self, batch: bytes | bytearray, header_size: int, base: int, generation: int, queue_id: int, kind: int
-    ) -> Placed:
+    def _place(self, batch: bytes | bytearray, header_size: int, owner: _Owner) -> Placed:
         log, stored_at = self.log, self._now_us()
         position = log.end
-        by = layout.Stamp(self.log_epoch, position, base, stored_at, log.durable, 0, generation, queue_id, kind)
+        by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, 0, *owner[1:])
         log.stage(layout.stamp(batch, header_size, by), memoryview(batch)[layout.BROKER_PART :], len(batch))
-        return Placed(base, position, stored_at, log.end)
+        return Placed(owner.base_offset, position, stored_at, log.end)
 
     def _now_us(self) -> int:
         self._last_us = max(self._last_us, self._wall_us())  # stored_at never falls, whatever the clock does
@@ -171,7 +181,7 @@ class MessageStore:
             raise
         for item in staged:  # nothing from here on may raise: the batches exist
             queue = self._queues[item.queue]
-            queue.add(item.position, item.size, item.count, item.columns.tags)
+            queue.add(item.position, item.size, item.messages, item.tags)
             self._unexposed.append((item.position + item.size, item.queue, queue.published))
 
     def expose(self, until: int) -> list[MessageQueue]:

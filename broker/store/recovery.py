@@ -132,5 +132,3 @@ def _copy_tail(segments: list[Segment], at: int, to: Path) -> int:
         os.fsync(file.fileno())
     sync_directory(to.parent)
     return size
-
-
