@@ -1,0 +1,1 @@
+"""The commands rmq-broker, rmq-consume, rmq-produce, rmq-admin and rmq-bench."""

@@ -1,0 +1,123 @@
+"""
+How every command begins and ends: its help with examples, its version, and one line and one code for each failure.
+
+A mistake of the user, a broker that is away and a refusal end in :class:`Failure`, which prints one sentence; a
+closed pipe ends quietly. Everything else is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from rmq.wire.errors import RmqError
+
+from . import exit_codes
+from .output import OutputClosed, silence_stdout
+
+T = TypeVar("T")
+
+
+class Failure(click.ClickException):
+    """The end of a command: one sentence for people, one code for scripts."""
+
+    def __init__(self, text: str, code: int = exit_codes.FAILURE) -> None:
+        super().__init__(text)
+        self.exit_code = code  # type: ignore[misc]  # click calls it a class variable and reads it of the instance
+        self.command = ""  # set on the way out
+
+    def show(self, file: Any = None) -> None:
+        """Print the sentence on standard error."""
+        prefix = f"{self.command}: " if self.command else ""
+        click.echo(prefix + self.message, file=file, err=True)
+
+
+class _Ending(click.Command):
+    """Turns what a callback raises into an exit code."""
+
+    def __init__(self, *args: Any, examples: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.examples = [line.strip() for line in examples.strip().splitlines()]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; raises only what click prints in one line, and defects."""
+        try:
+            return super().invoke(ctx)
+        except (Exception, KeyboardInterrupt) as error:
+            raise _ended(error, ctx.find_root().info_name or "") from error
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, as they are typed."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in self.examples))
+
+
+class Command(_Ending):
+    """A command of ours."""
+
+
+class Group(_Ending, click.Group):
+    """A command with sub-commands of ours."""
+
+    command_class = Command
+    group_class = type
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine to its end, on uvloop."""
+    import uvloop
+
+    return uvloop.run(main)
+
+
+def version_option(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--version``; the version is looked up only when asked for."""
+
+    def show(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted and not ctx.resilient_parsing:
+            click.echo(f"{ctx.find_root().info_name} {version()}")
+            ctx.exit()
+
+    return click.option(
+        "--version", is_flag=True, expose_value=False, is_eager=True, callback=show, help="Show the version and exit."
+    )(callback)
+
+
+def version() -> str:
+    """The installed version."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("rmq")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _ended(error: BaseException, command: str) -> BaseException:
+    leaf = _first_leaf(error)
+    if isinstance(leaf, RmqError):
+        leaf = Failure(_sentence(leaf), exit_codes.of(leaf))
+    if isinstance(leaf, Failure):
+        leaf.command = leaf.command or command
+        return leaf
+    if isinstance(leaf, OutputClosed | BrokenPipeError):
+        silence_stdout()
+        return click.exceptions.Exit(exit_codes.OK)
+    if isinstance(leaf, KeyboardInterrupt):
+        return click.exceptions.Exit(exit_codes.INTERRUPTED)
+    return error if isinstance(leaf, Exception) and not isinstance(leaf, click.ClickException) else leaf
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    """The first error of a task group; the others are consequences or came second."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _sentence(error: RmqError) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

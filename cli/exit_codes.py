@@ -1,0 +1,58 @@
+"""
+The exit codes of every command, for scripts.
+
+Named and numbered as in BSD's ``sysexits.h`` where it has a name for the case; 2 is what click (and most commands)
+say for a wrong command line, 130 what shells say for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmq.wire.errors import (
+    BadName,
+    ConfigError,
+    ConnectionLost,
+    DiskFull,
+    Fatal,
+    GroupMismatch,
+    OutcomeUnknown,
+    RequestTimeout,
+    RmqError,
+    StoreFailed,
+    TopicExists,
+    TopicNotFound,
+    WireError,
+)
+
+OK: Final = 0
+FAILURE: Final = 1  # anything without a code of its own
+USAGE: Final = 2  # the command line is wrong
+DATA_ERROR: Final = 65  # the input is not what it should be
+NO_INPUT: Final = 66  # a file, module or topic that was named does not exist
+UNAVAILABLE: Final = 69  # no broker answers
+OS_ERROR: Final = 71  # an address that is taken, a folder that cannot be written
+TEMPORARY: Final = 75  # outcome unknown, or worth trying again
+REFUSED: Final = 76  # the broker refused
+CONFIG: Final = 78  # a setting is wrong
+INTERRUPTED: Final = 130  # Ctrl-C, or a second signal that did not let a stop finish
+
+_BY_ERROR: Final[tuple[tuple[type[RmqError], int], ...]] = (
+    (ConfigError, CONFIG),
+    (ConnectionLost, UNAVAILABLE),
+    (RequestTimeout, TEMPORARY),
+    (OutcomeUnknown, TEMPORARY),
+    (DiskFull, TEMPORARY),
+    (StoreFailed, TEMPORARY),
+    (TopicNotFound, NO_INPUT),
+    (BadName, USAGE),
+    (TopicExists, REFUSED),
+    (GroupMismatch, REFUSED),
+    (Fatal, UNAVAILABLE),
+    (WireError, REFUSED),
+)
+
+
+def of(error: RmqError) -> int:
+    """The code a command ends with because of ``error``."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), FAILURE)

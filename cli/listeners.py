@@ -1,0 +1,96 @@
+"""The listeners of ``rmq-consume``: the one that prints, and the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rmq.wire.model import ConsumeStatus, StoredMessage
+
+from . import exit_codes
+from .command import Failure
+from .output import Output, OutputClosed
+from .render import message_line, message_object, to_json
+
+if TYPE_CHECKING:
+    from rmq.consumer.context import ConsumeContext
+    from rmq.consumer.listeners import Listener
+
+
+class Printer:
+    """
+    Prints messages; each counts as consumed only once its line has left the process.
+
+    ``done`` is set when ``limit`` messages were printed or the reader has gone. What is delivered after that is left
+    alone: neither printed nor committed nor failed, so that the group's next member gets it as a first delivery.
+    """
+
+    def __init__(self, output: Output, *, as_json: bool, limit: int | None = None) -> None:
+        self.done = asyncio.Event()
+        self.closed = False  # the reader has gone
+        self._output = output
+        self._as_json = as_json
+        self._left = limit
+
+    async def __call__(self, messages: Sequence[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
+        """Print one batch."""
+        if self.done.is_set():
+            return self._leave(context)
+        if self._left is not None:
+            self._left -= len(messages)
+            if self._left <= 0:
+                self.done.set()
+        try:
+            await self._output.write(self.text(messages, context.epoch))
+        except OutputClosed:
+            self.reader_has_gone()
+            return self._leave(context)
+        return ConsumeStatus.SUCCESS
+
+    def text(self, messages: Sequence[StoredMessage], epoch: int) -> bytes:
+        """A line for each message."""
+        if self._as_json:
+            lines = [to_json(message_object(message, epoch)) for message in messages]
+        else:
+            lines = [message_line(message) for message in messages]
+        return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+
+    def reader_has_gone(self) -> None:
+        """Nothing can be printed any more."""
+        self.closed = True
+        self.done.set()
+
+    def _leave(self, context: ConsumeContext) -> ConsumeStatus:
+        context.auto_commit = False  # and COMMIT is never said
+        return ConsumeStatus.SUCCESS
+
+
+def load_listener(name: str) -> Listener:
+    """
+    The function that ``module:function`` names; modules in the current folder are found.
+
+    Raises:
+        Failure: it cannot be imported, or is no function.
+    """
+    module_name, colon, path = name.partition(":")
+    if not (module_name and colon and path):
+        raise Failure(f"--listener {name}: write it as module:function", exit_codes.USAGE)
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0] and error.name != module_name:
+            raise
+        text = f"--listener {name}: there is no module {module_name!r} in {here} or among the installed ones"
+        raise Failure(text, exit_codes.NO_INPUT) from error
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise Failure(f"--listener {name}: {module_name} has no function {path!r}", exit_codes.NO_INPUT)
+    listener: Listener = found
+    return listener

@@ -1,0 +1,55 @@
+"""
+Logging for commands: to standard error, one look for all. Libraries ask for a logger; only this module configures.
+
+``console`` is for people, ``logfmt`` and ``json`` are for machines; ``auto`` picks console on a terminal, else logfmt.
+The broker logs through structlog, client and consumer through the standard ``logging``: both end here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+FORMATS = ("auto", "console", "logfmt", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str, form: str = "auto") -> None:
+    """Set logging up for this process; calling it again replaces what was."""
+    import structlog
+
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "logfmt"
+    threshold = getattr(logging, level.upper())
+    first: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = _renderers(form)
+    structlog.configure(
+        processors=[*first, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=first, processors=[without_meta, *last]))
+    logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+def _renderers(form: str) -> list[Any]:
+    import structlog
+
+    if form == "console":
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+    if form == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    order = ["timestamp", "level", "event"]
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True, bool_as_flag=False),
+    ]

@@ -1,0 +1,83 @@
+"""
+Standard output for commands that write while a loop runs.
+
+Promises: what :meth:`Output.write` returned from has left the process; a slow reader (``| less``) does not stop the
+loop, and with it the pings that keep leases; a reader that went away is told apart from every other error, also
+while there is nothing to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import select
+import sys
+from typing import BinaryIO
+
+# A pipe that polls as writable takes this much without blocking (PIPE_BUF on Linux).
+_SAFE_BYTES = 4096
+
+
+class OutputClosed(Exception):
+    """Whoever read standard output has gone."""
+
+
+class Output:
+    """Writes whole pieces, in order."""
+
+    def __init__(self, stream: BinaryIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout.buffer
+        self._turn = asyncio.Lock()
+        self._poll = select.poll()
+        try:
+            self._fd = self._stream.fileno()
+        except (OSError, io.UnsupportedOperation):
+            self._fd = -1  # a stream in memory
+        else:
+            self._stream.flush()
+            self._poll.register(self._fd, select.POLLOUT)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reader has gone."""
+        return self._fd >= 0 and any(event & (select.POLLERR | select.POLLNVAL) for _, event in self._poll.poll(0))
+
+    async def write(self, data: bytes) -> None:
+        """
+        Hand ``data`` to the reader. Cancelling may leave a piece half written.
+
+        Raises:
+            OutputClosed: the reader has gone.
+        """
+        if len(data) <= _SAFE_BYTES and not self._turn.locked() and self._ready():
+            self._write_now(data)
+            return
+        async with self._turn:
+            await asyncio.to_thread(self._write_now, data)
+
+    def _ready(self) -> bool:
+        # An error is ready too: the write then says which it is.
+        return self._fd < 0 or bool(self._poll.poll(0))
+
+    def _write_now(self, data: bytes) -> None:
+        try:
+            if self._fd < 0:
+                self._stream.write(data)
+                return
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
+
+def silence_stdout() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush does not fail."""
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, io.UnsupportedOperation):
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, fd)
+    os.close(nothing)

@@ -1,0 +1,36 @@
+"""A progress bar on standard error, where somebody looks; elsewhere nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import click
+
+_REFRESH_S = 0.1
+
+
+@asynccontextmanager
+async def progress(label: str, total: int, done: Callable[[], int]) -> AsyncIterator[None]:
+    """Within the block the bar follows ``done()`` on its way to ``total``."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    bar = asyncio.create_task(_draw(label, total, done))
+    try:
+        yield
+    finally:
+        bar.cancel()
+        await asyncio.gather(bar, return_exceptions=True)
+
+
+async def _draw(label: str, total: int, done: Callable[[], int]) -> None:
+    with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
+        try:
+            while True:
+                bar.update(done() - bar.pos)
+                await asyncio.sleep(_REFRESH_S)
+        finally:
+            bar.update(done() - bar.pos)

@@ -1,0 +1,60 @@
+"""What commands ask of the broker before they begin: that it is there, and which topics it has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from . import exit_codes
+from .command import Failure
+
+if TYPE_CHECKING:
+    from rmq.client import Admin
+
+_SHOWN = 10
+_PATIENCE_S = 1.0  # a broker that is just starting is not missing
+
+
+async def require_broker(address: str) -> None:
+    """
+    Find out soon whether there is a broker, where a library would wait for it.
+
+    Raises:
+        ConnectionLost: there is none; the sentence says how to start one.
+    """
+    from rmq.client.connection import Connection
+
+    connection = Connection(address)
+    await connection.open(timeout_s=_PATIENCE_S)
+    await connection.close()
+
+
+@asynccontextmanager
+async def admin_of(address: str) -> AsyncIterator[Admin]:
+    """An :class:`~rmq.client.Admin` of a broker that is there; raises as :func:`require_broker` does."""
+    from rmq.client import Admin
+
+    await require_broker(address)
+    async with Admin(address) as admin:
+        yield admin
+
+
+async def refuse_missing_topic(broker: str) -> NoReturn:
+    """End the command with the topics that exist, or with how to make one."""
+    from rmq.wire.errors import RmqError
+
+    try:
+        async with admin_of(broker) as admin:
+            names = sorted(info.topic for info in await admin.list_topics())
+    except RmqError as error:
+        raise Failure(f"--topic is needed ({error})", exit_codes.USAGE) from error
+    raise Failure(f"--topic is needed: {existing(names)}", exit_codes.USAGE)
+
+
+def existing(names: list[str]) -> str:
+    """The half sentence that names the topics."""
+    if not names:
+        return "there are none yet; `rmq-admin topic create NAME` makes one"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there are {', '.join(names[:_SHOWN])}{more}" if len(names) > 1 else f"there is {names[0]}"

@@ -1,0 +1,117 @@
+"""What commands print: aligned tables and message lines for people, JSON for programs. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmq.client import Receipt
+    from rmq.wire.model import StoredMessage
+
+_UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Aligned columns under a heading: numbers to the right, texts to the left."""
+    body = [[_cell(value) for value in row] for row in rows]
+    numeric = [_all_numbers(column) for column in zip(*body, strict=True)] or [False] * len(columns)
+    lines = [[name.upper() for name in columns], *body]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join(_line(line, widths, numeric) for line in lines)
+
+
+def to_json(value: object) -> str:
+    """One line of JSON; times as ISO 8601."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+
+
+def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
+    """A message as one JSON object; the body as text where it is UTF-8."""
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        **_body(message.body),
+        "properties": message.properties,
+        "ordering_key": message.ordering_key,
+        "attempt": message.attempt,
+        "epoch": epoch,
+        "born_at": message.born_at,
+        "stored_at": message.stored_at,
+    }
+
+
+def message_line(message: StoredMessage) -> str:
+    """A message as one line for people: ``orders/2 @17 key=o-17 tag=paid attempt=1  body``."""
+    parts = [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
+    key = message.ordering_key or ",".join(message.keys)
+    parts += [f"key={key}"] if key else []
+    parts += [f"tag={message.tag}"] if message.tag else []
+    parts += [f"{name}={value}" for name, value in message.properties.items()]
+    return printable(f"{' '.join(parts)} attempt={message.attempt}  {message.body.decode(errors='backslashreplace')}")
+
+
+def receipt_object(topic: str, receipt: Receipt) -> dict[str, Any]:
+    """Where a message went, as one JSON object."""
+    return {
+        "topic": topic,
+        "queue_id": receipt.queue_id,
+        "queue_offset": receipt.queue_offset,
+        "message_id": receipt.message_id,
+        "durable": receipt.durable,
+    }
+
+
+def receipt_line(topic: str, receipt: Receipt) -> str:
+    """Where a message went, for people."""
+    return f"{topic}/{receipt.queue_id} @{receipt.queue_offset} {receipt.message_id}"
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, without what a terminal would obey."""
+    return text.translate(_UNPRINTABLE)
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    if value < 100:
+        return f"{value:.1f}s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def _body(body: bytes) -> Mapping[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def _jsonable(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is not data")
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else printable(str(value))
+
+
+def _all_numbers(cells: Iterable[str]) -> bool:
+    return all(cell[:1].isdigit() or cell == "-" or cell[1:2].isdigit() for cell in cells)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    aligned = [
+        cell.rjust(width) if right else cell.ljust(width)
+        for cell, width, right in zip(cells, widths, numeric, strict=True)
+    ]
+    return "  ".join(aligned).rstrip() + "\n"

@@ -1,0 +1,107 @@
+"""``rmq-broker``: the daemon."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq.broker.config import BrokerConfig
+
+from . import exit_codes
+from .command import Command, Failure, Group, run, version_option
+from .options import config_options, log_options
+from .output import silence_stdout
+from .stopping import first_of, stop_signals
+
+if TYPE_CHECKING:
+    from rmq.broker.app import Broker
+
+_FLAGS = {"listen": "--listen HOST:PORT", "data_dir": "--data-dir FOLDER", "flush": "--flush sync|async"}
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-broker start
+    rmq-broker start --listen 127.0.0.1:0 --data-dir /tmp/rmq-try
+    """,
+)
+@version_option
+def command() -> None:
+    """An ordered message broker in one process."""
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    rmq-broker start
+    rmq-broker start --listen 0.0.0.0:10911 --data-dir /var/lib/rmq
+    rmq-broker start --flush async -o default_queues=16 -o segment_bytes=256MiB
+    rmq-broker start --show-config > broker.toml
+    rmq-broker start --config broker.toml
+    """,
+)
+@config_options(BrokerConfig, "RMQ_BROKER_", _FLAGS)
+@log_options("info")
+def start(config: BrokerConfig) -> None:
+    """
+    Run a broker until it is told to stop.
+
+    Prints one line with the word "ready" and its address once it serves. SIGTERM or Ctrl-C lets it drain and stop
+    with code 0; a second one ends it at once with code 130, which loses nothing that was acknowledged.
+    """
+    run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from rmq.broker.app import Broker
+    from rmq.broker.store.directory import StoreError
+
+    with stop_signals() as asked:
+        broker = Broker(config)
+        try:
+            await broker.start()
+        except StoreError as error:
+            raise Failure(str(error), exit_codes.OS_ERROR) from error
+        except OSError as error:
+            raise _cannot_start(config, error) from error
+        try:
+            _say_ready(broker)
+            await first_of(asked, broker.failed)
+        finally:
+            await broker.stop()
+    if broker.failed.is_set():
+        raise Failure("the disk failed, so nothing more can be promised: start the broker again", exit_codes.TEMPORARY)
+
+
+def _say_ready(broker: Broker) -> None:
+    config = broker.config
+    try:
+        click.echo(f"rmq-broker ready on {broker.address}, data in {config.data_path()}, flush {config.flush}")
+    except BrokenPipeError:  # nobody reads it: no reason for a daemon to end
+        silence_stdout()
+
+
+def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
+    if error.errno == errno.EADDRINUSE:
+        text = f"{config.listen} is taken: is a broker running there? Choose another address with --listen"
+    elif error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and not error.filename:
+        text = (
+            f"{config.listen} cannot be listened on ({os.strerror(error.errno)}): choose another address with --listen"
+        )
+    else:
+        where = error.filename or config.data_path()
+        text = f"{where}: {error.strerror or error}; choose another folder with --data-dir"
+    return Failure(text, exit_codes.OS_ERROR)
+
+
+def main() -> None:
+    """Run the command."""
+    command(prog_name="rmq-broker")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""``rmq-consume``: messages of a group, on standard output or into a function of the user's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq.consumer.config import ConsumerConfig
+
+from . import exit_codes
+from .command import Command, Failure, run, version_option
+from .options import config_options, json_option, log_options
+from .stopping import first_of, stop_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmq.consumer.listeners import Listener
+
+    from .listeners import Printer
+    from .output import Output
+
+_LOOK_AT_PIPE_S = 0.25
+_FLAGS = {"broker": "--broker HOST:PORT", "group": "--group GROUP", "start_from": "--from first|last"}
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    rmq-consume --orderly --topic orders
+    rmq-consume --orderly --topic orders --tags "created || paid" --group billing --json
+    rmq-consume --orderly --topic orders --count 10 --from last
+    rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
+    rmq-consume --show-config > consumer.toml
+    """,
+)
+@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="What to consume. May be repeated.")
+@click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
+@click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
+@click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
+@click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
+@json_option
+@config_options(ConsumerConfig, "RMQ_CONSUMER_", _FLAGS, {"broker": "RMQ_BROKER"})
+@log_options("warning")
+@version_option
+def command(
+    *,
+    config: ConsumerConfig,
+    topics: tuple[str, ...],
+    tags: str,
+    orderly: bool,
+    count: int | None,
+    listener: str | None,
+    as_json: bool,
+) -> None:
+    """
+    Consume topics as a member of a group, until Ctrl-C.
+
+    Prints one line a message, with --json one object. A message counts as consumed once its line was written. A
+    broker or topic that is not there yet is waited for. Ctrl-C or SIGTERM finishes what is running, gives the queue
+    locks back and ends with code 0; a second one ends at once.
+    """
+    if not orderly:
+        raise Failure("concurrent consumption is not there yet: add --orderly", exit_codes.USAGE)
+    if listener is not None and (as_json or count is not None):
+        raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
+    wanted = dict.fromkeys(topics, tags)
+    if listener is None:
+        run(_print(config, wanted, as_json, count))
+    else:
+        run(_hand_over(config, wanted, listener))
+
+
+async def _print(config: ConsumerConfig, topics: Mapping[str, str], as_json: bool, count: int | None) -> None:
+    from .listeners import Printer
+    from .output import Output, OutputClosed
+
+    if count is not None:
+        config = replace(config, batch=1)  # a batch is committed as a whole
+    output = Output()
+    printer = Printer(output, as_json=as_json, limit=count)
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(_watch_reader(output, printer))
+        await _consume(config, topics, printer, printer.done)
+        watch.cancel()
+    if printer.closed:
+        raise OutputClosed
+
+
+async def _watch_reader(output: Output, printer: Printer) -> None:
+    """Notice that the reader has gone also while there is nothing to print."""
+    while not output.closed:
+        await asyncio.sleep(_LOOK_AT_PIPE_S)
+    printer.reader_has_gone()
+
+
+async def _hand_over(config: ConsumerConfig, topics: Mapping[str, str], listener: str) -> None:
+    from .listeners import load_listener
+
+    await _consume(config, topics, load_listener(listener), asyncio.Event())
+
+
+async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: Listener, done: asyncio.Event) -> None:
+    """Consume until ``done`` or a signal; then stop cleanly."""
+    from rmq.consumer import Consumer
+
+    from .reach import refuse_missing_topic
+
+    if not topics:
+        await refuse_missing_topic(config.broker)
+    consumer = Consumer(listener=listener, topics=topics, config=config)
+    with stop_signals() as asked:
+        running = asyncio.create_task(consumer.run())
+        enough = asyncio.create_task(first_of(asked, done))
+        try:
+            await asyncio.wait([running, enough], return_when=asyncio.FIRST_COMPLETED)
+            await consumer.stop()
+            await running  # raises what ended it, if that was an error
+        finally:
+            enough.cancel()
+
+
+def main() -> None:
+    """Run the command."""
+    command(prog_name="rmq-consume")
+
+
+if __name__ == "__main__":
+    main()

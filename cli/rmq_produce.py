@@ -1,0 +1,251 @@
+"""``rmq-produce``: one message a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import click
+
+from rmq.wire.errors import Refused
+from rmq.wire.layout import MAX_BODY
+
+from . import exit_codes
+from .command import Command, Failure, run, version_option
+from .input import read_lines
+from .options import broker_option, json_option, log_options
+from .output import Output
+
+if TYPE_CHECKING:
+    from rmq.client import Message, Producer, Receipt
+
+# Groups of lines (256 KiB each at most) that may wait for their receipts.
+_AHEAD = 8
+
+
+class Line(NamedTuple):
+    """A line of the input and what decides its queue."""
+
+    number: int
+    body: bytes
+    key: str | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What every line becomes."""
+
+    topic: str
+    key: str | None = None
+    key_field: str | None = None
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str]
+
+    def message(self, line: bytes) -> Message:
+        """The message of a line."""
+        from rmq.client import Message
+
+        return Message(self.topic, line, self.tag, self.keys, self.properties)
+
+    def lines(self, bodies: Sequence[bytes], first: int) -> tuple[list[Line], Failure | None]:
+        """The lines with their sharding keys, up to the first that cannot be sent, and what is wrong with that."""
+        lines: list[Line] = []
+        for number, body in enumerate(bodies, first):
+            try:
+                lines.append(Line(number, body, self._sharding_key(body)))
+            except ValueError as error:
+                text = f"line {number}: {error}; it and what follows was not sent"
+                return lines, Failure(text, exit_codes.DATA_ERROR)
+        return lines, None
+
+    def _sharding_key(self, body: bytes) -> str | int | None:
+        if len(body) > MAX_BODY:
+            raise ValueError(f"more than the {MAX_BODY} bytes that a message may have")
+        if self.key_field is None:
+            return self.key
+        try:
+            fields = json.loads(body)
+        except ValueError:
+            fields = None
+        if type(fields) is not dict:
+            raise ValueError("not a JSON object")
+        if self.key_field not in fields:
+            raise ValueError(f"no field {self.key_field!r}")
+        key = fields[self.key_field]
+        if type(key) is not str and type(key) is not int:
+            raise ValueError(f"the field {self.key_field!r} must be a text or a whole number")
+        return key
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    echo hello | rmq-produce --topic greetings
+    rmq-produce --topic orders --key o-17 --tag paid events.txt
+    rmq-produce --topic orders --key-field order_id --json events.jsonl
+    seq 1000 | rmq-produce --topic numbers --property source=seq --quiet
+    """,
+)
+@click.option("--topic", metavar="TOPIC", help="Where to send; made with 4 queues if it does not exist.")
+@click.option("--key", metavar="KEY", help="Sharding key of every message: equal keys stay in order.")
+@click.option("--key-field", metavar="FIELD", help="Lines are JSON objects; this field is the sharding key.")
+@click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
+@click.option("--keys", metavar="KEY", multiple=True, help="Key to find the messages by later. May be repeated.")
+@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property. May be repeated.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no receipts.")
+@json_option
+@broker_option
+@log_options("error")
+@version_option
+@click.argument("file", type=click.File("rb"), default="-")
+def command(file: BinaryIO, topic: str | None, broker: str, as_json: bool, quiet: bool, **shape: Any) -> None:
+    """
+    Send every line of FILE (or of standard input) as one message, in order.
+
+    Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id. Empty lines are
+    empty messages; a last line without a newline counts.
+    """
+    run(_produce(broker, topic, shape, file, Receipts(as_json, quiet)))
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """How receipts are printed."""
+
+    as_json: bool
+    quiet: bool
+
+    def text(self, topic: str, receipts: Sequence[Receipt]) -> bytes:
+        """A line for each."""
+        from .render import receipt_line, receipt_object, to_json
+
+        if self.quiet:
+            return b""
+        if self.as_json:
+            lines = [to_json(receipt_object(topic, receipt)) for receipt in receipts]
+        else:
+            lines = [receipt_line(topic, receipt) for receipt in receipts]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+async def _produce(
+    broker: str, topic: str | None, options: Mapping[str, Any], file: BinaryIO, receipts: Receipts
+) -> None:
+    from rmq.client import Producer
+
+    from .reach import refuse_missing_topic, require_broker
+
+    if topic is None:
+        await refuse_missing_topic(broker)
+    shape = _shape(str(topic), options)
+    await require_broker(broker)
+    async with Producer(broker) as producer:
+        await _send_all(producer, shape, file, receipts)
+
+
+def _shape(topic: str, options: Mapping[str, Any]) -> Shape:
+    if options["key"] is not None and options["key_field"] is not None:
+        raise click.UsageError("--key and --key-field exclude each other.")
+    properties = {}
+    for text in options["properties"]:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--property {text}: write it as name=value.")
+        properties[name] = value
+    shape = Shape(topic=topic, **{**options, "properties": properties})
+    try:
+        shape.message(b"")
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from error
+    return shape
+
+
+async def _send_all(producer: Producer, shape: Shape, file: BinaryIO, receipts: Receipts) -> None:
+    """Read, send and print side by side; what was read before a bad line is sent and printed first."""
+    sends = Sends(producer, shape)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_print_all(sends, receipts))
+        failure = await _read_all(sends, shape, file)
+        await sends.end()
+    if failure is not None:
+        raise failure
+
+
+class Sends:
+    """Groups of lines on their way, in order; at most :data:`_AHEAD` of them."""
+
+    def __init__(self, producer: Producer, shape: Shape) -> None:
+        self.topic = shape.topic
+        self._producer = producer
+        self._shape = shape
+        self._waiting: asyncio.Queue[asyncio.Task[Sequence[Receipt]] | None] = asyncio.Queue(_AHEAD)
+        self._awaited: asyncio.Task[Sequence[Receipt]] | None = None
+
+    async def begin(self, lines: Sequence[Line]) -> None:
+        """Start to send; waits while too many groups are on their way."""
+        await self._waiting.put(asyncio.create_task(self._send(lines)))
+
+    async def end(self) -> None:
+        """Nothing more comes."""
+        await self._waiting.put(None)
+
+    async def next(self) -> Sequence[Receipt] | None:
+        """The receipts of the next group, or None at the end; raises what the sending raised."""
+        self._awaited = await self._waiting.get()
+        return None if self._awaited is None else await self._awaited
+
+    async def abandon(self) -> None:
+        """Let go of everything that has not been asked for."""
+        tasks = [self._awaited]
+        while not self._waiting.empty():
+            tasks.append(self._waiting.get_nowait())
+        left = [task for task in tasks if task is not None]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _send(self, lines: Sequence[Line]) -> Sequence[Receipt]:
+        messages = [self._shape.message(line.body) for line in lines]
+        try:
+            if self._shape.key_field is None:
+                return await self._producer.send_many(messages, sharding_key=self._shape.key)
+            keyed = zip(messages, lines, strict=True)
+            return await asyncio.gather(*(self._producer.send(m, sharding_key=line.key) for m, line in keyed))
+        except Refused as error:
+            where = f"lines {lines[0].number} to {lines[-1].number}"
+            raise Failure(f"{where}: {error}", exit_codes.of(error)) from error
+
+
+async def _read_all(sends: Sends, shape: Shape, file: BinaryIO) -> Failure | None:
+    """Send line after line; returns what is wrong with the first that cannot be sent."""
+    first = 1
+    async for bodies in read_lines(file, MAX_BODY):
+        lines, failure = shape.lines(bodies, first)
+        if lines:
+            await sends.begin(lines)
+        if failure is not None:
+            return failure
+        first += len(bodies)
+    return None
+
+
+async def _print_all(sends: Sends, receipts: Receipts) -> None:
+    output = Output()
+    try:
+        while (group := await sends.next()) is not None:
+            await output.write(receipts.text(sends.topic, group))
+    finally:
+        await sends.abandon()
+
+
+def main() -> None:
+    """Run the command."""
+    command(prog_name="rmq-produce")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""
+Signals for commands that run until they are told to stop.
+
+The first SIGINT or SIGTERM asks for a clean end; a second one ends the process at once, as a crash would: what was
+acknowledged is safe all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from . import exit_codes
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """Within the block the event is set by the first signal; needs a running loop."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def on_signal() -> None:
+        if asked.is_set():
+            os.write(sys.stderr.fileno(), b"stopped at once, by a second signal\n")
+            os._exit(exit_codes.INTERRUPTED)
+        asked.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield asked
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set; cancelling is safe."""
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,129 @@
+"""
+What waits to be sent to one queue, and how batches are cut from it; no clock and no connection.
+
+Parcels leave in the order they came. A batch takes as many of them as fit, so that the more waits, the fewer bytes and
+system calls a message costs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rmq.wire import batch as batches
+from rmq.wire.batch import ProducerMark, Rows
+from rmq.wire.layout import MAX_BODY, MAX_COUNT
+
+from .parcels import Parcel, Piece
+
+FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
+
+
+class Outbox:
+    """The parcels for one queue that were not cut yet."""
+
+    __slots__ = ("_size", "_waiting", "parcels", "queue_id", "ready", "topic")
+
+    def __init__(self, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.parcels: deque[Parcel] = deque()
+        self.ready = False  # written by the sender: it stands in its round
+        self._waiting = 0  # messages and bytes put since the last cut
+        self._size = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there is enough for a batch that is worth sending."""
+        return self._waiting >= MAX_COUNT or self._size >= FULL_BYTES
+
+    def put(self, parcel: Parcel) -> None:
+        """Add a parcel behind the others."""
+        self.parcels.append(parcel)
+        # Many at once were gathered by the caller already: they need no lingering.
+        self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
+        self._size += parcel.longest
+
+    def put_back(self, pieces: Sequence[Piece]) -> None:
+        """Undo the newest cut: its pieces stand in front again."""
+        for piece in reversed(pieces):
+            piece.parcel.put_back(piece)
+            if not self.parcels or self.parcels[0] is not piece.parcel:
+                self.parcels.appendleft(piece.parcel)
+
+    def cut(self, by: ProducerMark) -> tuple[bytearray, list[Piece]] | None:
+        """
+        The next batch and what it is made of; None if nothing is left.
+
+        A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
+        """
+        self._waiting = self._size = 0
+        limit = MAX_COUNT
+        while runs := self._collect(limit):
+            rows = _rows(runs)
+            try:
+                data = batches.encode(self.topic, self.queue_id, rows, by=by)
+            except Exception as error:  # texts and mappings of the caller's may raise anything
+                limit = len(rows.bodies) // 2
+                if not limit:
+                    limit = MAX_COUNT
+                    runs[0][0].fail(error)
+                continue
+            return data, self._take(runs)
+        return None
+
+    def _collect(self, limit: int) -> list[tuple[Parcel, int]]:
+        runs: list[tuple[Parcel, int]] = []
+        size = MAX_BODY
+        while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
+            self.parcels.popleft()
+        for parcel in self.parcels:
+            if parcel.settled or not parcel.left:
+                continue
+            count = parcel.fit(limit, size)
+            if count:
+                runs.append((parcel, count))
+            limit -= count
+            if count < parcel.left or not limit:
+                break
+            size -= parcel.longest if count == 1 else sum(map(len, parcel.ahead(count)))
+        return runs
+
+    def _take(self, runs: list[tuple[Parcel, int]]) -> list[Piece]:
+        pieces = [parcel.cut(count) for parcel, count in runs]
+        while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
+            self.parcels.popleft()
+        return pieces
+
+
+def _rows(runs: list[tuple[Parcel, int]]) -> Rows:
+    if len(runs) == 1 and runs[0][0].messages is None:
+        parcel, count = runs[0]
+        keys = None if parcel.ordering_key is None else [parcel.ordering_key] * count
+        return Rows(parcel.ahead(count), parcel.born_at, ordering_keys=keys)
+    bodies: list[bytes] = []
+    tags: list[str | None] = []
+    keys_of: list[Sequence[str]] = []
+    ordering: list[str | None] = []
+    properties: list[Mapping[str, str]] = []
+    born: list[int] = []
+    for parcel, count in runs:
+        bodies += parcel.ahead(count)
+        messages = parcel.messages_ahead(count)
+        tags += [message.tag for message in messages] if messages else [None] * count
+        keys_of += [message.keys for message in messages] if messages else [()] * count
+        properties += [message.properties for message in messages] if messages else [_NO_PROPERTIES] * count
+        ordering += [parcel.ordering_key] * count
+        born += [parcel.born_at] * count
+    return Rows(
+        bodies,
+        born[0] if born[0] == born[-1] and len(set(born)) == 1 else born,
+        tags if any(tags) else None,
+        keys_of if any(keys_of) else None,
+        ordering if any(ordering) else None,
+        properties if any(properties) else None,
+    )
+
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}

@@ -1,0 +1,60 @@
+"""Questions about a broker, and making topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rmq.wire.codec import decode, decode_list
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import CreateTopic, LockRow, LockStatus, Op, QueueRef, Range, Ranges, Route, TopicInfo
+
+from .connection import Connection
+
+OPEN_TIMEOUT_S: Final = 3.0
+CREATE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes as many files
+
+
+class Admin:
+    """
+    One connection for questions; use it as ``async with Admin("127.0.0.1:10911") as admin``.
+
+    Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's own refusals
+    by their classes. Cancelling any of them is safe; a topic may then have been made.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+        self._connection = Connection(address)
+        self._timeout_s = timeout_s
+
+    async def __aenter__(self) -> Admin:
+        await self._connection.open(timeout_s=self._timeout_s)
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self._connection.close()
+
+    async def create_topic(self, topic: str, queues: int = 4) -> TopicInfo:
+        """Make a topic; one that exists with the same number of queues is no error, another number is TopicExists."""
+        reply = await self._connection.request(
+            Op.CREATE_TOPIC, CreateTopic(topic, queues), timeout_s=max(CREATE_TIMEOUT_S, self._timeout_s)
+        )
+        return decode(TopicInfo, reply)
+
+    async def list_topics(self) -> list[TopicInfo]:
+        """All topics, as the broker sorts them."""
+        return decode_list(TopicInfo, await self._connection.request(Op.LIST_TOPICS, (), timeout_s=self._timeout_s))
+
+    async def topic(self, topic: str) -> TopicInfo:
+        """One topic; raises TopicNotFound if there is none of that name."""
+        return decode(TopicInfo, await self._connection.request(Op.ROUTE, Route(topic), timeout_s=self._timeout_s))
+
+    async def ranges(self, queues: Iterable[MessageQueue | QueueRef], group: str | None = None) -> list[Range]:
+        """The offsets that each queue holds, in the order asked for, and the committed ones of ``group``."""
+        asked = Ranges(group, [QueueRef(*queue) for queue in queues])
+        return decode_list(Range, await self._connection.request(Op.RANGES, asked, timeout_s=self._timeout_s))
+
+    async def lock_status(self, group: str | None = None) -> list[LockRow]:
+        """The leases of ``group``, or of all groups."""
+        reply = await self._connection.request(Op.LOCK_STATUS, LockStatus(group), timeout_s=self._timeout_s)
+        return decode_list(LockRow, reply)

@@ -1,0 +1,77 @@
+"""
+When callers stop waiting: one timer for all parcels of a producer, and who waits for all of them.
+
+All parcels have the same time, so the order of acceptance is the order of deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from .parcels import Parcel
+
+
+class Deadlines:
+    """The parcels whose callers were not told yet, oldest first (told ones leave when they reach the front)."""
+
+    def __init__(self, after_s: float, state: Callable[[], str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._after_s = after_s
+        self._state = state  # what to tell with a time-out
+        self._parcels: deque[Parcel] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._accepted = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def next_deadline(self) -> float:
+        """When the time of a parcel that is accepted now is over."""
+        return self._loop.time() + self._after_s
+
+    def add(self, parcel: Parcel) -> None:
+        """Watch a parcel."""
+        self._accepted += 1
+        parcel.number = self._accepted
+        self._parcels.append(parcel)
+        if self._timer is None:
+            self._timer = self._loop.call_at(parcel.deadline, self._expire)
+
+    def tidy(self) -> None:
+        """Let go of what was settled; call it after settling."""
+        parcels = self._parcels
+        while parcels and parcels[0].settled:
+            parcels.popleft()
+        while self._waiters and (not parcels or parcels[0].number > self._waiters[0][0]):
+            waiter = self._waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def all_settled(self) -> None:
+        """Wait until everything accepted so far is settled; cancelling is safe."""
+        self.tidy()
+        if self._parcels:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append((self._accepted, waiter))
+            await waiter
+
+    def fail_all(self, why: str) -> None:
+        """Tell every caller that no answer comes any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for parcel in self._parcels:
+            if not parcel.settled:
+                parcel.fail(parcel.overdue(why))
+        self.tidy()
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for parcel in self._parcels:
+            if parcel.deadline > now:
+                break
+            if not parcel.settled:
+                parcel.fail(parcel.overdue(f"no answer within {self._after_s:g} s{self._state()}"))
+        self.tidy()
+        if self._parcels:
+            self._timer = self._loop.call_at(self._parcels[0].deadline, self._expire)

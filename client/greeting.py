@@ -1,0 +1,47 @@
+"""The first exchange of a connection: who we are, and what the broker says to that."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from rmq.wire import ops
+from rmq.wire.errors import OK
+from rmq.wire.frames import PUSH, REPLY, REQUEST, pack
+from rmq.wire.ops import HelloReply, Op, Push
+
+from .refusals import farewell, refusal
+
+
+def greeting(request_id: int, client: str, session: bytes, producer: ops.ProducerHello | None) -> bytes:
+    """The frame that opens a connection."""
+    proto = [ops.PROTOCOL, ops.PROTOCOL]
+    hello = ops.Hello(proto=proto, client=client, version=_version(), session=session, producer=producer)
+    return pack(REQUEST, request_id, Op.HELLO, ops.hello_to_map(hello))
+
+
+def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
+    """
+    The broker's greeting, or None for a frame that is none.
+
+    Raises:
+        WireError: the broker does not want us, or what it says cannot be read.
+    """
+    kind, reply_to, status, payload = parts[:4]
+    if kind == PUSH and status == Push.CLOSING:
+        raise farewell(payload)
+    if kind != REPLY or reply_to != request_id:
+        return None
+    if status != OK:
+        raise refusal(status, payload)
+    reply: HelloReply = ops.hello_from_map(HelloReply, payload)
+    return reply
+
+
+@cache
+def _version() -> str:
+    try:
+        return metadata.version("rmq")
+    except metadata.PackageNotFoundError:
+        return "unknown"

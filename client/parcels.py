@@ -1,0 +1,150 @@
+"""
+A parcel: the messages of one call, from the moment they are accepted until the caller is told.
+
+Its messages leave in one or more pieces, each a part of some batch. A parcel is *settled* once its caller was told
+(stored, failed, timed out, or gave up); what of it was not cut by then is never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
+from rmq.wire.model import Message
+
+from .receipts import Part, Receipts
+
+if TYPE_CHECKING:
+    from .routing import Choice
+
+
+class Parcel:
+    """Messages of one call to one queue, with all that is known of them."""
+
+    __slots__ = (
+        "_cut", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline", "future", "longest",
+        "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "topic", "trouble",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        messages: Sequence[Message] | None,
+        *,
+        choice: Choice,
+        ordering_key: str | None,
+        born_at: int,
+        deadline: float,
+    ) -> None:
+        self.topic = topic
+        self.bodies = bodies
+        self.messages = messages
+        self.choice = choice
+        self.ordering_key = ordering_key
+        self.born_at = born_at
+        self.deadline = deadline
+        self.future: asyncio.Future[Receipts] | None = None  # of a caller who waits
+        self.on_settled: Callable[[Parcel, Exception | None], None] | None = None
+        self.count = len(bodies)
+        self.longest = max(map(len, bodies))
+        self.queue_id = -1  # written by the routing
+        self.number = 0  # written by the producer: the how-manyth it accepted
+        self.settled = False
+        self.trouble: Exception | None = None  # the last temporary refusal of a piece
+        self._cut = 0
+        self._unanswered = 0
+        self._parts: list[Part | None] = []
+
+    @property
+    def left(self) -> int:
+        """How many messages were not cut yet."""
+        return self.count - self._cut
+
+    def fit(self, count: int, size: int) -> int:
+        """How many of the uncut messages fit into ``count`` places and ``size`` bytes of bodies."""
+        count = min(count, self.left)
+        if count * self.longest <= size:
+            return count
+        return bisect_right(list(accumulate(map(len, self.ahead(count)))), size)
+
+    def ahead(self, count: int) -> Sequence[bytes]:
+        """The bodies of the next ``count`` messages."""
+        return self.bodies[self._cut : self._cut + count]
+
+    def messages_ahead(self, count: int) -> Sequence[Message]:
+        """The next ``count`` messages; none for a parcel of bare bodies."""
+        return () if self.messages is None else self.messages[self._cut : self._cut + count]
+
+    def cut(self, count: int) -> Piece:
+        """Take the next ``count`` messages."""
+        piece = Piece(self, len(self._parts), self._cut, count)
+        self._cut += count
+        self._unanswered += 1
+        self._parts.append(None)
+        return piece
+
+    def put_back(self, piece: Piece) -> None:
+        """Undo the newest cut, so that its messages are cut again; a settled parcel's are not."""
+        if self.settled:
+            return
+        assert piece.which == len(self._parts) - 1, "pieces go back newest first"
+        self._cut = piece.start
+        self._unanswered -= 1
+        self._parts.pop()
+
+    def stored(self, which: int, part: Part, store_id: int) -> None:
+        """A piece was stored; the last one settles the parcel."""
+        self._parts[which] = part
+        self._unanswered -= 1
+        if self._unanswered or self.left or self.settled:
+            return
+        self._settle()
+        if self.future is not None and not self.future.done():
+            parts = [part for part in self._parts if part is not None]
+            self.future.set_result(Receipts(self.topic, self.queue_id, store_id, parts))
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller; what was not cut is not sent any more."""
+        if self.settled:
+            return
+        self._settle(error)
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+    def give_up(self) -> None:
+        """The caller is gone; what was not cut is not sent any more."""
+        if not self.settled:
+            self._settle()
+
+    def overdue(self, why: str) -> RmqError:
+        """What the caller is told when no answer came: unknown if anything may have been stored, else just late."""
+        stored = sum(part.messages for part in self._parts if part is not None)
+        if stored or self._unanswered:
+            text = f"{why}: {stored} of {self.count} messages for {self.topic!r} are known to be stored"
+            return OutcomeUnknown(f"{text}, the others may or may not be" if self._unanswered else text)
+        trouble = f" ({self.trouble})" if self.trouble is not None else ""
+        return RequestTimeout(f"{why}: nothing was stored in {self.topic!r}{trouble}")
+
+    def _settle(self, error: Exception | None = None) -> None:
+        self.settled = True
+        if self.on_settled is not None:
+            self.on_settled(self, error)
+        # Nobody reads them any more, and a settled parcel may stay in a line for a while.
+        self.bodies, self.messages = (), None
+
+
+class Piece:
+    """A run of a parcel's messages within one batch."""
+
+    __slots__ = ("count", "parcel", "start", "which")
+
+    def __init__(self, parcel: Parcel, which: int, start: int, count: int) -> None:
+        self.parcel = parcel
+        self.which = which
+        self.start = start
+        self.count = count

@@ -1,0 +1,285 @@
+"""
+Sending messages: order kept, nothing twice, whatever happens to the connection or the broker.
+
+The order of calls on one producer is the order in each queue. A call returns when its messages are stored; it raises
+:class:`~rmq.wire.errors.RequestTimeout` if they certainly are not, and :class:`~rmq.wire.errors.OutcomeUnknown` if the
+answer never came: only then may sending again store a message twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from rmq.wire import ops
+from rmq.wire.errors import ConfigError, ConnectionLost, MessageTooLarge, TooManyInFlight
+from rmq.wire.hashing import ShardingKey
+from rmq.wire.layout import MAX_BODY
+from rmq.wire.model import Message
+
+from . import clock
+from .connection import Connection
+from .deadlines import Deadlines
+from .log import get_logger
+from .parcels import Parcel
+from .receipts import Receipt, Receipts
+from .router import Router
+from .routing import Choice, Selector, choice
+from .sender import Sender
+
+log = get_logger("rmq.client")
+
+ONE_WAY_BYTES: Final = 64 << 20
+MAX_IN_FLIGHT: Final = 256  # as many batches of a producer as the broker remembers
+
+
+class Producer:
+    """
+    Sends messages to a broker; use it as ``async with Producer("127.0.0.1:10911") as producer``.
+
+    Entering waits up to ``delivery_timeout_s`` for the broker. Leaving without an error waits until everything was
+    answered; leaving with one does not. ``linger_s`` lets messages wait for company; ``auto_create`` makes a missing
+    topic with the broker's default number of queues.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        linger_s: float = 0.0,
+        delivery_timeout_s: float = 30.0,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        auto_create: bool = True,
+    ) -> None:
+        if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
+            raise ConfigError(f"max_in_flight must be 1 to {MAX_IN_FLIGHT}, not {max_in_flight}")
+        if delivery_timeout_s <= 0 or linger_s < 0:
+            raise ConfigError("delivery_timeout_s must be above 0 and linger_s not below 0")
+        self.producer_id = random.SystemRandom().getrandbits(63) or 1
+        self.failed_one_way = 0  # messages of send_nowait that were not stored, as far as is known
+        self._address = address
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._max_in_flight = max_in_flight
+        self._auto_create = auto_create
+        self._one_way_bytes = 0
+        self._store_id: int | None = None
+        self._opened = False
+        self._closed = False
+        self._connection: Connection
+        self._sender: Sender
+        self._router: Router
+        self._deadlines: Deadlines
+
+    # Life
+
+    async def __aenter__(self) -> Producer:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    async def open(self) -> None:
+        """
+        Connect; cancelling ends the producer.
+
+        Raises:
+            ConnectionLost: there is no broker at the address.
+        """
+        if self._opened:
+            raise ConfigError("a producer is opened once: make another one")
+        self._opened = True
+        self._deadlines = Deadlines(self._delivery_timeout_s, self._state)
+        self._sender = Sender(self.producer_id, max_in_flight=self._max_in_flight, linger_s=self._linger_s)
+        self._connection = Connection(
+            self._address,
+            on_connected=self._connected,
+            on_lost=self._sender.lost,
+            on_writable=self._sender.writable,
+            producer_hello=self._sender.producer_hello,
+            keep_alive=True,
+        )
+        self._router = Router(self._connection, auto_create=self._auto_create, on_placed=self._sender.placed)
+        self._sender.attach(self._connection)
+        self._sender.on_cut = self._router.left
+        self._sender.on_wrong_route = self._router.forget
+        self._sender.after_answers = self._deadlines.tidy
+        await self._connection.open(timeout_s=self._delivery_timeout_s)
+
+    async def close(self) -> None:
+        """End at once: callers who still wait are told; use :meth:`flush` before. Cancelling is safe."""
+        if not self._opened or self._closed:
+            return
+        self._closed = True
+        self._deadlines.fail_all("the producer was closed")
+        self._sender.close()
+        await self._router.close()
+        await self._connection.close()
+
+    async def flush(self) -> None:
+        """Wait until all that was sent before is stored, has failed or has run out of time; cancelling is safe."""
+        self._check_open()
+        self._sender.hurry()
+        await self._deadlines.all_settled()
+
+    # Sending
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> Receipt:
+        """
+        Send one message and wait until it is stored; messages of one loop turn and queue travel together.
+
+        Cancelling takes the message back if it was not handed to the network yet; else it may be stored. The order of
+        other messages is not touched.
+
+        Raises:
+            RequestTimeout: not stored within ``delivery_timeout_s``.
+            OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
+            Refused: the broker does not want it; the class tells why.
+        """
+        wanted = choice(sharding_key, queue_id, selector, arg)
+        receipts = await self._send((message,), wanted)
+        return receipts[0]
+
+    async def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> Sequence[Receipt]:
+        """
+        Send messages of one topic to one queue, in order, in as few batches as they fit into.
+
+        Receipts are made when looked at. Cancelling and errors as with :meth:`send`; after either the first part of
+        the messages may be stored, never a later one without those before it, unless the broker refused those.
+
+        Raises:
+            ValueError: the messages have different topics.
+        """
+        everything = tuple(messages)
+        if len({message.topic for message in everything}) > 1:
+            raise ValueError("the messages of one send_many must have one topic: call it once for each")
+        if not everything:
+            return ()
+        return await self._send(everything, choice(sharding_key, queue_id, selector, arg))
+
+    async def send_bodies(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+    ) -> Sequence[Receipt]:
+        """Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`."""
+        everything = list(bodies)
+        if not everything:
+            return ()
+        return await self._deliver(self._parcel(topic, everything, None, choice(sharding_key, queue_id, None, None)))
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> None:
+        """
+        Send one message one-way: it keeps its place in the order and is sent again like any other, but nobody is told.
+
+        What is not stored is counted in ``failed_one_way`` and logged.
+
+        Raises:
+            TooManyInFlight: 64 MiB of one-way messages wait already; ``await flush()`` waits for them.
+        """
+        if self._one_way_bytes + len(message.body) > ONE_WAY_BYTES:
+            raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: await flush() first")
+        wanted = choice(sharding_key, queue_id, selector, arg)
+        parcel = self._parcel(message.topic, (message.body,), (message,), wanted)
+        self._accept(parcel)
+        parcel.on_settled = self._one_way_settled
+        self._one_way_bytes += parcel.longest
+
+    # Inside
+
+    async def _send(self, messages: tuple[Message, ...], wanted: Choice) -> Receipts:
+        bodies = [message.body for message in messages]
+        return await self._deliver(self._parcel(messages[0].topic, bodies, messages, wanted))
+
+    async def _deliver(self, parcel: Parcel) -> Receipts:
+        future: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
+        parcel.future = future
+        self._accept(parcel)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            parcel.give_up()
+            self._deadlines.tidy()
+            if future.done() and not future.cancelled():
+                future.exception()  # it lost the race against the cancellation: nobody else looks at it
+            raise
+
+    def _parcel(
+        self, topic: str, bodies: Sequence[bytes], messages: Sequence[Message] | None, wanted: Choice
+    ) -> Parcel:
+        self._check_open()
+        parcel = Parcel(
+            topic,
+            bodies,
+            messages,
+            choice=wanted,
+            ordering_key=wanted.ordering_key(),
+            born_at=clock.wall_us(),
+            deadline=self._deadlines.next_deadline(),
+        )
+        if parcel.longest > MAX_BODY:
+            raise MessageTooLarge(f"a body of {parcel.longest} bytes is over the limit of {MAX_BODY}")
+        return parcel
+
+    def _accept(self, parcel: Parcel) -> None:
+        # Synchronous from the call to here: the order of calls is the order in which parcels are placed.
+        self._router.deliver(parcel)
+        self._deadlines.add(parcel)
+
+    def _one_way_settled(self, parcel: Parcel, error: Exception | None) -> None:
+        self._one_way_bytes -= parcel.longest
+        if error is not None:
+            self.failed_one_way += parcel.count
+            log.warning("producer.one_way_failed", topic=parcel.topic, error=error)
+
+    def _connected(self, hello: ops.HelloReply) -> None:
+        if self._store_id not in (None, hello.store_id):
+            self._router.forget_all()
+        self._store_id = hello.store_id
+        self._sender.connected(hello)
+
+    def _state(self) -> str:
+        return "" if self._connection.connected else f", not connected to {self._connection.address}"
+
+    def _check_open(self) -> None:
+        if not self._opened:
+            raise ConnectionLost("the producer is not open: use `async with Producer(...) as producer`")
+        if self._closed:
+            raise ConnectionLost("the producer was closed")

@@ -1,0 +1,121 @@
+"""Routes of topics: asked for once, kept until they prove wrong; parcels wait for them in the order of their calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rmq.wire.codec import decode
+from rmq.wire.errors import ConnectionLost, QueueNotFound, RequestTimeout, WireError
+from rmq.wire.ops import Op, Route, TopicInfo
+
+from .accumulator import Outbox
+from .connection import Connection
+from .line import is_temporary
+from .parcels import Parcel
+from .routing import TopicRoute
+
+RETRY_S: Final = 0.1
+
+
+class Router:
+    """Places each parcel in the outbox of its queue; ``on_placed(outbox)`` tells when."""
+
+    def __init__(self, connection: Connection, *, auto_create: bool, on_placed: Callable[[Outbox], None]) -> None:
+        self._connection = connection
+        self._auto_create = auto_create
+        self._on_placed = on_placed
+        self._topics: dict[str, TopicRoute] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def deliver(self, parcel: Parcel) -> None:
+        """
+        Place a parcel now, or as soon as the route is known; parcels of a topic never overtake each other.
+
+        Raises:
+            Exception: whatever the caller's selector raises.
+        """
+        route = self._topics.get(parcel.topic)
+        if route is None:
+            route = self._topics[parcel.topic] = TopicRoute(parcel.topic)
+        outbox = None
+        if not route.waiting:
+            try:
+                outbox = route.place(parcel)
+            except QueueNotFound:
+                pass  # the topic may have grown since we asked
+        if outbox is not None:
+            self._on_placed(outbox)
+            return
+        route.waiting.append(parcel)
+        self._fetch(route)
+
+    def left(self, outbox: Outbox) -> None:
+        """A batch was made for a queue."""
+        self._topics[outbox.topic].left(outbox)
+
+    def forget(self, topic: str) -> None:
+        """The route was wrong: ask again before the next parcel."""
+        if topic in self._topics:
+            self._topics[topic].info = None
+
+    def forget_all(self) -> None:
+        """The broker has another store than before."""
+        for route in self._topics.values():
+            route.info = None
+
+    async def close(self) -> None:
+        """Ask no more; what waits stays where it is."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _fetch(self, route: TopicRoute) -> None:
+        if route.fetching:
+            return
+        route.fetching = True
+        task = asyncio.create_task(self._ask(route), name=f"route of {route.topic}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, route: TopicRoute) -> None:
+        """Ask until there is an answer or nobody waits any more."""
+        try:
+            while any(not parcel.settled for parcel in route.waiting):
+                try:
+                    await self._connection.wait_connected()
+                    wanted = Route(route.topic, self._auto_create)
+                    route.info = decode(TopicInfo, await self._connection.request(Op.ROUTE, wanted))
+                except (ConnectionLost, RequestTimeout, WireError) as error:
+                    if isinstance(error, WireError) and not is_temporary(error.code):
+                        self._fail(route, error)
+                        return
+                    for parcel in route.waiting:
+                        parcel.trouble = error
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    self._place_all(route)
+                    return
+        finally:
+            # No await since the loop's last look at ``waiting``: a parcel that comes later asks anew.
+            route.fetching = False
+
+    def _place_all(self, route: TopicRoute) -> None:
+        while route.waiting:
+            parcel = route.waiting.popleft()
+            if parcel.settled:
+                continue
+            try:
+                outbox = route.place(parcel)
+            except Exception as error:  # a selector is the caller's code
+                parcel.fail(error)
+            else:
+                assert outbox is not None, "the route was just answered"
+                self._on_placed(outbox)
+
+    def _fail(self, route: TopicRoute, error: WireError) -> None:
+        while route.waiting:
+            route.waiting.popleft().fail(error)

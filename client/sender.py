@@ -1,0 +1,280 @@
+"""
+The machine behind a producer: cuts batches from the outboxes, sends them in line, and follows each to its answer.
+
+**The rules it keeps.** A batch is cut, numbered and written in one synchronous step, only while the window has room and
+the socket takes it; until then messages wait uncut, where they can still be taken out. After a lost connection all
+that is in line goes out again, in order, before anything new. After a temporary refusal nothing is sent until all that
+is under way was answered; then, after a pause, everything from the refused one on goes out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgpack
+
+from rmq.wire import ops
+from rmq.wire.batch import ProducerMark
+from rmq.wire.errors import (
+    OK,
+    BadFrame,
+    ConnectionLost,
+    OutOfSequence,
+    QueueNotFound,
+    TopicNotFound,
+    WireError,
+    from_wire,
+)
+from rmq.wire.frames import array_header, bin_header
+from rmq.wire.layout import Buffer
+from rmq.wire.ops import Op
+
+from .accumulator import Outbox
+from .connection import Connection
+from .line import Line, SentBatch, is_temporary
+from .log import get_logger
+from .receipts import Part
+from .refusals import refusal
+
+log = get_logger("rmq.client")
+
+FRAME_BYTES: Final = 1 << 20  # a frame is closed once it is as long; one more batch stays far below the limit
+FRAME_BATCHES: Final = 64
+LINE_BYTES: Final = 64 << 20
+TURN_S: Final = 0.002
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 1.0
+
+
+class Sender:
+    """Sends what is in the outboxes; ``after_answers()`` runs whenever callers may have been told something."""
+
+    def __init__(self, producer_id: int, *, max_in_flight: int, linger_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._producer_id = producer_id
+        self._max_in_flight = max_in_flight
+        self._linger_s = linger_s
+        self._line = Line()
+        self._ready: deque[Outbox] = deque()
+        self._lingering: dict[Outbox, asyncio.TimerHandle] = {}
+        self._pump_due = False
+        self._store_id = 0
+        self._most = max_in_flight  # batches in flight that this broker allows us
+        self._window = max_in_flight  # and that we allow ourselves now
+        self._blocked = False  # by a temporary refusal
+        self._pause_s = FIRST_PAUSE_S
+        self._pause: asyncio.TimerHandle | None = None
+        self._connection: Connection | None = None
+        self.on_cut: Callable[[Outbox], None] = lambda outbox: None
+        self.on_wrong_route: Callable[[str], None] = lambda topic: None
+        self.after_answers: Callable[[], None] = lambda: None
+
+    def attach(self, connection: Connection) -> None:
+        """Send over this connection, whose events come to the methods below."""
+        self._connection = connection
+
+    def producer_hello(self) -> ops.ProducerHello:
+        """Who sends, and from which number on the outcome is not known."""
+        return ops.ProducerHello(self._producer_id, 0, self._line.first_unresolved)
+
+    # What the producer says
+
+    def placed(self, outbox: Outbox) -> None:
+        """Something was put into an outbox: it is sent at the end of this turn, or when the linger time is over."""
+        if self._linger_s <= 0 or outbox.full or outbox.ready:
+            self._release(outbox)
+        elif outbox not in self._lingering:
+            self._lingering[outbox] = self._loop.call_later(self._linger_s, self._release, outbox)
+
+    def hurry(self) -> None:
+        """Linger no longer."""
+        for outbox in list(self._lingering):
+            self._release(outbox)
+
+    def close(self) -> None:
+        """Send no more."""
+        self._connection = None
+        for timer in (*self._lingering.values(), self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._ready.clear()
+        self._line.clear()
+
+    def _release(self, outbox: Outbox) -> None:
+        timer = self._lingering.pop(outbox, None)
+        if timer is not None:
+            timer.cancel()
+        if not outbox.ready:
+            outbox.ready = True
+            self._ready.append(outbox)
+        self._pump_soon()
+
+    # Sending
+
+    def _pump_soon(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Cut and send while there is room, one batch of each outbox in turn, for at most 2 ms at a stretch."""
+        self._pump_due = False
+        connection, began = self._connection, self._loop.time()
+        frame: list[SentBatch] = []
+        size = 0
+        while self._ready and connection is not None and self._has_room(connection):
+            batch = self._cut(self._ready.popleft())
+            if batch is None:
+                continue
+            frame.append(batch)
+            size += len(batch.data)
+            if size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
+                self._transmit(connection, frame)
+                frame, size = [], 0
+                if self._loop.time() - began > TURN_S:
+                    self._pump_soon()
+                    break
+        if frame and connection is not None:
+            self._transmit(connection, frame)
+        self.after_answers()  # a message that cannot be encoded was told so
+
+    def _has_room(self, connection: Connection) -> bool:
+        line = self._line
+        return not self._blocked and connection.writable and line.span < self._window and line.size < LINE_BYTES
+
+    def _cut(self, outbox: Outbox) -> SentBatch | None:
+        cut = outbox.cut(ProducerMark(self._producer_id, self._line.next_sequence))
+        outbox.ready = bool(outbox.parcels)
+        if outbox.ready:
+            self._ready.append(outbox)
+        if cut is None:
+            return None
+        self.on_cut(outbox)
+        return self._line.add(cut[0], outbox, cut[1])
+
+    def _transmit(self, connection: Connection, batches: list[SentBatch]) -> None:
+        parts: list[Buffer] = [array_header(1) + array_header(len(batches))]
+        for batch in batches:
+            parts.append(_PAIR + msgpack.packb(batch.outbox.queue_id) + bin_header(len(batch.data)))
+            parts.append(batch.data)
+        connection.submit(Op.SEND, parts, partial(self._answered, batches))
+
+    def _send_again(self, connection: Connection) -> None:
+        """Send all that is in line, in order."""
+        frame: list[SentBatch] = []
+        size = 0
+        for batch in self._line.resend():
+            frame.append(batch)
+            size += len(batch.data)
+            if size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
+                self._transmit(connection, frame)
+                frame, size = [], 0
+        if frame:
+            self._transmit(connection, frame)
+
+    # What the connection says
+
+    def connected(self, hello: ops.HelloReply) -> None:
+        """A new connection: what has no answer goes first."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._store_id = hello.store_id
+        self._most = max(1, min(self._max_in_flight, hello.limits.max_in_flight))
+        self._window = self._most
+        self._unblock()
+        self._send_again(connection)
+        self._pump_soon()
+
+    def lost(self, _error: Exception) -> None:
+        """The connection ended; what certainly was not stored waits with the others, where it can time out."""
+        self._line.lost()
+        self._take_back()
+
+    def writable(self) -> None:
+        """The socket takes more."""
+        self._pump_soon()
+
+    def _answered(self, batches: list[SentBatch], status: int, payload: Any) -> None:
+        try:
+            if status == OK:
+                for batch, result in zip(batches, payload, strict=True):
+                    self._judge(batch, result)
+            else:
+                for batch in batches:
+                    self._refused(batch, refusal(status, payload))
+        except (TypeError, ValueError, IndexError) as error:
+            if self._connection is not None:
+                self._connection.drop(BadFrame(f"the answer to a send cannot be read: {error}"))
+        if self._blocked and not self._line.flying:
+            self._recover()
+        self._pump_soon()
+        self.after_answers()
+
+    def _judge(self, batch: SentBatch, result: Any) -> None:
+        status, base_offset, physical_offset, stored_at, durable = result[:5]
+        if status != OK:
+            self._refused(batch, from_wire(status, str(result[6]) if len(result) > 6 else ""))
+            return
+        self._line.resolved(batch)
+        self._window, self._pause_s = self._most, FIRST_PAUSE_S
+        first = 0
+        for piece in batch.pieces:
+            part = Part(piece.count, base_offset + first, physical_offset, first, stored_at, durable)
+            piece.parcel.stored(piece.which, part, self._store_id)
+            first += piece.count
+
+    def _refused(self, batch: SentBatch, error: WireError) -> None:
+        if is_temporary(error.code):
+            self._line.refused(batch, error)
+            self._blocked = True
+            for piece in batch.pieces:
+                piece.parcel.trouble = error
+            return
+        self._line.resolved(batch)
+        if isinstance(error, TopicNotFound | QueueNotFound):
+            self.on_wrong_route(batch.outbox.topic)
+        for piece in batch.pieces:
+            piece.parcel.fail(error)
+
+    # After a temporary refusal
+
+    def _recover(self) -> None:
+        """All that was under way is answered: pause, then send again what was refused, beginning with one batch."""
+        why = self._line.head_refusal
+        self._take_back()
+        self._window = 1
+        if why is not None and why.code == OutOfSequence.code and self._connection is not None:
+            # Nothing is missing before the first in line, so the two sides count differently: a new hello tells it.
+            self._connection.drop(ConnectionLost(f"the broker expects another batch: {why}"))
+            return
+        log.warning("producer.refused", error=why, retry_in_s=self._pause_s)
+        self._pause = self._loop.call_later(self._pause_s, self._resume)
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+
+    def _resume(self) -> None:
+        self._unblock()
+        connection = self._connection
+        if connection is not None and connection.connected:
+            self._send_again(connection)
+            self._pump_soon()
+
+    def _unblock(self) -> None:
+        self._blocked = False
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _take_back(self) -> None:
+        for batch in self._line.take_back():
+            batch.outbox.put_back(batch.pieces)
+            if not batch.outbox.ready:
+                batch.outbox.ready = True
+                self._ready.append(batch.outbox)
+
+
+_PAIR: Final = array_header(2)

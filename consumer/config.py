@@ -1,0 +1,135 @@
+"""``ConsumerConfig``: every limit and timer of a consumer, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rmq.wire.errors import BadName, ConfigError
+from rmq.wire.names import check_group
+
+SUSPEND_MIN_S = 0.01
+SUSPEND_MAX_S = 30.0
+MIB = 1 << 20
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Everything a user may set; a value that cannot be raises ``ConfigError`` with what to do."""
+
+    broker: str = _setting("127.0.0.1:10911", "host:port of the broker")
+    group: str = _setting("rmq-consume", "name of the consumer group; its members share the queues")
+    model: str = _setting("clustering", "clustering: each message goes to one member of the group")
+    start_from: str = _setting("first", "where a group without progress begins: first or last")
+    slots: int = _setting(20, "how many queues are consumed at the same time")
+    batch: int = _setting(1, "most messages in one call of the listener")
+    max_attempts: int = _setting(-1, "-1: a failed message is tried again without limit, in place")
+    max_continuous_s: float = _setting(60.0, "a queue gives its slot to others after this long, between two calls")
+    turn_share_s: float = _setting(0.0, "give the slot up after this long if another queue waits for it; 0 is off")
+    suspend_s: float = _setting(1.0, "first pause before a failed message is tried again; doubles up to 30 s")
+    relock_first_s: float = _setting(1.0, "first renewal of the queue locks after the start")
+    relock_every_s: float = _setting(20.0, "time between renewals of the queue locks")
+    lock_ttl_s: float = _setting(30.0, "a lock whose renewal was asked for longer ago than this is not believed in")
+    lock_retry_s: float = _setting(
+        3.0, "time until a refused lock is asked for again, unless it is reported free before"
+    )
+    rebalance_every_s: float = _setting(20.0, "time between checks of which queues are ours")
+    rebalance_gather_s: float = _setting(0.1, "how long notices of changed members are gathered before acting")
+    heartbeat_s: float = _setting(30.0, "time between reports that this member is alive")
+    pull_wait_s: float = _setting(15.0, "how long the broker holds a pull that finds nothing")
+    pull_timeout_s: float = _setting(30.0, "a pull without an answer for this long is asked again")
+    pull_bytes: int = _setting(1 * MIB, "most bytes asked for with one pull")
+    cache_bytes: int = _setting(64 * MIB, "most bytes held for the listener, shared out to the queues")
+    cache_messages: int = _setting(1000, "a queue that holds more messages than this is not pulled")
+    commit_every_s: float = _setting(0.2, "longest time that progress stays unreported")
+    request_timeout_s: float = _setting(3.0, "time for the broker to answer a request")
+    drain_s: float = _setting(30.0, "how long a stop waits for running calls before they are cancelled")
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        try:
+            check_group(self.group)
+        except BadName as error:
+            raise ConfigError(f"group: {error}") from error
+        self._check_choices()
+        self._check_ranges()
+        self._check_order()
+
+    def _check_types(self) -> None:
+        for item in fields(self):
+            value, kind = getattr(self, item.name), type(item.default)
+            if kind is float and type(value) is int:
+                object.__setattr__(self, item.name, float(value))
+            elif type(value) is not kind:
+                raise ConfigError(f"{item.name} must be {_article(kind)}, not {value!r}")
+
+    def _check_choices(self) -> None:
+        if self.start_from not in ("first", "last"):
+            raise ConfigError(
+                f'start_from must be "first" or "last", not {self.start_from!r}; a point in time is not supported yet'
+            )
+        if self.model != "clustering":
+            raise ConfigError(f'model must be "clustering", not {self.model!r}; broadcasting is not supported yet')
+        if self.max_attempts != -1:
+            raise ConfigError(
+                f"max_attempts must be -1 (try again without limit), not {self.max_attempts}; "
+                "dead letters are not supported yet"
+            )
+
+    def _check_ranges(self) -> None:
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(f"{name} must be from {least:g} to {most:g}, not {value:g}")
+
+    def _check_order(self) -> None:
+        for name, smaller, other, larger in (
+            ("relock_every_s", self.relock_every_s, "lock_ttl_s", self.lock_ttl_s),
+            ("relock_first_s", self.relock_first_s, "lock_ttl_s", self.lock_ttl_s),
+            ("pull_wait_s", self.pull_wait_s, "pull_timeout_s", self.pull_timeout_s),
+        ):
+            if smaller >= larger:
+                raise ConfigError(f"{name} ({smaller:g}) must be less than {other} ({larger:g})")
+
+
+# The broker's own limits bound some: it forgets a lease after 60 s and a member after 120 s.
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("slots", 1, 1000),
+    ("batch", 1, 4096),
+    ("max_continuous_s", 0.001, 86400),
+    ("turn_share_s", 0, 86400),
+    ("suspend_s", 0, 86400),  # and clamped where it is used, as RocketMQ does
+    ("relock_first_s", 0.001, 59),
+    ("relock_every_s", 0.001, 59),
+    ("lock_ttl_s", 0.001, 59),
+    ("lock_retry_s", 0.01, 3600),
+    ("rebalance_every_s", 0.01, 3600),
+    ("rebalance_gather_s", 0, 60),
+    ("heartbeat_s", 0.01, 110),
+    ("pull_wait_s", 0.001, 3600),
+    ("pull_timeout_s", 0.01, 7200),
+    ("pull_bytes", 1, 8 * MIB),
+    ("cache_bytes", 1, 1 << 40),
+    ("cache_messages", 1, 1 << 31),
+    ("commit_every_s", 0.001, 5),
+    ("request_timeout_s", 0.01, 600),
+    ("drain_s", 0, 86400),
+)
+
+
+def configure(config: ConsumerConfig | None, **settings: Any) -> ConsumerConfig:
+    """``config`` (or the defaults) with some fields replaced; an unknown one is refused by name."""
+    names = [item.name for item in fields(ConsumerConfig)]
+    for name in settings:
+        if name not in names:
+            raise ConfigError(f"a consumer has no setting {name!r}; it has {', '.join(names)}")
+    values = {} if config is None else {name: getattr(config, name) for name in names}
+    return ConsumerConfig(**{**values, **settings})
+
+
+def _article(kind: type) -> str:
+    return {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[kind.__name__]

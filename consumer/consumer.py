@@ -1,0 +1,190 @@
+"""``Consumer``: the façade. It puts the parts together, starts them, and stops them in an order that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rmq.client.clock import boottime
+from rmq.client.connection import Connection
+from rmq.client.log import get_logger
+from rmq.wire.errors import BadName, ConfigError, RmqError
+from rmq.wire.model import MessageQueue
+from rmq.wire.names import check_topic
+
+from .config import ConsumerConfig, configure
+from .listeners import Listener, adapt
+from .running import Connect, Running
+from .subscription import Subscription
+
+log = get_logger("rmq.consumer")
+
+
+class Consumer:
+    """
+    A member of a consumer group that gives each queue's messages to ``listener``, one after the other.
+
+    ::
+
+        async with Consumer("127.0.0.1:10911", group="billing", listener=on_order) as consumer:
+            consumer.subscribe("orders", "created || paid")
+            await consumer.run()
+
+    Neither the broker nor the topic has to exist yet. A consumer runs once: it cannot be started again.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        group: str | None = None,
+        listener: Listener,
+        orderly: bool = True,
+        topics: Mapping[str, str] | None = None,
+        config: ConsumerConfig | None = None,
+        connect: Connect = Connection,
+        now: Callable[[], float] = boottime,
+        **settings: Any,
+    ) -> None:
+        """
+        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+
+        Raises:
+            ConfigError: a setting that is unknown or cannot be.
+        """
+        if not orderly:
+            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
+        if address is not None:
+            settings["broker"] = address
+        if group is not None:
+            settings["group"] = group
+        if config is None and "group" not in settings:
+            raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
+        self.config = configure(config, **settings)
+        self._adapted, self._threads = adapt(listener, self.config.slots)
+        self._connect = connect
+        self._now = now
+        self._subscriptions: dict[str, Subscription] = {}
+        self._running: Running | None = None
+        self._stop: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+        for topic, expression in (topics or {}).items():
+            self.subscribe(topic, expression)
+
+    # What is consumed
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """
+        Consume a topic, or the messages of it whose tag is in ``expression``; may be called at any time.
+
+        Raises:
+            ConfigError: the name or the expression is not legal.
+        """
+        try:
+            check_topic(topic)
+        except BadName as error:
+            raise ConfigError(str(error)) from error
+        self._subscriptions[topic] = Subscription(expression)
+        self._subscriptions_changed(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic: its queues are handed over as in a rebalance."""
+        self._subscriptions.pop(topic, None)
+        self._subscriptions_changed(topic)
+
+    def _subscriptions_changed(self, topic: str) -> None:
+        if self._running is not None:
+            self._running.resubscribe(topic)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues this consumer holds the locks of, sorted."""
+        generations = {} if self._running is None else self._running.generations
+        return sorted(queue for queue, generation in generations.items() if not generation.dropped)
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def start(self) -> None:
+        """Begin, in the background: connect, and consume from the first subscription on."""
+        if self._stop is not None:
+            raise RuntimeError("this consumer was stopped: make another one")
+        if self._running is None:
+            self._running = Running(
+                self.config,
+                self._adapted,
+                self._subscriptions,
+                connect=self._connect,
+                now=self._now,
+                on_failure=self._failed,
+            )
+            self._running.start()
+
+    async def run(self) -> None:
+        """
+        Consume until :meth:`stop` is called; cancelling it stops the consumer.
+
+        Raises:
+            ConfigError: there is no subscription.
+            GroupMismatch: the group runs with other settings.
+        """
+        if not self._subscriptions:
+            raise ConfigError("there is nothing to consume: call subscribe() before run()")
+        self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    async def stop(self) -> None:
+        """
+        Stop: running calls end and are recorded, then everything is committed and given back in one request.
+
+        Called by a listener it returns at once, since it cannot wait for its own end. Cancelling it leaves the stop
+        going on in the background; a further call waits for it.
+        """
+        if self._running is None:
+            self._stopped.set()
+            return
+        self._begin_stop(self._running)
+        assert self._stop is not None
+        if asyncio.current_task() not in self._running.owners():
+            await asyncio.shield(self._stop)
+
+    def _failed(self, error: BaseException) -> None:
+        """A part of the consumer ended by an error: nothing can go on without it."""
+        if self._error is None:
+            self._error = error
+            # A refusal explains itself; anything else is a defect, whose place matters.
+            where = None if isinstance(error, RmqError) else error
+            log.error("consumer.failed", group=self.config.group, error=str(error), exc_info=where)
+        if self._running is not None:
+            self._begin_stop(self._running)
+
+    def _begin_stop(self, running: Running) -> None:
+        if self._stop is None:
+            self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
+
+    async def _finish(self, running: Running) -> None:
+        try:
+            await running.stop()
+        finally:
+            if self._threads is not None:
+                self._threads.close()
+            self._stopped.set()

@@ -1,0 +1,142 @@
+"""One stay of a queue with this consumer, from a granted lease to its end: what its tasks share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
+
+from .lease import Lease
+from .process_queue import ProcessQueue
+
+Task = asyncio.Task[None]
+
+
+class Lost(asyncio.Event):
+    """Set when the lease is gone or can no longer be proven; true in a condition once it is set."""
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+
+class ConsumeGuard:
+    """
+    Held by the owner for one listener call and the recording of its result; the hand-over waits for it.
+
+    It does what an ``asyncio.Lock`` per call would, without its cost for every message. Only the owner takes it, so
+    taking never waits; and nobody has to take it to keep the owner out: whoever waits has marked the generation as
+    dropped before, and the owner looks at that mark and sets ``held`` in one stretch without an ``await``.
+    """
+
+    __slots__ = ("held", "waiters")
+
+    def __init__(self) -> None:
+        self.held = False  # written by the owner only
+        self.waiters: list[
+            asyncio.Future[None]
+        ] = []  # with any, release() has to be called; else clearing held is enough
+
+    def release(self) -> None:
+        """The result is recorded."""
+        self.held = False
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def free(self) -> None:
+        """Wait until no call is running and unrecorded; the generation must be dropped. Cancelling is safe."""
+        while self.held:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiters.append(waiter)
+            await waiter
+
+
+class Generation:
+    """
+    A queue under one lease: its cache, its guard, and its marks.
+
+    ``dropped``: no further batch may start (final). ``lease.lost``: nothing of it may be committed either (final, and
+    dropped with it). A queue that comes back is another generation.
+    """
+
+    def __init__(self, lease: Lease, cache: ProcessQueue, *, on_lost: Callable[[Generation, str], None]) -> None:
+        self.lease = lease
+        self.cache = cache
+        self.guard = ConsumeGuard()
+        self.dropped = False
+        self.ending = False  # a hand-over is under way; written by the rebalancer
+        self.lost = Lost()
+        self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
+        self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
+        self.owner: Task | None = None
+        self.puller: Task | None = None
+        self._on_lost = on_lost
+        self._arrived = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._proven = asyncio.Event()
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue."""
+        return self.lease.queue
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of the lease."""
+        return self.lease.epoch
+
+    def drop(self) -> None:
+        """No further batch starts; a running call ends and is recorded."""
+        self.dropped = True
+        self._ended.set()
+        self._arrived.set()
+        self._proven.set()
+
+    def lose(self, reason: str) -> None:
+        """The lease is gone: tell the running listener, and drop."""
+        if self.lease.lost:
+            return
+        self.lease.lost = True
+        self.lost.set()
+        self.drop()
+        self._on_lost(self, reason)
+
+    def resumed(self) -> None:
+        """The broker confirmed the lease: whoever doubted it since may go on."""
+        self.believed_until = float("-inf")  # the grace may be another than before
+        if self.lost and not self.lease.lost:
+            self.lost = Lost()
+        self._proven.set()
+
+    def arrived(self) -> None:
+        """Messages were put into the cache."""
+        self._arrived.set()
+
+    async def work(self) -> bool:
+        """Wait until there is something to take; False if the generation was dropped. Cancelling is safe."""
+        while not self.dropped and not self.cache.ready:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return not self.dropped
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, cut short when the generation is dropped; arriving messages do not cut it. Cancelling is safe."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+
+    async def wait_resumed(self, seconds: float) -> None:
+        """Sleep, cut short when the broker confirms the lease or the generation is dropped. Cancelling is safe."""
+        self._proven.clear()
+        if self.dropped:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._proven.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,125 @@
+"""``LeaseKeeper``: renews all leases at a fixed rate, and tells a running listener when one can no longer be proven."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from rmq.client.log import get_logger
+from rmq.wire.errors import OK, RmqError
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import LeaseRef
+
+from .config import ConsumerConfig
+from .generation import Generation
+from .group_client import GroupClient
+
+log = get_logger("rmq.consumer")
+
+
+class LeaseKeeper:
+    """The leases of a consumer: renewed, believed in for a while, or lost."""
+
+    def __init__(
+        self, generations: Mapping[MessageQueue, Generation], config: ConsumerConfig, broker: GroupClient
+    ) -> None:
+        self._generations = generations
+        self._config = config
+        self._broker = broker
+        self._changed = asyncio.Event()  # a lease was added: the watch has something to watch
+
+    # Renewal
+
+    async def run(self) -> None:
+        """
+        Renew 1 s after the start, then every 20 s, until cancelled.
+
+        The rate is fixed by deadlines: a slow answer does not shift the renewals behind it.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._config.relock_first_s
+        while True:
+            await asyncio.sleep(due - loop.time())
+            await self.renew_all()
+            while due <= loop.time():
+                due += self._config.relock_every_s
+
+    async def renew_all(self) -> None:
+        """Renew every lease in one request."""
+        await self._renew([generation for generation in self._generations.values() if not generation.lease.lost])
+
+    async def renew_one(self, generation: Generation) -> None:
+        """Renew one lease, because somebody cannot go on without."""
+        await self._renew([generation])
+
+    async def _renew(self, generations: Sequence[Generation]) -> None:
+        if not generations or not self._broker.connected:
+            return
+        sent_at = self._broker.now()
+        leases = [LeaseRef(*generation.queue, generation.epoch) for generation in generations]
+        try:
+            outcomes = await self._broker.renew(leases)
+        except RmqError as error:
+            # Nothing is known: the beliefs age until they are proven or have run out.
+            log.warning("lease.renewal_failed", leases=len(leases), error=str(error))
+            return
+        for generation, outcome in zip(generations, outcomes, strict=True):
+            if outcome.status == OK:
+                generation.lease.renewed(sent_at)
+                self.proven(generation)
+            elif self._generations.get(generation.queue) is generation:
+                # One that is not in the table any more was given back while the request was under way.
+                generation.lose(outcome.text or "the renewal was refused")
+
+    # Belief
+
+    def added(self) -> None:
+        """A lease was granted."""
+        self._changed.set()
+
+    def proven(self, generation: Generation) -> None:
+        """The broker showed that the lease is ours: whoever doubted it may go on."""
+        generation.resumed()
+        self._changed.set()
+
+    def believed_until(self, generation: Generation) -> float:
+        """The last moment at which a batch of the generation may start, as far as is known now."""
+        return generation.lease.believed_until(
+            answered_sent_at=self._broker.answered_sent_at,
+            lock_ttl_s=self._config.lock_ttl_s,
+            grace_s=self._broker.grace_s,
+        )
+
+    def believed(self, generation: Generation) -> bool:
+        """Whether the lease is proven at this moment."""
+        return self._broker.now() <= self.believed_until(generation)
+
+    async def watch(self) -> None:
+        """
+        Set ``context.lost`` when a belief runs out, until cancelled.
+
+        Turns do not need it, they read the clock. It is for the listener that is running meanwhile: it is told before
+        the broker may give its queue to somebody else. Beliefs move on with every answer, so this wakes up, finds
+        nothing, and sleeps until the new limit.
+        """
+        while True:
+            self._changed.clear()
+            limits = [self._check(generation) for generation in self._generations.values()]
+            next_limit = min((limit for limit in limits if limit is not None), default=None)
+            try:
+                # A moment behind the limit: at exactly the limit a lease is still believed in.
+                wait_s = None if next_limit is None else next_limit - self._broker.now() + 0.001
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    def _check(self, generation: Generation) -> float | None:
+        limit = self.believed_until(generation)
+        if generation.lost or generation.lease.lost:
+            return None
+        if self._broker.now() <= limit:
+            return limit
+        generation.lost.set()
+        log.warning("lease.unproven", queue=str(generation.queue), epoch=generation.epoch)
+        return None

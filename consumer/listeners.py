@@ -1,0 +1,76 @@
+"""How a listener is called: a coroutine function is awaited on the loop, a plain function runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from rmq.wire.errors import ConfigError
+from rmq.wire.model import ConsumeStatus, StoredMessage
+
+from .context import ConsumeContext
+
+T = TypeVar("T")
+Result = ConsumeStatus | None
+AsyncListener = Callable[[list[StoredMessage], ConsumeContext], Awaitable[Result]]
+BlockingListener = Callable[[list[StoredMessage], ConsumeContext], Result]
+Listener = AsyncListener | BlockingListener
+
+
+class Threads:
+    """A pool with a thread for each slot; the loop's own has too few on a small machine."""
+
+    def __init__(self, listener: BlockingListener, slots: int) -> None:
+        self._listener = listener
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="rmq-listener")
+
+    async def __call__(self, messages: list[StoredMessage], context: ConsumeContext) -> Result:
+        """
+        Call the listener in a thread.
+
+        Ends when the thread has ended, also if it is cancelled: a thread cannot be stopped, and whoever goes on
+        before it would run beside it.
+        """
+        run = partial(contextvars.copy_context().run, self._listener, messages, context)
+        running = asyncio.get_running_loop().run_in_executor(self._pool, run)
+        result = await outlast(running)
+        # A function that only makes a coroutine, such as a lambda around one, was meant to be awaited.
+        return await result if inspect.isawaitable(result) else result
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._pool.shutdown(wait=False)
+
+
+async def outlast(running: asyncio.Future[T]) -> T:
+    """The result of ``running``; a cancellation is kept back until it has ended."""
+    cancelled = False
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not running.cancelled():
+            running.exception()  # seen: the cancellation goes first
+        raise asyncio.CancelledError
+    return running.result()
+
+
+def adapt(listener: Listener, slots: int) -> tuple[AsyncListener, Threads | None]:
+    """The listener as something to await, and its threads if it needs any."""
+    if not callable(listener):
+        raise ConfigError(f"listener must be a function of (messages, context), not {listener!r}")
+    target = listener
+    while isinstance(target, partial):
+        target = target.func
+    called = getattr(target, "__call__", None)  # noqa: B004  an object whose call is a coroutine function
+    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(called):
+        return listener, None  # type: ignore[return-value]
+    threads = Threads(listener, slots)  # type: ignore[arg-type]
+    return threads, threads

@@ -1,0 +1,222 @@
+"""
+The pulled and unfinished messages of one queue generation: put, take, commit, roll back, again. Pure.
+
+Batches wait as they came; their messages are made when their turn comes. Taken messages are in flight until they are
+committed or put back. All of that is one line of messages with two cursors::
+
+    done | in flight | made, not taken | batches, not read to their end
+         ^ first     ^ next
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rmq.wire.batch import Batch
+from rmq.wire.model import StoredMessage
+from rmq.wire.ops import NO_OFFSET
+
+from .subscription import Subscription
+from .unread import UnreadBatch
+
+
+class _Read(NamedTuple):
+    """A batch that was read to its end, with unfinished messages: where it ends in line and queue, what it weighs."""
+
+    end: int
+    end_offset: int
+    size: int
+
+
+READ_AT_ONCE = 64  # messages made at a time
+
+
+class _Room(NamedTuple):
+    """Somebody waits until the queue holds no more than this."""
+
+    messages: int
+    size: int
+    callback: Callable[[], None]
+
+
+class ProcessQueue:
+    """
+    Messages between the puller and the listener, in the order of their offsets.
+
+    ``messages`` counts those that are not done; ``size`` counts whole batches from arrival until their last message
+    is done, since that is how long the memory is held.
+    """
+
+    __slots__ = (
+        "_arrived", "_attempt", "_done_offset", "_first", "_line", "_mark", "_next", "_passed", "_read", "_room",
+        "_unread", "end_offset", "size", "subscription",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        start_offset: int,
+        *,
+        subscription: Subscription | None = None,
+        attempt_offset: int = NO_OFFSET,
+        attempts: int = 0,
+    ) -> None:
+        self.subscription = subscription or Subscription()
+        self.end_offset = start_offset  # what is put next begins here
+        self.size = 0
+        self._attempt = (attempt_offset, attempts)
+        self._done_offset = start_offset  # everything below it is done, up to the last whole batch
+        self._arrived: deque[UnreadBatch] = deque()
+        self._unread = 0
+        self._read: deque[_Read] = deque()
+        self._line: list[StoredMessage] = []
+        self._passed = 0  # how many messages were in the line before its first
+        self._first = 0
+        self._next = 0
+        self._mark = 0  # commit() has only to look closer when it gets here
+        self._room: _Room | None = None
+
+    # What is there
+
+    @property
+    def messages(self) -> int:
+        """How many messages are not done; those not yet made count before their tags are looked at."""
+        return len(self._line) - self._first + self._unread
+
+    @property
+    def in_flight(self) -> list[StoredMessage]:
+        """The messages that were taken and neither committed nor put back."""
+        return self._line[self._first : self._next]
+
+    @property
+    def ready(self) -> bool:
+        """Whether something may be taken."""
+        return self._next < len(self._line) or bool(self._arrived)
+
+    @property
+    def commit_offset(self) -> int:
+        """The next offset to deliver if somebody else took over now."""
+        if not self._first:
+            return self._done_offset
+        return max(self._done_offset, self._line[self._first - 1].queue_offset + 1)
+
+    # The puller's side
+
+    def put(self, batch: Batch) -> bool:
+        """Add a batch that reaches beyond the end; what of it is already here, or not asked for, is left out."""
+        unread = UnreadBatch(batch, self.end_offset)
+        if unread.left <= 0:
+            return False
+        self._arrived.append(unread)
+        self._unread += unread.left
+        self.size += batch.header.size
+        self.end_offset = unread.end_offset
+        return True
+
+    def skip_to(self, queue_offset: int) -> None:
+        """What is put next begins at ``queue_offset``: the log does not hold what lies between, or it was cut."""
+        self.end_offset = queue_offset
+        if not self.messages:
+            self._done_offset = queue_offset
+
+    def has_room(self, messages: int, size: int) -> bool:
+        """Whether at most ``messages`` messages and less than ``size`` bytes are held."""
+        return self.messages <= messages and (self.size < size or not self.size)
+
+    def when_room(self, messages: int, size: int, callback: Callable[[], None]) -> None:
+        """Call back once, when :meth:`has_room` has become true by a commit."""
+        self._room = _Room(messages, size, callback)
+        self._set_mark()
+
+    # The listener's side
+
+    def take(self, most: int) -> list[StoredMessage]:
+        """Up to ``most`` messages, now in flight; fewer only if no more are here."""
+        if self._next + most > len(self._line) and self._arrived:
+            self._fill(most)
+        start = self._next
+        taken = self._line[start : start + most]
+        self._next = start + len(taken)
+        return taken
+
+    def commit(self) -> None:
+        """Everything in flight is done."""
+        self._first = self._next
+        if self._first >= self._mark:
+            self._settle()
+
+    def rollback(self) -> list[StoredMessage]:
+        """Everything in flight is taken again; returns it."""
+        messages = self.in_flight
+        self._next = self._first
+        return messages
+
+    def again(self, messages: Sequence[StoredMessage]) -> None:
+        """These messages, the last that were taken, are taken again."""
+        self._next -= len(messages)
+        assert self._next >= self._first, "only what is in flight can be put back"
+
+    def discard(self) -> None:
+        """Let go of everything that is not done; ``commit_offset`` stays."""
+        self._done_offset = self.commit_offset
+        self._arrived.clear()
+        self._read.clear()
+        self._line = []
+        self._first = self._next = self._unread = self._mark = self.size = 0
+        self.end_offset = self._done_offset
+
+    # Batches
+
+    def _fill(self, most: int) -> None:
+        """Make messages until ``most`` can be taken; what is done leaves the line."""
+        self._forget_done()
+        while self._arrived and len(self._line) - self._next < most:
+            head = self._arrived[0]
+            left = head.left
+            self._line += self._number(head.read(max(most, READ_AT_ONCE), self.subscription))
+            self._unread -= left - head.left
+            if not head.left:
+                self._arrived.popleft()
+                self._read.append(_Read(self._passed + len(self._line), head.end_offset, head.batch.header.size))
+        self._settle()
+
+    def _number(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Tell the message that an owner before us failed at how often it was delivered."""
+        offset, attempts = self._attempt
+        if messages and messages[0].queue_offset <= offset <= messages[-1].queue_offset:
+            for message in messages:
+                if message.queue_offset == offset:
+                    message.attempt = attempts + 1
+        return messages
+
+    def _settle(self) -> None:
+        """Let go of the batches that are done, and tell who waits for room."""
+        done = self._passed + self._first
+        while self._read and self._read[0].end <= done:
+            finished = self._read.popleft()
+            self._done_offset = max(self._done_offset, finished.end_offset)
+            self.size -= finished.size
+        if self._first == len(self._line):
+            self._forget_done()
+        if self._room is not None and self.has_room(self._room.messages, self._room.size):
+            callback, self._room = self._room.callback, None
+            callback()
+        self._set_mark()
+
+    def _forget_done(self) -> None:
+        if self._first:
+            self._done_offset = self.commit_offset
+            del self._line[: self._first]
+            self._passed += self._first
+            self._next -= self._first
+            self._first = 0
+            self._set_mark()
+
+    def _set_mark(self) -> None:
+        self._mark = self._read[0].end - self._passed if self._read else len(self._line)
+        if self._room is not None:
+            enough = len(self._line) + self._unread - self._room.messages
+            # Where the messages are few enough and only the bytes too many, the end of a batch is the next chance.
+            if enough > self._first:
+                self._mark = min(self._mark, enough)

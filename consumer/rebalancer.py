@@ -1,0 +1,314 @@
+"""
+``Rebalancer``: which queues this member should have, and the way there.
+
+A pass first drops what is not ours any more, then asks for what we lack, in one request. Dropping does not wait: each
+queue has a hand-over task of its own, which lets the running call end and then commits and unlocks in one request.
+Passes run when connected, when told (gathered for 100 ms), when a lease becomes free, and every 20 s. A queue has one
+generation at a time: one that comes back while the last is still ending is asked for when that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from rmq.client.log import get_logger
+from rmq.wire.errors import (
+    OK,
+    BadName,
+    BadRequest,
+    GroupMismatch,
+    LockHeld,
+    NotAMember,
+    Refused,
+    RmqError,
+    code_name,
+)  # fmt: skip
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Grant, TopicInfo
+
+from .allocation import evenly
+from .config import ConsumerConfig
+from .generation import Generation
+from .group_client import GroupClient
+from .lease import Lease
+from .offsets import lease_end
+from .process_queue import ProcessQueue
+from .subscription import Subscription
+from .tasks import TaskSet, cancel_all
+
+log = get_logger("rmq.consumer")
+
+JOIN_RETRY_S = 1.0
+RELEASE_RETRY_S = 0.1
+HOPELESS = (GroupMismatch, BadName, BadRequest)  # asking again would be refused again
+
+
+class Workers(Protocol):
+    """Whoever works on the generations the rebalancer makes."""
+
+    def start_generation(self, generation: Generation) -> None: ...
+    async def finish_generation(self, generation: Generation) -> None: ...
+
+
+class Rebalancer:
+    """The only writer of ``generations``: every queue we hold a lease of, until it is given back."""
+
+    def __init__(
+        self,
+        generations: dict[MessageQueue, Generation],
+        subscriptions: dict[str, Subscription],
+        config: ConsumerConfig,
+        broker: GroupClient,
+        *,
+        workers: Workers,
+        tasks: TaskSet,
+    ) -> None:
+        self._generations = generations
+        self._subscriptions = subscriptions
+        self._config = config
+        self._broker = broker
+        self._workers = workers
+        self._tasks = tasks
+        self._members: list[str] = []
+        self._members_told = 0  # how many lists of members were pushed
+        self._topics: dict[str, TopicInfo] = {}
+        self._old_queues: dict[str, set[int]] = {}  # the queues each topic had when we subscribed
+        self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
+        self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
+        self._hand_overs: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._due = self._join_due = float("inf")
+        self._noticed = asyncio.Event()
+        self.joined = False
+
+    # What makes a pass
+
+    def connected(self) -> None:
+        """There is a new connection: say again that we are there."""
+        self._join_due = 0.0
+        self.notice()
+
+    def subscribed(self) -> None:
+        """The subscriptions have changed."""
+        self._join_due = 0.0
+        self.notice()
+
+    def members_changed(self, members: list[str]) -> None:
+        """The broker told who is in the group; a list without ourselves says nothing about us."""
+        if self._broker.member in members:
+            self._members = members
+            self._members_told += 1
+            self.notice(self._config.rebalance_gather_s)
+
+    def lease_free(self, queue: MessageQueue) -> None:
+        """A queue lost its owner: if it should be ours, ask for it at once."""
+        if queue in self._wanted() and queue not in self._generations:
+            self.notice()
+
+    def topic_changed(self, info: TopicInfo) -> None:
+        """A topic was made or has grown."""
+        if info.topic in self._subscriptions:
+            self._learn(info)
+            self.notice()
+
+    def notice(self, within_s: float = 0.0) -> None:
+        """Have a pass made within this time."""
+        self._due = min(self._due, asyncio.get_running_loop().time() + within_s)
+        self._noticed.set()
+
+    def is_new(self, queue: MessageQueue) -> bool:
+        """Whether a queue came into being after this member subscribed."""
+        return queue.queue_id not in self._old_queues.get(queue.topic, ())
+
+    # The loop
+
+    async def run(self) -> None:
+        """Make passes until stopped; ends between two of them."""
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            await self._until_due()
+            if self._stopping:
+                return
+            self._due = loop.time() + self._config.rebalance_every_s
+            if loop.time() >= self._join_due:
+                await self._join()
+            if self.joined:
+                await self._balance()
+
+    async def _until_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            self._noticed.clear()
+            wait_s = None
+            # Without a connection or a subscription nothing can be done; getting one is a notice.
+            if self._broker.connected and self._subscriptions:
+                wait_s = min(self._due, self._join_due) - loop.time()
+                if wait_s <= 0:
+                    return
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._noticed.wait()
+            except TimeoutError:
+                pass
+
+    async def _join(self) -> None:
+        """Join, or report that we are alive; learn who else is there and which topics exist."""
+        loop, told = asyncio.get_running_loop(), self._members_told
+        self._join_due = loop.time() + self._config.heartbeat_s
+        expressions = {topic: subscription.expression for topic, subscription in self._subscriptions.items()}
+        try:
+            reply = await self._broker.join(expressions)
+        except HOPELESS:
+            raise
+        except RmqError as error:
+            log.warning("group.join_failed", group=self._config.group, error=str(error))
+            if self._broker.connected:
+                self._join_due = loop.time() + JOIN_RETRY_S
+            return
+        # A list that was pushed meanwhile came after our joining, so it is at least as new as the reply.
+        if told == self._members_told and self._broker.member in reply.members:
+            self._members = reply.members
+        for info in reply.topics:
+            self._learn(info)
+            self._old_queues.setdefault(info.topic, {queue.queue_id for queue in info.queues})
+        for topic in expressions:
+            self._old_queues.setdefault(topic, set())
+        if not self.joined:
+            self.joined = True
+            log.info("group.joined", group=self._config.group, member=self._broker.member)
+
+    def _learn(self, info: TopicInfo) -> None:
+        known = self._topics.get(info.topic)
+        if known is None or (info.generation, len(info.queues)) >= (known.generation, len(known.queues)):
+            self._topics[info.topic] = info
+
+    # A pass
+
+    def _wanted(self) -> set[MessageQueue]:
+        wanted: set[MessageQueue] = set()
+        for topic in self._subscriptions:
+            if topic in self._topics:
+                queues = [MessageQueue(topic, queue.queue_id) for queue in self._topics[topic].queues]
+                wanted.update(evenly(queues, self._members, self._broker.member))
+        return wanted
+
+    async def _balance(self) -> None:
+        """Drop, then ask; a queue whose hand-over is not finished is asked for when it is."""
+        wanted = self._wanted()
+        for queue, generation in list(self._generations.items()):
+            if queue not in wanted and not generation.dropped:
+                log.info("queue.dropped", queue=str(queue), epoch=generation.epoch)
+                self._hand_over(generation)
+        await asyncio.sleep(0)  # idle queues are unlocked before we ask for others
+        missing = sorted(queue for queue in wanted | self._unsure if queue not in self._generations)
+        if missing and not self._stopping:
+            await self._acquire(missing)
+
+    async def _acquire(self, queues: list[MessageQueue]) -> None:
+        sent_at = self._broker.now()
+        self._unsure.update(queues)
+        try:
+            grants = await self._broker.acquire(queues)
+        except Refused as error:
+            self._unsure.difference_update(queues)
+            log.warning("lock.request_refused", error=str(error))
+            if isinstance(error, NotAMember):
+                self._join_due = asyncio.get_running_loop().time() + JOIN_RETRY_S
+            self.notice(JOIN_RETRY_S)
+            return
+        except RmqError as error:
+            # The broker may have granted them. They are asked for again, also if they fall to another member
+            # meanwhile: only a grant that is known can be given back.
+            log.warning("lock.request_failed", error=str(error))
+            self.notice(self._config.lock_retry_s)
+            return
+        self._unsure.difference_update(queues)
+        for queue, grant in zip(queues, grants, strict=True):
+            if grant.status == OK:
+                self._begin(queue, grant, sent_at)
+            else:
+                self._note_refused(queue, grant)
+
+    def _begin(self, queue: MessageQueue, grant: Grant, sent_at: float) -> None:
+        self._refused.pop(queue, None)
+        cache = ProcessQueue(
+            grant.committed_offset,
+            subscription=self._subscriptions.get(queue.topic),
+            attempt_offset=grant.attempt_offset,
+            attempts=grant.attempts,
+        )
+        generation = Generation(Lease(queue, grant.epoch, sent_at), cache, on_lost=self._on_lost)
+        generation.reported = grant.committed_offset
+        self._generations[queue] = generation
+        if self._stopping or queue not in self._wanted():
+            self._hand_over(generation)
+            return
+        log.info("queue.acquired", queue=str(queue), epoch=grant.epoch, queue_offset=grant.committed_offset)
+        self._workers.start_generation(generation)
+
+    def _note_refused(self, queue: MessageQueue, grant: Grant) -> None:
+        reason = grant.text or code_name(grant.status)
+        if self._refused.get(queue) != reason:
+            self._refused[queue] = reason
+            report = log.info if grant.status == LockHeld.code else log.warning
+            report("lock.refused", queue=str(queue), reason=reason)
+        self.notice(self._config.lock_retry_s)
+
+    # Hand-over
+
+    def _on_lost(self, generation: Generation, reason: str) -> None:
+        log.warning("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
+        if not self._stopping:
+            self._hand_over(generation)
+
+    def _hand_over(self, generation: Generation) -> None:
+        generation.drop()
+        if generation.ending:
+            return  # dropped before, and lost meanwhile
+        generation.ending = True
+        task = self._tasks.start(self._end(generation), f"hand-over of {generation.queue}")
+        self._hand_overs.add(task)
+        task.add_done_callback(self._hand_overs.discard)
+
+    async def _end(self, generation: Generation) -> None:
+        """Let the running call end, discard what was not started, then commit and unlock in one request."""
+        await cancel_all(generation.puller)
+        await self._workers.finish_generation(generation)
+        generation.cache.discard()
+        if await self._release(generation) and self._generations.get(generation.queue) is generation:
+            del self._generations[generation.queue]
+            self.notice()
+
+    async def _release(self, generation: Generation) -> bool:
+        """Give the lease back; False if a stop came first, which gives everything back in one request."""
+        while not generation.lease.lost:
+            if self._stopping:
+                return False
+            try:
+                await self._broker.release([lease_end(generation)])
+                log.info("queue.released", queue=str(generation.queue), epoch=generation.epoch)
+                return True
+            except RmqError as error:
+                log.debug("release.failed", queue=str(generation.queue), error=str(error))
+                await asyncio.sleep(RELEASE_RETRY_S)
+        return True
+
+    # The end
+
+    async def stop(self, running: asyncio.Task[None] | None) -> None:
+        """No further pass; the one under way ends first, so that what it is granted is known."""
+        self._stopping = True
+        self._noticed.set()
+        if running is not None:
+            await asyncio.wait([running])
+
+    async def hand_overs_ended(self) -> None:
+        """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
+        if self._hand_overs:
+            await asyncio.wait(set(self._hand_overs))
+
+    @property
+    def members(self) -> list[str]:
+        """The members of the group, as far as known."""
+        return list(self._members)

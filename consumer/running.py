@@ -1,0 +1,203 @@
+"""The parts of a started consumer, put together; and the order in which they stop, so that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rmq.client.log import get_logger
+from rmq.wire import ops
+from rmq.wire.codec import decode
+from rmq.wire.errors import BadRequest, ConnectionLost, RmqError
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Push
+
+from .config import ConsumerConfig
+from .generation import Generation
+from .group_client import GroupClient, Link
+from .lease_keeper import LeaseKeeper
+from .listeners import AsyncListener
+from .offsets import OffsetReporter, lease_end
+from .orderly import OrderlyScheduler
+from .puller import Puller
+from .rebalancer import Rebalancer
+from .subscription import Subscription
+from .tasks import TaskSet, cancel_all
+
+log = get_logger("rmq.consumer")
+
+
+class Connect(Protocol):
+    """Makes the connection; :class:`~rmq.client.connection.Connection` unless a test has its own."""
+
+    def __call__(
+        self,
+        address: str,
+        *,
+        on_push: Callable[[int, list[Any]], None],
+        on_connected: Callable[[ops.HelloReply], None],
+        on_lost: Callable[[Exception], None],
+        keep_alive: bool,
+        now: Callable[[], float],
+    ) -> Link: ...
+
+
+class Running:
+    """The parts of a started consumer."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        listener: AsyncListener,
+        subscriptions: dict[str, Subscription],
+        *,
+        connect: Connect,
+        now: Callable[[], float],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._subscriptions = subscriptions
+        self.generations: dict[MessageQueue, Generation] = {}
+        self.tasks = TaskSet(on_failure)
+        self._link = connect(
+            config.broker,
+            on_push=self._on_push,
+            on_connected=self._on_connected,
+            on_lost=self._on_connection_lost,
+            keep_alive=True,
+            now=now,
+        )
+        self._broker = GroupClient(self._link, config.group, now=now, timeout_s=config.request_timeout_s)
+        self._build(listener)
+        self._rebalancing: asyncio.Task[None] | None = None
+
+    def _build(self, listener: AsyncListener) -> None:
+        generations, config, broker = self.generations, self._config, self._broker
+        self.keeper = LeaseKeeper(generations, config, broker)
+        self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
+        self.scheduler = OrderlyScheduler(
+            listener, config, broker, tasks=self.tasks, leases=self.keeper, on_turn=self.reporter.turned
+        )
+        self.reporter.busy = lambda: self.scheduler.turns > 0
+        self.rebalancer = Rebalancer(generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks)
+        self.puller = Puller(
+            generations,
+            config,
+            broker,
+            tasks=self.tasks,
+            believed=self.keeper.believed,
+            progressed=self.reporter.turned,
+            is_new=self.rebalancer.is_new,
+        )
+
+    def start(self) -> None:
+        """Start every loop; the connection is made in the background."""
+        self._link.start()
+        self._rebalancing = self.tasks.start(self.rebalancer.run(), "rebalancer")
+        self.tasks.start(self.keeper.run(), "lease keeper")
+        self.tasks.start(self.keeper.watch(), "lease watch")
+        self.tasks.start(self.reporter.run(), "offset reporter")
+        self.tasks.start(self._link.wait_connected(), "first connection")
+
+    def owners(self) -> list[asyncio.Task[None] | None]:
+        """The tasks that call the listener."""
+        return [generation.owner for generation in self.generations.values()]
+
+    def resubscribe(self, topic: str) -> None:
+        """The subscription of a topic is another, or gone; what is already decoded is still delivered."""
+        subscription = self._subscriptions.get(topic)
+        for queue, generation in self.generations.items():
+            if queue.topic == topic and subscription is not None:
+                generation.cache.subscription = subscription
+        self.rebalancer.subscribed()
+
+    # For the rebalancer
+
+    def start_generation(self, generation: Generation) -> None:
+        """Pull and consume a queue."""
+        self.keeper.added()
+        self.scheduler.start(generation)
+        self.puller.start(generation)
+
+    async def finish_generation(self, generation: Generation) -> None:
+        """Let the running call of a queue end."""
+        await self.scheduler.finish(generation)
+
+    # What the broker says
+
+    def _on_connected(self, hello: ops.HelloReply) -> None:
+        """A lease that the broker still lists under our epoch goes on; any other is lost."""
+        held = {
+            (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._config.group
+        }
+        for generation in list(self.generations.values()):
+            if (*generation.queue, generation.epoch) in held:
+                self.keeper.proven(generation)
+            else:
+                generation.lose("the broker did not resume it")
+        if self.generations:
+            # The greeting shows that the leases are ours, but renews none.
+            self.tasks.start(self.keeper.renew_all(), "renewal after a reconnect")
+        self.rebalancer.connected()
+
+    def _on_connection_lost(self, error: Exception) -> None:
+        log.debug("consumer.disconnected", group=self._config.group, error=str(error))
+
+    def _on_push(self, push: int, payload: list[Any]) -> None:
+        try:
+            self._told(push, payload)
+        except (BadRequest, TypeError, ValueError) as error:
+            log.warning("push.unreadable", push=push, error=str(error))
+
+    def _told(self, push: int, payload: list[Any]) -> None:
+        if push == Push.TOPIC_CHANGED:
+            self.rebalancer.topic_changed(decode(ops.TopicInfo, payload))
+        elif push == Push.MEMBERS_CHANGED:
+            group, members = payload[:2]
+            if group == self._config.group:
+                self.rebalancer.members_changed(list(members))
+        elif push == Push.LEASE_FREE:
+            group, topic, queue_id = payload[:3]
+            if group == self._config.group:
+                self.rebalancer.lease_free(MessageQueue(topic, queue_id))
+
+    # The end
+
+    async def stop(self) -> None:
+        """
+        Stop rebalancing, stop pulling, drain the running calls, then commit, unlock and leave in one request.
+
+        Renewals go on until the calls have ended, so that they end under their leases.
+        """
+        await self.rebalancer.stop(self._rebalancing)
+        generations = list(self.generations.values())
+        for generation in generations:
+            generation.drop()
+        await cancel_all(*(generation.puller for generation in generations))
+        await asyncio.gather(
+            *(self.scheduler.finish(generation, within_s=self._config.drain_s) for generation in generations)
+        )
+        await self.rebalancer.hand_overs_ended()
+        await self._leave()
+        await cancel_all(*self.tasks.others())
+        await self._link.close()
+        self.generations.clear()
+
+    async def _leave(self) -> None:
+        """Give everything back; a broker that is away is waited for as long as for an answer."""
+        if not self.rebalancer.joined:
+            return
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                while True:
+                    await self._link.wait_connected()
+                    leases = [lease_end(g) for g in self.generations.values() if not g.lease.lost]
+                    try:
+                        await self._broker.leave(leases)
+                        log.info("group.left", group=self._config.group, leases=len(leases))
+                        return
+                    except ConnectionLost:
+                        continue
+        except (RmqError, TimeoutError) as error:
+            log.warning("group.left_without_answer", group=self._config.group, error=str(error))

@@ -1,0 +1,46 @@
+"""Which messages of a topic a group wants: tag expressions such as ``created || paid``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmq.wire.columns import TagColumn
+from rmq.wire.errors import ConfigError
+
+ALL = "*"
+
+
+class Subscription:
+    """A parsed expression. Tags match exactly; a message without a tag matches only ``*``."""
+
+    __slots__ = ("expression", "tags")
+
+    def __init__(self, expression: str = ALL) -> None:
+        """
+        Raises:
+            ConfigError: the expression names no tag, or ``*`` beside tags.
+        """
+        self.tags = _parse(expression)
+        self.expression = ALL if self.tags is None else " || ".join(sorted(self.tags))
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.expression!r})"
+
+    def select(self, tags: TagColumn | None, start: int, end: int) -> Sequence[int]:
+        """The wanted indices of a batch from ``start`` to before ``end``."""
+        if self.tags is None:
+            return range(start, end)
+        if tags is None:
+            return ()
+        wanted = {code for code, name in enumerate(tags.names, 1) if name in self.tags}
+        return [i for i in range(start, end) if tags.codes[i] in wanted] if wanted else ()
+
+
+def _parse(expression: str) -> frozenset[str] | None:
+    text = expression.strip()
+    if text in ("", ALL):
+        return None
+    tags = frozenset(part for part in map(str.strip, text.split("||")) if part)
+    if not tags or ALL in tags or any("|" in tag or " " in tag for tag in tags):
+        raise ConfigError(f"the expression {expression!r} is not '*' or tags joined by '||', such as 'created || paid'")
+    return tags

@@ -1,0 +1,42 @@
+"""The tasks a consumer owns: each is known until it ends, and none fails unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+Task = asyncio.Task[None]
+
+
+class TaskSet:
+    """Starts tasks, keeps them, and tells ``on_failure`` of the exception that ended one."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._tasks: set[Task] = set()
+        self._on_failure = on_failure
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> Task:
+        """Run ``work`` beside the caller."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    def others(self) -> list[Task]:
+        """The running tasks, without the one that asks."""
+        return [task for task in self._tasks if task is not asyncio.current_task()]
+
+
+async def cancel_all(*tasks: Task | None) -> None:
+    """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
+    running = [task for task in tasks if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
