@@ -200,7 +200,8 @@ class Broker:
 
     async def _make_start_durable(self, loop: asyncio.AbstractEventLoop) -> None:
         """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
-        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch)])
+        lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
+        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch), *lowered])
         self._store.write()
         self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
 

@@ -249,8 +249,8 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(request_id, error)
         except Fatal as error:
             self.fail(error, request_id)
-        except Exception:
-            self._internal(request_id, op)
+        except Exception as error:
+            self.refuse(request_id, self.defect(error, request_id))
         else:
             if answer is not DEFERRED:
                 self.reply(request_id, answer)
@@ -263,12 +263,11 @@ class Connection(asyncio.BufferedProtocol):
             raise TooManyInFlight(f"more than {self._service.max_in_flight} requests of this connection are unanswered")
         return handler(self, request_id, payload)
 
-    def _internal(self, request_id: int, op: int) -> None:
+    def defect(self, error: Exception, request_id: int) -> Internal:
+        """Log an error that should not be; what the client is told leads to the log."""
         log_id = f"{id(self):x}-{request_id:x}"
-        log.exception("request.failed", log_id=log_id, op=op, peer=self.peer)
-        self.refuse(
-            request_id, Internal(f"the broker failed to serve this request; its log has the details under {log_id}")
-        )
+        log.error("request.failed", log_id=log_id, peer=self.peer, exc_info=error)
+        return Internal(f"the broker failed to serve this request; its log has the details under {log_id}")
 
     def greeted(self, session: Session) -> None:
         """The hello was accepted: larger frames are welcome from now on."""

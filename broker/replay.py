@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import structlog
+
 from rmq.wire import layout
 from rmq.wire.model import MessageQueue
 
@@ -12,6 +16,8 @@ from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, TopicMade
 from .services.topics import TopicTable
+
+log = structlog.get_logger(__name__)
 
 
 class Replay:
@@ -52,9 +58,20 @@ class Replay:
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
 
+    def lower_offsets(self, readable_end: Callable[[MessageQueue], int]) -> list[Committed]:
+        """A log that lost its tail may have lost messages that were consumed: a group goes on where the queue ends."""
+        lowered = []
+        for group, topic, queue_id, offset in list(self._offsets.rows()):
+            queue = MessageQueue(topic, queue_id)
+            end = readable_end(queue)
+            if self._offsets.lower(group, queue, end):
+                log.warning("offset.lowered", group=group, queue=str(queue), was=offset, now=end)
+                lowered.append(Committed(group, queue.topic, queue.queue_id, end))
+        return lowered
+
     @staticmethod
     def open_sessions(locks: LockTable, sessions: SessionTable, *, now: float) -> None:
         """Owners of leases may come back: their grace runs from now, when the port is open."""
+        locks.ready(now=now)
         for lease in locks.rows(None, now=now):
-            lease.renewed_at = now
             sessions.restore(lease.session, lease.member, now=now)

@@ -135,6 +135,8 @@ class GroupHandler:
         if lease is None:
             holder = self._locks.holder(group, queue, now=now)
             raise LockHeld(f"held by {holder.member if holder else 'another member'}")
+        if (riding := self._riding.pop((group, queue), None)) is not None:
+            self._advance(group, queue, riding)  # what the new owner begins at must not be lost to a crash
         self._committer.record(lease.granted())
         self.lease_changed(group, queue)
         log.info("lock.granted", group=group, queue=str(queue), owner=session.member, epoch=lease.epoch)
@@ -220,8 +222,8 @@ class GroupHandler:
             raise BadRequest(f"attempts must be 1 or more, not {request.attempts}")
         self._topics.require_queue(*queue)
         self._locks.check(request.group, queue, _session(connection).id, request.epoch, now=self._now())
-        self._attempts.record(request.group, queue, request.queue_offset, request.attempts)
-        self._committer.record(Attempted(request.group, *queue, request.queue_offset, request.attempts))
+        if self._attempts.record(request.group, queue, request.queue_offset, request.attempts):
+            self._committer.record(Attempted(request.group, *queue, request.queue_offset, request.attempts))
         return self._later(connection, request_id, Outcome())
 
     def _commit_one(
@@ -248,13 +250,13 @@ class GroupHandler:
             self._committer.record(Committed(group, queue.topic, queue.queue_id, offset))
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
-        """Refuse who does not hold the lease; after a restart a group has leases before it has members, and is ordered."""
+        """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
         mode = self._members.mode(group)
         if epoch is not None or mode is None or mode.ordered:
             self._locks.check(group, queue, session, epoch, now=self._now())
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        """Note progress that came with a pull; a take-over sees it at once, the log within a moment."""
+        """Note progress that came with a pull; it reaches the log within a moment, or with the next grant."""
         if 0 <= queue_offset <= self._readable_end(queue) and queue_offset > self._committed(group, queue):
             self._riding[group, queue] = queue_offset
 

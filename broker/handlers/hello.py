@@ -50,12 +50,12 @@ class HelloHandler:
         hello: Hello = hello_from_map(Hello, payload)
         self._judge(hello)
         now = self._now()
+        if hello.producer is not None:
+            self._producers.resume(*hello.producer, now=now)  # may refuse: before the session knows this connection
         session, older = self._sessions.hello(hello.session, hello.client, connection, now=now)
         if isinstance(older, Connection):
             older.fail(SessionReplaced("a newer connection took this session over"))
             older.abort()
-        if hello.producer is not None:
-            self._producers.resume(*hello.producer, now=now)
         connection.greeted(session)
         log.debug("session.greeted", member=session.member, peer=connection.peer)
         return hello_to_map(self._reply(session, now))

@@ -150,9 +150,8 @@ class PullHandler:
                 self._serve(request)
             except Refused as error:
                 request.connection.refuse(request.request_id, error)
-            except Exception:
-                log.exception("pull.failed", peer=request.connection.peer)
-                request.connection.refuse(request.request_id, Refused("the pull failed", code=102))
+            except Exception as error:
+                request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
 
     def _serve(self, request: PullRequest) -> None:
         connection = request.connection

@@ -70,12 +70,14 @@ class SendHandler:
         """Stage every batch of a frame; each has its own answer."""
         request = decode(Send, payload)
         ticket = SendTicket(self, connection, request_id)
+        self._committer.add_send(ticket)  # first: what is staged below must be taken back if the write fails
         for queue_id, batch in request.batches:
             try:
                 ticket.results.append(self._append(ticket, queue_id, batch))
             except Refused as error:
                 ticket.results.append(_refusal(error))
-        self._committer.add_send(ticket)
+            except Exception as error:
+                ticket.results.append(_refusal(connection.defect(error, request_id)))
         return DEFERRED
 
     def _append(self, ticket: SendTicket, queue_id: int, batch: bytes) -> SendResult:

@@ -47,12 +47,13 @@ class _Line:
         self.ring = bytearray()  # as long as the highest slot in use; numbers that start low keep it short
         self.ahead: set[int] | None = None  # spent before their turn: the line skips them when it gets there
 
-    def put(self, state: int, known: Known) -> None:
-        at = known.sequence % self.window * _SLOT.size
+    def slot(self, sequence: int) -> int:
+        """Where in the ring a number lies; makes room for it."""
+        at = sequence % self.window * _SLOT.size
         missing = at + _SLOT.size - len(self.ring)
         if missing > 0:
             self.ring += bytes(missing)
-        _SLOT.pack_into(self.ring, at, state, *known)
+        return at
 
     def get(self, sequence: int) -> tuple[int, Known | None]:
         """What became of a number: its state, and the batch if it was stored."""
@@ -76,7 +77,7 @@ class _Line:
         """A batch with this number was refused for good."""
         if not self.last < sequence <= self.last + self.window:
             return  # spent before; or beyond all that may be in flight, where no promise is kept
-        self.put(_REFUSED, Known(sequence, 0, 0, 0, 0, 0))
+        _SLOT.pack_into(self.ring, self.slot(sequence), _REFUSED, sequence, 0, 0, 0, 0, 0)
         if sequence == self.last + 1:
             self.advance(sequence)
         else:
@@ -89,7 +90,7 @@ class _Line:
         for behind in range(max(sequence, self.last - self.window + 1), self.last + 1):
             state, known = self.get(behind)
             if known is not None:
-                self.put(_EMPTY, known)
+                self.ring[self.slot(behind)] = _EMPTY
             elif state == _REFUSED:
                 self.ahead = (self.ahead or set()) | {behind}
         self.advance(sequence - 1)
@@ -173,7 +174,8 @@ class ProducerTable:
         line.epoch = max(line.epoch, epoch)
         line.seen_at = now
         self._lines.move_to_end(producer_id)
-        line.put(_STORED, Known(sequence, batch_crc, base_offset, physical_offset, stored_at, end_position))
+        fields = (sequence, batch_crc, base_offset, physical_offset, stored_at, end_position)
+        _SLOT.pack_into(line.ring, line.slot(sequence), _STORED, *fields)
         line.advance(sequence)
 
     def retract(self, producer_id: int, sequence: int) -> None:

@@ -56,11 +56,6 @@ class TopicTable:
             raise TopicExists(f"the topic {name!r} exists with {topic.queues} queues, not {queues}: use it as it is")
         return topic, False
 
-    def retract(self, topic: Topic) -> None:
-        """Take back a creation that could not be written; its generation stays used."""
-        if self._topics.get(topic.name) == topic:
-            del self._topics[topic.name]
-
     def get(self, name: str) -> Topic | None:
         """The topic, if there is one."""
         return self._topics.get(name)
@@ -70,7 +65,7 @@ class TopicTable:
         topic = self._topics.get(name)
         if topic is None:
             shown = name[: names.MAX_TOPIC_LENGTH]
-            raise TopicNotFound(f"there is no topic {shown!r}: create it with `rmq-admin create-topic {shown}`")
+            raise TopicNotFound(f"there is no topic {shown!r}: create it with `rmq-admin topic create {shown}`")
         return topic
 
     def require_queue(self, name: str, queue_id: int) -> Topic:

@@ -25,11 +25,12 @@ class CommitLog:
     share only ``written`` and the list of segments, which grows at its end.
     """
 
-    def __init__(self, directory: Path, segment_bytes: int) -> None:
+    def __init__(self, directory: Path, segment_bytes: int, segment: type[Segment] = Segment) -> None:
         self._directory = directory
         self._segment_bytes = segment_bytes
+        self._segment = segment
         names = sorted(path for path in directory.iterdir() if path.name.isdigit())
-        self.segments = [Segment.open(path) for path in names] or [Segment.create(directory, 0)]
+        self.segments = [segment.open(path) for path in names] or [segment.create(directory, 0)]
         self._starts = [segment.start for segment in self.segments]
         self.written = self.segments[-1].end
         self.durable = 0  # set by recovery, then by the loop when the flusher posts
@@ -63,7 +64,7 @@ class CommitLog:
         self.written = self.end
 
     def _roll(self) -> Segment:
-        segment = Segment.create(self._directory, self.written)
+        segment = self._segment.create(self._directory, self.written)
         self.segments.append(segment)
         self._starts.append(segment.start)
         return segment

@@ -14,7 +14,11 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from rmq.wire.columns import TagColumn
+
+log = structlog.get_logger(__name__)
 
 ENTRY = struct.Struct(">QIq")
 ENTRIES_PER_FILE = 300_000
@@ -46,12 +50,16 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_bases", "_directory", "_flushed", "_pending", "_pending_size", "_positions", "_sizes", "end", "min_offset",
-        "published", "readable",
+        "_bases", "_directory", "_flushed", "_pending", "_pending_size", "_per_file", "_positions", "_recent", "_sizes",
+        "end", "min_offset", "published", "readable",
     )  # fmt: skip
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, entries_per_file: int = ENTRIES_PER_FILE, recent_batches: int = RECENT_BATCHES
+    ) -> None:
         self._directory = directory
+        self._per_file = entries_per_file
+        self._recent = recent_batches
         self.min_offset = 0
         self.end = 0
         self.published = 0
@@ -72,13 +80,19 @@ class ConsumeQueue:
         self._pending.append(run)
         self._pending_size += len(run)
         self.published += count
-        if len(self._bases) >= 2 * RECENT_BATCHES:
+        if len(self._bases) >= 2 * self._recent and not len(self._bases) % self._recent:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        self.flush()
+        try:
+            self.flush()
+        except (
+            OSError
+        ) as error:  # the batch exists, whatever becomes of its index: all stays in memory until a later try
+            log.error("index.write_failed", error=str(error))
+            return
         for column in (self._bases, self._positions, self._sizes):
-            del column[:-RECENT_BATCHES]
+            del column[: -self._recent]
 
     @property
     def wants_flush(self) -> bool:
@@ -86,23 +100,36 @@ class ConsumeQueue:
         return self._pending_size >= FLUSH_BYTES
 
     def flush(self) -> None:
-        """Write waiting entries to their files."""
+        """
+        Write waiting entries to their files.
+
+        Raises:
+            OSError: they wait on, and can be read all the same.
+        """
         if not self._pending:
             return
         run = memoryview(b"".join(self._pending))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        offset = self._flushed
+        while run:
+            part = run[: (self._per_file - offset % self._per_file) * ENTRY.size]
+            self._write(offset, part)
+            offset += len(part) // ENTRY.size
+            run = run[len(part) :]
+        self._flushed = offset
         self._pending.clear()
         self._pending_size = 0
-        self._directory.mkdir(parents=True, exist_ok=True)
-        while run:
-            index = self._flushed % ENTRIES_PER_FILE
-            part = run[: (ENTRIES_PER_FILE - index) * ENTRY.size]
-            fd = os.open(self._file(self._flushed), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.pwrite(fd, part, index * ENTRY.size)
-            finally:
-                os.close(fd)
-            self._flushed += len(part) // ENTRY.size
-            run = run[len(part) :]
+
+    def _write(self, offset: int, part: memoryview) -> None:
+        at = offset % self._per_file * ENTRY.size
+        fd = os.open(self._file(offset), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            while part:
+                done = os.pwrite(fd, part, at)
+                at += done
+                part = part[done:]
+        finally:
+            os.close(fd)
 
     def locate(self, offset: int, *, max_bytes: int, max_batches: int, max_entries: int) -> list[Location]:
         """
@@ -126,26 +153,36 @@ class ConsumeQueue:
         return found
 
     def _locate_in_files(self, offset: int, max_bytes: int, max_batches: int, max_entries: int) -> list[Location]:
-        index = offset % ENTRIES_PER_FILE
-        wanted = min(max_entries, self.readable - offset, ENTRIES_PER_FILE - index)
-        fd = os.open(self._file(offset), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            run = os.pread(fd, ENTRY.size * wanted, ENTRY.size * index)
-        finally:
-            os.close(fd)
+        run = self._read(offset, min(max_entries + 1, self.readable - offset, self._flushed - offset))
         found: list[Location] = []
         total, at, count = 0, 0, len(run) // ENTRY.size
         while at < count:
             position, size, _ = ENTRY.unpack_from(run, at * ENTRY.size)
+            behind = _behind(run, at, count, position)
             total += size
-            if found and (total > max_bytes or len(found) >= max_batches):
+            if found and (total > max_bytes or len(found) >= max_batches or behind > max_entries):
                 break
             found.append(Location(position, size))
-            at = _behind(run, at, count, position)
+            at = behind
         return found
 
+    def _read(self, offset: int, wanted: int) -> bytes:
+        """The entries from ``offset`` on, over as many files as they lie in."""
+        parts = []
+        while wanted > 0:
+            index = offset % self._per_file
+            count = min(wanted, self._per_file - index)
+            fd = os.open(self._file(offset), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                parts.append(os.pread(fd, ENTRY.size * count, ENTRY.size * index))
+            finally:
+                os.close(fd)
+            offset += count
+            wanted -= count
+        return b"".join(parts)
+
     def _file(self, offset: int) -> Path:
-        return self._directory / f"{offset // ENTRIES_PER_FILE * ENTRIES_PER_FILE * ENTRY.size:020d}"
+        return self._directory / f"{offset // self._per_file * self._per_file * ENTRY.size:020d}"
 
 
 def _behind(run: bytes, at: int, count: int, position: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -30,9 +31,11 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        is_new = not path.exists()
         try:
             for name in ("commitlog", "consumequeue", "config", "quarantine"):
                 (path / name).mkdir(parents=True, exist_ok=True)
+            _keep_names(path, is_new=is_new)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"the data directory {path} cannot be used: {error.strerror}") from error
@@ -55,11 +58,14 @@ class DataDirectory:
     def _load(self) -> dict[str, Any]:
         file = self.path / "config" / _STORE_FILE
         try:
-            store: dict[str, Any] = json.loads(file.read_text())
+            store = json.loads(file.read_bytes())
+            if type(store) is not dict:
+                raise ValueError("not an object")
+            int(store.get("store_id", "0"), 16)
         except FileNotFoundError:
             return {}
-        except ValueError as error:
-            raise StoreError(f"{file} is not JSON: remove it, the log holds what it says") from error
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{file} cannot be read ({error}): remove it, the log holds what it says") from error
         if store.get("format") != FORMAT or store.get("incompatible"):
             text = f"{file} names format {store.get('format')} {store.get('incompatible') or ''}".rstrip()
             raise StoreError(f"{text}; this version reads format {FORMAT} only")
@@ -107,6 +113,14 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def _keep_names(path: Path, *, is_new: bool) -> None:
+    """Make what was made here outlive a power failure; the parent may be one that we may not read."""
+    sync_directory(path)
+    if is_new:
+        with contextlib.suppress(OSError):
+            sync_directory(path.absolute().parent)
 
 
 def sync_directory(path: Path) -> None:

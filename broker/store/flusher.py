@@ -72,7 +72,7 @@ class Flusher:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while self._wanted.is_set() or not self._stopping.is_set():
             self._wanted.wait()
             if self._interval_s:
                 self._stopping.wait(self._interval_s)

@@ -13,9 +13,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import structlog
+
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.columns import TagColumn
+from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 
 from ..services.state import Change, Started, pack_changes, unpack_changes
@@ -23,6 +26,9 @@ from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
 from .directory import DataDirectory, StoreError
 from .recovery import Cut, recover
+from .segment import Segment
+
+log = structlog.get_logger(__name__)
 
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
@@ -78,11 +84,18 @@ class MessageStore:
     Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls.
     """
 
-    def __init__(self, directory: DataDirectory, *, segment_bytes: int, wall_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        *,
+        segment_bytes: int,
+        wall_us: Callable[[], int],
+        segment: type[Segment] = Segment,
+    ) -> None:
         self._directory = directory
         self._wall_us = wall_us
         self._last_us = 0
-        self.log = CommitLog(directory.commitlog, segment_bytes)
+        self.log = CommitLog(directory.commitlog, segment_bytes, segment)
         self.log_epoch = 0
         self.store_id = 0
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
@@ -104,8 +117,7 @@ class MessageStore:
             self.log_epoch = max(self.log_epoch, header.log_epoch)
             self._last_us = max(self._last_us, header.stored_at)
             if header.kind == layout.KIND_STATE:
-                body = whole[header.header_size + header.meta_size :][: header.body_size]
-                for change in unpack_changes(bytes(body)):
+                for change in _changes(header, whole):
                     if isinstance(change, Started):
                         self.store_id = change.store_id
                     on_change(change)
@@ -208,7 +220,11 @@ class MessageStore:
         """Write index entries that wait in memory; they can be made again from the log, so no one waits for them."""
         for queue in self._queues.values():
             if everything or queue.wants_flush:
-                queue.flush()
+                try:
+                    queue.flush()
+                except OSError as error:  # the entries stay in memory
+                    log.error("index.write_failed", error=str(error))
+                    return
 
     def close(self) -> None:
         """Write indexes, sync the log and let go of the directory."""
@@ -216,3 +232,11 @@ class MessageStore:
         self.log.sync()
         self.log.close()
         self._directory.close()
+
+
+def _changes(header: layout.Header, batch: memoryview) -> list[Change]:
+    body = bytes(batch[header.header_size + header.meta_size :][: header.body_size])
+    try:
+        return unpack_changes(body)
+    except WireError as error:
+        raise StoreError(f"the state batch at {header.physical_offset} cannot be used: {error.text}") from error

@@ -4,7 +4,10 @@ What the log holds after a start, whatever ended the last run.
 :func:`recover` walks every batch, checks it in full and stops at the first that is not sound. What follows is a
 torn tail: it was never acknowledged as durable, so it is copied to ``quarantine/`` and cut. If a later, sound
 header proves that the damaged place had once been synced, it is rot instead, and the start is refused: cutting
-would destroy what was promised to be kept.
+would destroy what was promised to be kept. A start is refused as well where a newer version wrote.
+
+What no header proves to be on the disk is written once more before it is synced: after a failed sync the system may
+hold pages for clean that never got there.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
-from rmq.wire.errors import WireError
+from rmq.wire.errors import UnsupportedFormat, WireError
 
 from .commitlog import CommitLog
 from .directory import StoreError, sync_directory
@@ -36,48 +39,75 @@ class Cut(NamedTuple):
     kept_in: Path
 
 
+class _Walked(NamedTuple):
+    size: int  # of the sound batches
+    reason: str  # why they end
+    proven: int  # the position that the newest of them knew to be durable
+
+
 def recover(log: CommitLog, quarantine: Path, visit: Visit) -> Cut | None:
     """
     Show every sound batch to ``visit`` in log order, cut a torn tail, and sync all that is kept.
 
     Raises:
-        StoreError: a place that had been synced is damaged.
+        StoreError: a place that had been synced is damaged, or was written by a newer version.
     """
-    cut = None
+    cut, proven = None, 0
+    if log.segments[0].start:
+        raise StoreError(f"the log begins at {log.segments[0].start}: restore the segments before that from a copy")
     for index, segment in enumerate(log.segments):
         if index and segment.start != log.segments[index - 1].end:
             cut = _cut(log, index - 1, log.segments[index - 1].size, "a segment is missing", quarantine)
             break
-        good, reason = _walk(segment, visit)
-        if good < segment.size:
-            cut = _cut(log, index, good, reason, quarantine)
+        walked = _walk(segment, visit)
+        proven = max(proven, walked.proven)
+        if walked.size < segment.size:
+            cut = _cut(log, index, walked.size, walked.reason, quarantine)
             break
     log.written = log.end = log.segments[-1].end
     for segment in log.segments:
+        segment.rewrite(proven)
         segment.synced = 0
         segment.name_synced = False
     log.durable = log.sync()
     return cut
 
 
-def _walk(segment: Segment, visit: Visit) -> tuple[int, str]:
-    """Visit the sound batches of a segment; return where they end and why."""
+def _walk(segment: Segment, visit: Visit) -> _Walked:
+    """Visit the sound batches of a segment; say where they end and why."""
     if not segment.size:
-        return 0, ""
+        return _Walked(0, "", 0)
     with segment.mapped() as map_, memoryview(map_) as view:
-        at = 0
+        at = proven = 0
         while at < segment.size:
-            try:
-                checked = batches.check(view, at, stamped=True)
-                header = checked.header
-                if header.physical_offset != segment.start + at:
-                    return at, f"a batch says it lies at {header.physical_offset}"
-            except WireError as error:
-                return at, error.text
-            with view[at : at + header.size] as whole:
+            checked, reason = _judge(view, at, segment)
+            if checked is None:
+                return _Walked(at, reason, proven)
+            with view[at : at + checked.header.size] as whole:
                 visit(checked, whole)
-            at += header.size
-    return at, ""
+            at += checked.header.size
+            proven = checked.header.durable_before
+    return _Walked(at, "", proven)
+
+
+def _judge(view: memoryview, at: int, segment: Segment) -> tuple[batches.Checked | None, str]:
+    """The batch at a place of a segment, or what is wrong with it."""
+    is_newer = False
+    try:
+        checked = batches.check(view, at, stamped=True)
+    except WireError as error:
+        reason = error.text
+        is_newer = isinstance(error, UnsupportedFormat) and _has_sound_header(view, at)
+    else:
+        if checked.header.physical_offset == segment.start + at:
+            return checked, ""
+        reason = f"a batch says it lies at {checked.header.physical_offset}"
+    if is_newer:
+        raise StoreError(
+            f"this version cannot read the log at {segment.start + at} in {segment.path} ({reason}): "
+            "start the version that wrote it"
+        )
+    return None, reason
 
 
 def _cut(log: CommitLog, index: int, good: int, reason: str, quarantine: Path) -> Cut | None:
@@ -89,7 +119,7 @@ def _cut(log: CommitLog, index: int, good: int, reason: str, quarantine: Path) -
                 f"the log is damaged at {position} ({reason}), which had been synced before the batch at {witness} was "
                 f"written: restore {log.segments[index].path} from a copy"
             )
-    kept_in = quarantine / f"{position:020d}"
+    kept_in = _unused(quarantine / f"{position:020d}")
     size = _copy_tail(log.segments[index:], good, kept_in)
     log.segments[index].truncate(good)
     log.drop_behind(index)
@@ -108,6 +138,22 @@ def _synced_beyond(segment: Segment, at: int, position: int) -> int | None:
                 return segment.start + start
             found = map_.find(_SIGN, found + 1)
     return None
+
+
+def _has_sound_header(view: memoryview, at: int) -> bool:
+    """Whether a header of our format was written as it stands, also where this version does not know a value in it."""
+    if view[at + 4 : at + 7] != _SIGN:
+        return False
+    return layout.header_crc(view, at, view[at + 7] * 8) == int.from_bytes(view[at + 8 : at + 12], "big")
+
+
+def _unused(path: Path) -> Path:
+    """A name that nothing has: what an earlier start put aside is never written over."""
+    number = 1
+    while path.exists():
+        number += 1
+        path = path.with_suffix(f".{number}")
+    return path
 
 
 def _proves(view: memoryview, at: int, position: int) -> bool:

@@ -11,6 +11,7 @@ from rmq.wire.layout import Buffer
 
 IOV_MAX = 1024
 NAME_DIGITS = 20
+_PIECE = 8 << 20
 
 
 class Segment:
@@ -62,15 +63,19 @@ class Segment:
         for i in range(0, len(buffers), IOV_MAX):
             group = list(buffers[i : i + IOV_MAX])
             wanted = sum(map(len, group))
-            written = os.pwritev(self._fd, group, at + done)
+            written = self.put(group, at + done)
             done += written
             if written < wanted:  # rare: the rest goes out as one run of bytes
                 rest = memoryview(b"".join(group))[written:]
                 while rest:
-                    written = os.pwrite(self._fd, rest, at + done)
+                    written = self.put([rest], at + done)
                     done += written
                     rest = rest[written:]
         assert done == length
+
+    def put(self, buffers: Sequence[Buffer], at: int) -> int:
+        """One system call: write what fits at a place in the file and say how much that was."""
+        return os.pwritev(self._fd, buffers, at)
 
     def read(self, position: int, size: int) -> bytes:
         """``size`` bytes at a physical offset; fewer if the file ends before."""
@@ -85,6 +90,13 @@ class Segment:
         os.ftruncate(self._fd, size)
         self.size = size
         self.synced = min(self.synced, size)
+
+    def rewrite(self, position: int) -> None:
+        """Write what lies behind a physical offset once more, so that the next sync must bring it to the disk."""
+        at = max(position - self.start, 0)
+        while at < self.size:
+            part = self.read(self.start + at, min(_PIECE, self.size - at))
+            at += self.put([part], at)
 
     def sync(self) -> None:
         """Make everything written so far durable. Called by the flusher's thread."""

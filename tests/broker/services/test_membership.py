@@ -1,0 +1,205 @@
+"""A group has one mode and one subscription; members stay by heartbeat and leave with their session."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq.broker.services.membership import GroupMode, Membership
+from rmq.broker.services.sessions import Session
+from rmq.wire.errors import BadName, BadRequest, GroupMismatch
+
+MODE = GroupMode(ordered=True, model="clustering", strategy="evenly")
+ORDERS = {"orders": "created || paid"}
+EPS = 0.001
+
+
+def session(name: str) -> Session:
+    return Session(name.encode() * 16, f"client#{name}", connection=name, answered_at=0.0)
+
+
+@pytest.fixture
+def table() -> Membership:
+    return Membership(expiry_s=120.0)
+
+
+@pytest.fixture
+def a() -> Session:
+    return session("a")
+
+
+@pytest.fixture
+def b() -> Session:
+    return session("b")
+
+
+def test_the_first_member_sets_the_mode(table: Membership, a: Session) -> None:
+    assert table.mode("g") is None
+
+    assert table.join("g", MODE, ORDERS, a, now=0.0)
+
+    assert table.mode("g") == MODE
+    assert table.members("g") == ["client#a"]
+    assert table.sessions("g") == [a.id]
+    assert table.is_member("g", a.id)
+    assert a.groups == {"g"}
+
+
+def test_members_are_sorted_however_they_came(table: Membership, a: Session, b: Session) -> None:
+    assert table.join("g", MODE, ORDERS, b, now=0.0)
+    assert table.join("g", MODE, ORDERS, a, now=0.0)
+
+    assert table.members("g") == ["client#a", "client#b"]
+    assert table.sessions("g") == [b.id, a.id]
+
+
+def test_joining_again_is_a_heartbeat_and_changes_nothing(table: Membership, a: Session) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+
+    assert not table.join("g", MODE, ORDERS, a, now=30.0)
+    assert table.members("g") == ["client#a"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        (MODE._replace(ordered=False), "concurrent, clustering, allocation evenly"),
+        (MODE._replace(model="broadcasting"), "ordered, broadcasting, allocation evenly"),
+        (MODE._replace(strategy="sticky"), "ordered, clustering, allocation sticky"),
+    ],
+)
+def test_another_mode_is_refused_with_both_in_the_sentence(
+    table: Membership, a: Session, b: Session, mode: GroupMode, words: str
+) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+
+    with pytest.raises(GroupMismatch, match=f"'g' is ordered, clustering, allocation evenly; .* asked for {words}"):
+        table.join("g", mode, ORDERS, b, now=0.0)
+
+    assert table.members("g") == ["client#a"]
+    assert b.groups == set()
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "words"),
+    [
+        ({"orders": "*"}, "the expression 'created || paid' for topic 'orders', this member has the expression '*'"),
+        ({"payments": "*"}, "the expression 'created || paid' for topic 'orders', this member has no subscription"),
+        ({**ORDERS, "payments": "*"}, "no subscription for topic 'payments', this member has the expression '*'"),
+        ({}, "the expression 'created || paid' for topic 'orders', this member has no subscription"),
+    ],
+)
+def test_another_subscription_is_refused_with_both_in_the_sentence(
+    table: Membership, a: Session, b: Session, subscriptions: dict[str, str], words: str
+) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+
+    with pytest.raises(GroupMismatch) as refused:
+        table.join("g", MODE, subscriptions, b, now=0.0)
+
+    assert f"group 'g' has {words}" in refused.value.text
+
+
+def test_a_member_that_changes_its_mind_beside_others_is_refused_and_stays_as_it_was(
+    table: Membership, a: Session, b: Session
+) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.join("g", MODE, ORDERS, b, now=0.0)
+
+    with pytest.raises(GroupMismatch):
+        table.join("g", MODE, {"payments": "*"}, a, now=1.0)
+
+    assert table.members("g") == ["client#a", "client#b"]
+    assert table.subscribers("payments") == set()
+
+
+def test_a_member_that_is_alone_may_change_its_mind(table: Membership, a: Session) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    concurrent = MODE._replace(ordered=False)
+
+    assert not table.join("g", concurrent, {"payments": "*"}, a, now=1.0)
+    assert table.mode("g") == concurrent
+    assert table.subscribers("orders") == set()
+    assert table.subscribers("payments") == {a.id}
+
+
+def test_a_group_that_everybody_left_may_begin_in_another_mode(table: Membership, a: Session, b: Session) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.leave("g", a.id)
+
+    assert table.mode("g") is None
+    assert table.join("g", MODE._replace(model="broadcasting"), {}, b, now=0.0)
+
+
+@pytest.mark.parametrize("group", ["", "a b", "%DLQ%g", "x" * 128])
+def test_illegal_group_names_are_refused(table: Membership, a: Session, group: str) -> None:
+    with pytest.raises(BadName, match="group"):
+        table.join(group, MODE, ORDERS, a, now=0.0)
+
+
+def test_illegal_topic_names_are_refused(table: Membership, a: Session) -> None:
+    with pytest.raises(BadName, match="topic"):
+        table.join("g", MODE, {"a/b": "*"}, a, now=0.0)
+
+    assert table.mode("g") is None
+
+
+def test_an_unknown_model_is_refused(table: Membership, a: Session) -> None:
+    with pytest.raises(BadRequest, match="model 'sharing' is unknown"):
+        table.join("g", MODE._replace(model="sharing"), ORDERS, a, now=0.0)
+
+
+def test_leaving_is_idempotent_and_touches_one_group(table: Membership, a: Session) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.join("h", MODE, ORDERS, a, now=0.0)
+
+    assert table.leave("g", a.id)
+    assert not table.leave("g", a.id)
+    assert not table.leave("unknown", a.id)
+    assert a.groups == {"h"}
+    assert not table.is_member("g", a.id)
+    assert table.members("g") == []
+    assert table.sessions("g") == []
+
+
+def test_a_session_leaves_all_its_groups_at_once(table: Membership, a: Session, b: Session) -> None:
+    for group in ("h", "g"):
+        table.join(group, MODE, ORDERS, a, now=0.0)
+        table.join(group, MODE, ORDERS, b, now=0.0)
+
+    assert table.remove_session(a.id) == ["g", "h"]
+    assert table.remove_session(a.id) == []
+    assert table.members("g") == table.members("h") == ["client#b"]
+
+
+@pytest.mark.parametrize(("age", "gone"), [(120.0 - EPS, False), (120.0, False), (120.0 + EPS, True)])
+def test_a_member_is_removed_when_it_was_silent_for_more_than_120_s(
+    table: Membership, a: Session, age: float, gone: bool
+) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.join("g", MODE, ORDERS, a, now=30.0)
+
+    assert table.expire(now=30.0 + age) == ([("g", a.id)] if gone else [])
+    assert table.is_member("g", a.id) is not gone
+    assert a.groups == (set() if gone else {"g"})
+
+
+def test_the_longest_silent_are_removed_first_and_those_that_beat_stay(
+    table: Membership, a: Session, b: Session
+) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.join("h", MODE, ORDERS, b, now=1.0)
+    table.join("h", MODE, ORDERS, a, now=2.0)
+    table.join("g", MODE, ORDERS, a, now=100.0)
+
+    assert table.expire(now=200.0) == [("h", b.id), ("h", a.id)]
+    assert table.members("g") == ["client#a"]
+
+
+def test_subscribers_of_a_topic_come_from_all_groups_once(table: Membership, a: Session, b: Session) -> None:
+    table.join("g", MODE, {"orders": "*", "payments": "*"}, a, now=0.0)
+    table.join("h", MODE, ORDERS, a, now=0.0)
+    table.join("h", MODE, ORDERS, b, now=0.0)
+
+    assert table.subscribers("orders") == {a.id, b.id}
+    assert table.subscribers("payments") == {a.id}
+    assert table.subscribers("unknown") == set()

@@ -1,0 +1,541 @@
+"""Each batch of a producer is stored once and in order, whatever is lost, refused or sent twice."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rmq.broker.services.producers import Known, ProducerTable
+from rmq.wire.errors import OutOfSequence, ProducerFenced, SequenceConflict
+
+P = 0xABC
+EPS = 0.001
+
+
+@pytest.fixture
+def table() -> ProducerTable:
+    return ProducerTable()
+
+
+def crc(sequence: int) -> int:
+    return sequence * 7919 % (1 << 32)
+
+
+def known(sequence: int) -> Known:
+    return Known(sequence, crc(sequence), sequence * 10, sequence * 64, 1_000_000 + sequence, sequence * 64 + 64)
+
+
+def admit(table: ProducerTable, sequence: int, *, epoch: int = 0, producer: int = P, now: float = 0.0) -> Known | None:
+    return table.admit(producer, epoch, sequence, crc(sequence), now=now)
+
+
+def store(table: ProducerTable, *sequences: int, epoch: int = 0, producer: int = P, now: float = 0.0) -> None:
+    for sequence in sequences:
+        assert admit(table, sequence, epoch=epoch, producer=producer, now=now) is None
+        table.record(producer, epoch, *known(sequence), now=now)
+
+
+def test_the_next_number_is_new_and_a_known_one_is_answered_as_the_first_time(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+
+    assert admit(table, 4) is None
+    assert [admit(table, sequence) for sequence in (1, 2, 3)] == [known(1), known(2), known(3)]
+
+
+def test_fields_of_any_size_come_back(table: ProducerTable) -> None:
+    top = (1 << 64) - 1
+    table.record(top, 65535, top, (1 << 32) - 1, top, top, -(1 << 63), top, now=0.0)
+
+    duplicate = table.admit(top, 65535, top, (1 << 32) - 1, now=0.0)
+
+    assert duplicate == (top, (1 << 32) - 1, top, top, -(1 << 63), top)
+
+
+@pytest.mark.parametrize("first", [0, 1, 1000])
+def test_a_producer_that_is_not_known_may_begin_with_any_number(table: ProducerTable, first: int) -> None:
+    store(table, first, first + 1)
+
+    assert table.next_sequence(P) == first + 2
+
+
+def test_a_gap_is_refused_with_the_number_that_is_next_and_spends_nothing(table: ProducerTable) -> None:
+    store(table, 1)
+
+    for _ in range(2):
+        with pytest.raises(OutOfSequence, match="producer abc sent batch 3, but 2 is next"):
+            admit(table, 3)
+    store(table, 2, 3)
+
+
+def test_a_batch_that_was_admitted_and_not_recorded_holds_up_those_behind_it(table: ProducerTable) -> None:
+    assert admit(table, 5) is None  # the disk is full
+
+    with pytest.raises(OutOfSequence):
+        admit(table, 6)
+    store(table, 5, 6)
+
+
+def test_the_same_number_for_another_batch_is_a_conflict(table: ProducerTable) -> None:
+    store(table, 1)
+
+    with pytest.raises(SequenceConflict, match="number 1 of producer abc was used for another batch"):
+        table.admit(P, 0, 1, crc(2), now=0.0)
+    assert admit(table, 1) == known(1)
+
+
+def test_the_last_256_are_known_and_those_before_are_not(table: ProducerTable) -> None:
+    store(table, *range(1, 301))
+
+    assert admit(table, 45) == known(45)
+    with pytest.raises(SequenceConflict, match=r"number 44 .* too far behind the next one, 301"):
+        admit(table, 44)
+
+
+@pytest.mark.parametrize("stored", [(), (7,)])
+def test_a_number_before_the_first_is_not_known(table: ProducerTable, stored: tuple[int, ...]) -> None:
+    table.resume(P, 0, 7, now=0.0)
+    store(table, *stored)
+
+    for sequence in (6, 3):
+        with pytest.raises(SequenceConflict, match="not known any more"):
+            admit(table, sequence)
+
+
+def test_producers_do_not_touch_each_other(table: ProducerTable) -> None:
+    store(table, 1, 2, producer=1)
+    store(table, 1, producer=2)
+
+    assert (table.next_sequence(1), table.next_sequence(2), table.next_sequence(3)) == (3, 2, None)
+
+
+def test_producer_0_is_never_judged(table: ProducerTable) -> None:
+    for _ in range(2):
+        table.resume(0, 0, 5, now=0.0)
+        assert table.admit(0, 0, 0, 1, now=0.0) is None
+        table.record(0, 0, *known(0), now=0.0)
+        table.spend(0, 0, 0, now=0.0)
+
+    assert len(table) == 0
+
+
+# Numbers that are spent by a refusal
+
+
+def test_a_refusal_for_good_spends_its_number(table: ProducerTable) -> None:
+    store(table, 1)
+
+    table.spend(P, 0, 2, now=0.0)
+
+    store(table, 3)
+    with pytest.raises(SequenceConflict, match=r"number 2 .* spent by a batch that was refused"):
+        admit(table, 2)
+
+
+def test_the_first_batch_of_all_may_be_refused(table: ProducerTable) -> None:
+    table.spend(P, 0, 1, now=0.0)
+
+    store(table, 2)
+
+
+def test_spending_a_number_again_does_nothing(table: ProducerTable) -> None:
+    store(table, 1, 2)
+
+    table.spend(P, 0, 1, now=0.0)
+
+    assert admit(table, 1) == known(1)
+    assert table.next_sequence(P) == 3
+
+
+def test_a_number_spent_before_its_turn_is_skipped_when_the_line_gets_there(table: ProducerTable) -> None:
+    store(table, 1)
+
+    for sequence in (3, 4, 6):
+        table.spend(P, 0, sequence, now=0.0)
+
+    with pytest.raises(SequenceConflict, match=r"number 3 .* refused"):
+        admit(table, 3)
+    with pytest.raises(OutOfSequence, match="2 is next"):
+        admit(table, 5)
+    store(table, 2)
+    assert table.next_sequence(P) == 5
+    store(table, 5)
+    assert table.next_sequence(P) == 7
+
+
+def test_numbers_beyond_all_that_may_be_in_flight_cannot_be_spent(table: ProducerTable) -> None:
+    store(table, 1)
+
+    table.spend(P, 0, 258, now=0.0)
+
+    store(table, *range(2, 258))
+    assert table.next_sequence(P) == 258
+
+
+# Epochs and hellos
+
+
+def test_a_higher_epoch_fences_the_lower(table: ProducerTable) -> None:
+    store(table, 1, epoch=1)
+    store(table, 2, epoch=2)
+
+    with pytest.raises(ProducerFenced, match="epoch 1 of producer abc was replaced by 2"):
+        admit(table, 3, epoch=1)
+    with pytest.raises(ProducerFenced):
+        table.resume(P, 1, 3, now=0.0)
+    table.spend(P, 1, 3, now=0.0)
+    assert table.next_sequence(P) == 3
+
+
+def test_a_hello_with_a_higher_epoch_fences_before_anything_is_sent(table: ProducerTable) -> None:
+    store(table, 1, epoch=1)
+
+    table.resume(P, 2, 2, now=0.0)
+
+    with pytest.raises(ProducerFenced):
+        admit(table, 2, epoch=1)
+    store(table, 2, epoch=2)
+
+
+@pytest.mark.parametrize(("first_unresolved", "following"), [(1, 4), (3, 4), (4, 4), (5, 5), (9, 9)])
+def test_after_a_hello_the_next_number_is_the_later_of_both_views(
+    table: ProducerTable, first_unresolved: int, following: int
+) -> None:
+    store(table, 1, 2, 3)
+
+    table.resume(P, 0, first_unresolved, now=0.0)
+
+    assert table.next_sequence(P) == following
+    assert admit(table, 3) == known(3)
+
+
+def test_the_hello_of_a_producer_that_is_not_known_sets_its_start(table: ProducerTable) -> None:
+    table.resume(P, 0, 7, now=0.0)
+
+    with pytest.raises(OutOfSequence, match="7 is next"):
+        admit(table, 8)
+    store(table, 7)
+
+
+def test_a_hello_skips_numbers_that_were_spent_right_behind_it(table: ProducerTable) -> None:
+    store(table, 1)
+    table.spend(P, 0, 5, now=0.0)
+
+    table.resume(P, 0, 5, now=0.0)
+
+    assert table.next_sequence(P) == 6
+
+
+# Writes that fail, and recovery
+
+
+def test_a_write_that_failed_takes_back_its_batch_and_all_behind_it(table: ProducerTable) -> None:
+    store(table, 1, 2, 3, 4)
+
+    table.retract(P, 3)
+    table.retract(P, 4)
+
+    assert admit(table, 2) == known(2)
+    with pytest.raises(OutOfSequence):
+        admit(table, 4)
+    store(table, 3, 4)
+
+
+def test_a_batch_that_was_taken_back_is_never_answered_as_a_duplicate(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+    table.retract(P, 2)
+
+    table.resume(P, 0, 4, now=0.0)
+
+    with pytest.raises(SequenceConflict):
+        admit(table, 3)
+
+
+def test_refusals_that_were_told_stay_spent_when_a_write_before_them_fails(table: ProducerTable) -> None:
+    store(table, 1)
+    table.spend(P, 0, 2, now=0.0)
+    store(table, 3)
+
+    table.retract(P, 1)
+
+    assert table.next_sequence(P) == 1
+    store(table, 1)
+    assert table.next_sequence(P) == 3
+    store(table, 3)
+
+
+def test_more_than_the_window_can_be_taken_back(table: ProducerTable) -> None:
+    store(table, *range(1, 400))
+
+    table.retract(P, 100)
+
+    assert table.next_sequence(P) == 100
+    store(table, 100, 101)
+
+
+def test_numbers_that_were_never_seen_are_no_obstacle_to_taking_back(table: ProducerTable) -> None:
+    store(table, 1, 2)
+    table.resume(P, 0, 5, now=0.0)
+    store(table, 5)
+
+    table.retract(P, 2)
+
+    assert table.next_sequence(P) == 2
+    assert admit(table, 1) == known(1)
+
+
+def test_taking_back_what_is_not_there_does_nothing(table: ProducerTable) -> None:
+    store(table, 1)
+
+    table.retract(P, 2)
+    table.retract(7, 1)
+
+    assert table.next_sequence(P) == 2
+
+
+def test_recovery_records_what_the_log_has_and_holes_are_not_missed(table: ProducerTable) -> None:
+    for sequence in (4, 6):  # 5 was refused
+        table.record(P, 3, *known(sequence), now=0.0)
+
+    assert (admit(table, 4, epoch=3), admit(table, 6, epoch=3)) == (known(4), known(6))
+    assert table.next_sequence(P) == 7
+    with pytest.raises(ProducerFenced):
+        admit(table, 7, epoch=2)
+
+
+def test_recovery_ends_with_the_highest_epoch(table: ProducerTable) -> None:
+    table.record(P, 1, *known(1), now=0.0)
+    table.record(P, 2, *known(2), now=0.0)
+
+    with pytest.raises(ProducerFenced):
+        admit(table, 3, epoch=1)
+
+
+def test_a_line_that_begins_anew_in_the_log_replaces_the_forgotten_one(table: ProducerTable) -> None:
+    for epoch, sequence in ((1, 100), (0, 1), (0, 2)):
+        table.record(P, epoch, *known(sequence), now=0.0)
+
+    assert table.next_sequence(P) == 3
+    assert admit(table, 1) == known(1)
+
+
+# Forgetting
+
+
+@pytest.mark.parametrize(("age", "gone"), [(86_400 - EPS, 0), (86_400.0, 0), (86_400 + EPS, 1)])
+def test_a_producer_is_forgotten_after_more_than_24_h(table: ProducerTable, age: float, gone: int) -> None:
+    store(table, 1, now=0.0)
+    admit(table, 1, now=1000.0)
+
+    assert table.expire(now=1000.0 + age) == gone
+    assert len(table) == 1 - gone
+
+
+def test_only_the_idle_are_forgotten(table: ProducerTable) -> None:
+    for producer in (1, 2, 3):
+        store(table, 1, producer=producer, now=0.0)
+    table.resume(2, 0, 2, now=50.0)
+    table.spend(1, 0, 2, now=60.0)
+
+    assert table.expire(now=86_401.0) == 1
+    assert table.next_sequence(3) is None
+    assert table.expire(now=86_455.0) == 1
+    assert table.next_sequence(2) is None
+    assert table.next_sequence(1) == 3
+
+
+def test_the_longest_idle_makes_room_for_a_new_one() -> None:
+    table = ProducerTable(max_producers=3)
+    for producer in (1, 2, 3):
+        store(table, 1, producer=producer)
+    table.record(1, 0, *known(2), now=0.0)
+
+    store(table, 1, producer=4)
+
+    assert [table.next_sequence(producer) for producer in (1, 2, 3, 4)] == [3, None, 2, 2]
+
+
+def test_a_producer_that_was_forgotten_begins_where_it_is(table: ProducerTable) -> None:
+    store(table, 1, now=0.0)
+    table.expire(now=1e9)
+
+    store(table, 2, now=1e9)
+
+
+def test_a_thousand_full_windows_fit_into_16_mib() -> None:
+    table = ProducerTable()
+    for producer in range(1, 1001):
+        table.record(producer, 0, *known(255), now=0.0)
+
+    assert sum(len(line.ring) for line in table._lines.values()) <= 16 << 20
+
+
+# The whole of it: a producer and a broker with everything between them that can go wrong
+
+WINDOW = 4
+
+
+@dataclass(eq=False)
+class Batch:
+    sequence: int
+    bad: bool
+    outcome: int | str | None = None  # offset, "refused", or not known
+
+
+@dataclass
+class Reply:
+    batch: Batch
+    outcome: int | str  # offset, "refused", or "later"
+    position: int  # the log must be durable to here
+
+
+class Link(RuleBasedStateMachine):
+    """
+    A producer keeps its batches in line until each is answered and sends again what was put off; the broker stores
+    them in a log. Frames and answers get lost, writes fail, the broker crashes and loses what was not
+    durable. Refusals overtake the answers that wait for durability.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: list[Batch] = []  # all, ever
+        self.sent: set[Batch] = set()
+        self.requests: deque[Batch] = deque()
+        self.waiting: list[Reply] = []
+        self.replies: deque[Reply] = deque()
+        self.log: list[Batch] = []
+        self.durable = 0
+        self.table = ProducerTable(window=WINDOW)
+        self.hello()
+
+    # the producer
+
+    def unresolved(self) -> list[Batch]:
+        return [batch for batch in self.line if batch.outcome is None]
+
+    def first_unresolved(self) -> int:
+        unresolved = self.unresolved()
+        return unresolved[0].sequence if unresolved else len(self.line) + 1
+
+    def hello(self) -> None:
+        self.requests.clear()
+        self.replies.clear()
+        self.waiting.clear()
+        self.sent.clear()
+        self.table.resume(P, 0, self.first_unresolved(), now=0.0)
+
+    @precondition(lambda self: len(self.line) + 1 - self.first_unresolved() < WINDOW)
+    @rule(bad=st.sampled_from([False, False, False, True]))
+    def make(self, bad: bool) -> None:
+        self.line.append(Batch(len(self.line) + 1, bad))
+
+    @rule()
+    def send(self) -> None:
+        for batch in self.unresolved():
+            if batch not in self.sent:
+                self.sent.add(batch)
+                self.requests.append(batch)
+
+    @rule(count=st.integers(1, 4))
+    def receive(self, count: int) -> None:
+        for _ in range(min(count, len(self.replies))):
+            reply = self.replies.popleft()
+            if reply.outcome == "later":
+                self.sent.discard(reply.batch)
+                if reply.batch.sequence == self.first_unresolved() and not self.sent & set(self.unresolved()):
+                    self.hello()  # nothing of ours is before it: the broker lost a refusal that it told us
+                    return
+            else:
+                assert (reply.outcome == "refused") is reply.batch.bad
+                reply.batch.outcome = reply.outcome
+
+    # the broker
+
+    @rule(count=st.integers(1, 4), early=st.booleans(), fault=st.sampled_from(["", "", "", "full", "write"]))
+    def turn(self, count: int, early: bool, fault: str) -> None:
+        staged: list[Batch] = []
+        answers = [
+            self.judge(self.requests.popleft(), staged, early, fault) for _ in range(min(count, len(self.requests)))
+        ]
+        if fault == "write":
+            for batch in staged:
+                self.table.retract(P, batch.sequence)
+            for answer in answers:
+                if answer.position > len(self.log):
+                    answer.outcome, answer.position = "later", 0
+        else:
+            self.log += staged
+        self.waiting += answers
+        self.release()
+
+    def judge(self, batch: Batch, staged: list[Batch], early: bool, fault: str) -> Reply:
+        sequence = batch.sequence
+        if batch.bad and early:
+            self.table.spend(P, 0, sequence, now=0.0)
+            return Reply(batch, "refused", 0)
+        try:
+            duplicate = self.table.admit(P, 0, sequence, crc(sequence), now=0.0)
+        except OutOfSequence:
+            return Reply(batch, "later", 0)
+        except SequenceConflict:
+            return Reply(batch, "refused", 0)  # receive() sees to it that this happens to bad ones only
+        if duplicate is not None:
+            return Reply(batch, duplicate.base_offset, duplicate.end_position)
+        if batch.bad:
+            self.table.spend(P, 0, sequence, now=0.0)
+            return Reply(batch, "refused", 0)
+        if fault == "full":
+            return Reply(batch, "later", 0)
+        offset = len(self.log) + len(staged)
+        staged.append(batch)
+        self.table.record(P, 0, sequence, crc(sequence), offset, offset, 0, offset + 1, now=0.0)
+        return Reply(batch, offset, offset + 1)
+
+    def release(self) -> None:
+        self.replies += [reply for reply in self.waiting if reply.position <= self.durable]
+        self.waiting = [reply for reply in self.waiting if reply.position > self.durable]
+
+    @rule()
+    def flush(self) -> None:
+        self.durable = len(self.log)
+        self.release()
+
+    # what goes wrong
+
+    @rule(arrive=st.integers(0, 4))
+    def lose_connection(self, arrive: int) -> None:
+        self.turn(arrive, False, "")
+        self.hello()
+
+    @rule(kept=st.integers(0, 8))
+    def crash(self, kept: int) -> None:
+        del self.log[self.durable + kept :]
+        self.durable = len(self.log)
+        self.table = ProducerTable(window=WINDOW)
+        for offset, batch in enumerate(self.log):
+            self.table.record(P, 0, batch.sequence, crc(batch.sequence), offset, offset, 0, offset + 1, now=0.0)
+        self.hello()
+
+    @invariant()
+    def what_is_stored_is_stored_once_and_in_order(self) -> None:
+        numbers = [batch.sequence for batch in self.log]
+        assert numbers == sorted(set(numbers))
+        assert not any(batch.bad for batch in self.log)
+        for batch in self.line:
+            if isinstance(batch.outcome, int):
+                assert self.log[batch.outcome] is batch
+
+    def teardown(self) -> None:
+        for _ in range(4 * len(self.line) + 8):
+            self.send()
+            self.turn(len(self.requests), False, "")
+            self.flush()
+            self.receive(len(self.replies))
+        assert self.unresolved() == []
+        assert self.log == [batch for batch in self.line if not batch.bad]
+
+
+TestLink = Link.TestCase
