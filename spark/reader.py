@@ -50,7 +50,7 @@ class TopicReader(DataSourceReader):
         ):
             topic = self._topic(connection)
             ranges = self._ranges(connection, topic)
-        cores = len(os.sched_getaffinity(0))
+        cores = os.cpu_count() or 1
         return [InputPartition(part) for part in split(ranges, max_rows=options.max_rows, cores=cores)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

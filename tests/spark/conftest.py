@@ -1,0 +1,36 @@
+"""One Java for all Spark tests (it takes seconds to start), and the brokers they read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .fake_broker import FakeBroker
+from .real_broker import RealBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two cores, and up to three attempts for a task, as in a cluster."""
+    from rmq.spark import session
+
+    started = session("tests", master="local[2,3]", conf={"spark.sql.session.timeZone": "UTC"})
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBroker]:
+    with RealBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def fake_broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        yield running

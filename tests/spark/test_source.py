@@ -1,0 +1,241 @@
+"""The source as Spark's users see it, in a real session."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from rmq.spark.arrow import ARROW_TYPES
+from rmq.spark.options import COLUMNS
+from rmq.spark.source import RmqDataSource
+from rmq.wire.batch import Rows
+from rmq.wire.errors import ConfigError, Internal
+from rmq.wire.ops import Op
+
+from .fake_broker import FakeBroker
+from .real_broker import RealBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+slow = pytest.mark.slow
+
+BORN_AT = 1_750_000_000_123_456
+
+
+def loaded(spark: SparkSession, broker: RealBroker | FakeBroker, topic: str, **options: str) -> DataFrame:
+    return spark.read.format("rmq").options(broker=broker.address, topic=topic, **options).load()
+
+
+def refused(action: Any) -> str:
+    with pytest.raises(Exception) as caught:  # what Spark wraps errors in differs by where they happen
+        action()
+    return str(caught.value)
+
+
+def test_the_columns_are_those_that_spark_makes_of_the_schema() -> None:
+    from pyspark.sql import types
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    text = types.StringType()
+    kinds: dict[str, types.DataType] = {
+        "string": text,
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "binary": types.BinaryType(),
+        "timestamp": types.TimestampType(),
+        "array<string>": types.ArrayType(text),
+        "map<string,string>": types.MapType(text, text),
+    }
+    fields = [types.StructField(name, kinds[kind]) for name, kind in COLUMNS.items()]
+
+    wanted = to_arrow_schema(types.StructType(fields), timezone="UTC")
+
+    assert wanted.equals(pa.schema(list(ARROW_TYPES.items())))
+
+
+def test_a_schema_of_other_columns_is_refused_with_those_there_are() -> None:
+    from pyspark.sql import types
+
+    source = RmqDataSource({"broker": "h:1", "topic": "t"})
+
+    for field in (
+        types.StructField("queue_id", types.LongType()),
+        types.StructField("offset", types.LongType()),
+        types.StructField("queue_id", types.IntegerType(), nullable=False),
+    ):
+        with pytest.raises(ConfigError, match=f"has no column `{field.name} .*; it has topic string, queue_id int"):
+            source.reader(types.StructType([field]))
+
+
+@slow
+def test_rows_are_what_was_sent(spark: SparkSession, real_broker: RealBroker) -> None:
+    bodies = [b"", bytes(range(256)), "größe".encode(), b"x" * 100_000]
+    tags, keys = ["paid", None, "é", "paid"], [("a", "b"), (), ("ü",), ()]
+    properties = [{}, {"k": "v", "größe": ""}, {}, {"k": "w"}]
+    real_broker.create("content", queues=2)
+    real_broker.append("content", 0, Rows(bodies, BORN_AT, tags, keys, None, properties))
+    real_broker.append("content", 0, Rows([b"later"], [BORN_AT + 1], attempts=[2]))
+    real_broker.append("content", 1, Rows([b"other"], BORN_AT))
+
+    rows = loaded(spark, real_broker, "content").orderBy("queue_id", "queue_offset").collect()
+
+    assert [(row.topic, row.queue_id, row.queue_offset) for row in rows] == [
+        *(("content", 0, offset) for offset in range(5)),
+        ("content", 1, 0),
+    ]
+    assert [bytes(row.body) for row in rows] == [*bodies, b"later", b"other"]
+    assert [row.tag for row in rows] == [*tags, None, None]
+    assert [tuple(row["keys"]) for row in rows] == [*keys, (), ()]
+    assert [row.properties for row in rows] == [*properties, {}, {}]
+    assert [row.attempt for row in rows] == [1, 1, 1, 1, 3, 1]
+    born = datetime.fromtimestamp(BORN_AT // 10**6, UTC).replace(microsecond=BORN_AT % 10**6)
+    assert {row.born_at.astimezone(UTC) for row in rows if row.body != b"later"} == {born}
+    assert all(row.stored_at.astimezone(UTC) > born for row in rows)
+    assert len({row.message_id for row in rows}) == 6 and all(len(row.message_id) == 32 for row in rows)
+
+
+@slow
+def test_the_order_in_a_queue_is_kept(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("ordered")
+    for first in range(0, 40_000, 4000):
+        real_broker.append("ordered", 0, Rows([b"%d" % i for i in range(first, first + 4000)], 0))
+
+    parts = loaded(spark, real_broker, "ordered", maxRowsPerPartition="20000").rdd.glom().collect()
+
+    assert len(parts) > 1
+    assert [int(row.body) for part in parts for row in part] == list(range(40_000))
+
+
+@slow
+def test_an_empty_topic_has_no_rows_and_all_columns(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("empty", queues=4)
+
+    frame = loaded(spark, real_broker, "empty")
+
+    assert frame.columns == list(COLUMNS)
+    assert frame.collect() == []
+
+
+@slow
+def test_a_missing_topic_is_one_clear_sentence(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("present")
+
+    said = refused(loaded(spark, real_broker, "absent").count)
+
+    assert f"topic absent, broker {real_broker.address}: there is no such topic; the broker has " in said
+    assert "present" in said
+
+
+@slow
+def test_a_data_frame_is_a_fixed_set_of_messages(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("growing", queues=2)
+    for queue_id in range(2):
+        real_broker.append("growing", queue_id, Rows([b"x"] * 100, 0))
+    frame = loaded(spark, real_broker, "growing")
+
+    first = frame.count()
+    real_broker.append("growing", 0, Rows([b"y"] * 50, 0))
+
+    assert (first, frame.count()) == (200, 200)
+    assert (frame.where("queue_id = 1").count(), frame.count()) == (100, 200)
+    assert frame.where("queue_id = 0").union(frame.where("queue_id = 1")).count() == 200
+    assert loaded(spark, real_broker, "growing").count() == 250
+
+
+@slow
+def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker: FakeBroker) -> None:
+    fake_broker.create("many")
+    fake_broker.max_pull_batches = 4
+    for _ in range(100):
+        fake_broker.append("many", 0, Rows([b"x"] * 4096, 0))
+
+    assert len(loaded(spark, fake_broker, "many").limit(5).collect()) == 5
+
+    assert len(pulls(fake_broker)) < 6
+
+
+@slow
+def test_options_choose_queues_offsets_and_columns(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("chosen", queues=2)
+    for queue_id in range(2):
+        real_broker.append("chosen", queue_id, Rows([b"%d" % i for i in range(10)], 0))
+    options = {"queues": "1", "startOffset": "2", "endOffset": '{"1": 5}', "columns": "body,queue_offset"}
+
+    frame = loaded(spark, real_broker, "chosen", **options)
+
+    assert [(bytes(row[0]), row[1]) for row in frame.collect()] == [(b"2", 2), (b"3", 3), (b"4", 4)]
+    assert "body" not in loaded(spark, real_broker, "chosen", includeBody="false").columns
+
+
+@slow
+def test_a_users_schema_chooses_columns(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("narrow")
+    real_broker.append("narrow", 0, Rows([b"x"], 0, keys=[("k",)]))
+    reader = spark.read.format("rmq").options(broker=real_broker.address, topic="narrow")
+
+    assert [tuple(row) for row in reader.schema("keys array<string>, queue_id int").load().collect()] == [(["k"], 0)]
+
+
+@slow
+def test_a_view_in_sql_reads_the_topic(spark: SparkSession, real_broker: RealBroker) -> None:
+    real_broker.create("viewed")
+    real_broker.append("viewed", 0, Rows([b"x"] * 7, 0, tags=["a"] * 7))
+    options = f"OPTIONS (broker '{real_broker.address}', topic 'viewed')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW viewed USING rmq {options}")
+
+    assert spark.sql("SELECT count(*) FROM viewed WHERE tag = 'a'").first() == (7,)
+
+
+@slow
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topic": "t"}, 'the rmq source needs the option "broker": add .option("broker", "127.0.0.1:10911")'),
+        ({"broker": "127.0.0.1:1"}, 'the rmq source needs the option "topic"'),
+        ({"broker": "127.0.0.1:1", "topic": "t", "startOffest": "1"}, 'did you mean "startOffset"?'),
+        ({"broker": "127.0.0.1:1", "topic": "t", "endOffset": "now"}, 'the option "endOffset" is earliest, latest'),
+    ],
+)
+def test_a_mistake_in_an_option_is_told_at_load(spark: SparkSession, options: dict[str, str], sentence: str) -> None:
+    assert sentence in refused(spark.read.format("rmq").options(**options).load)
+
+
+def pulls(broker: FakeBroker) -> list[tuple[int, int]]:
+    return [(payload[3][0][1], payload[3][0][2]) for op, payload in broker.requests if op is Op.PULL]
+
+
+def refuse(answer: Any) -> Any:
+    raise Internal("a passing fault")
+
+
+@slow
+def test_a_task_that_fails_at_first_gives_every_row_once(spark: SparkSession, fake_broker: FakeBroker) -> None:
+    fake_broker.create("faulty", queues=2)
+    fake_broker.max_pull_batches = 5
+    for queue_id in range(2):
+        for _ in range(20):
+            fake_broker.append("faulty", queue_id, Rows([b"x"] * 4096, 0))
+    # Behind the first answers, so that rows of the failed attempts have gone out already.
+    fake_broker.fail_next(Op.PULL, *[lambda answer: answer] * 3, refuse, refuse)
+
+    found = loaded(spark, fake_broker, "faulty").select("queue_id", "queue_offset").collect()
+
+    asked = pulls(fake_broker)
+    assert len(asked) > len(set(asked))  # a task that begins again begins at its start
+    assert sorted(map(tuple, found)) == [(queue_id, offset) for queue_id in range(2) for offset in range(20 * 4096)]
+
+
+@slow
+def test_a_fault_that_stays_is_told_with_its_place(spark: SparkSession, fake_broker: FakeBroker) -> None:
+    fake_broker.create("broken")
+    fake_broker.append("broken", 0, Rows([b"x"] * 10, 0))
+    del fake_broker.topics["broken"][0].batches[:]
+
+    said = refused(loaded(spark, fake_broker, "broken").count)
+
+    assert f"topic broken, queue 0, offset 0, broker {fake_broker.address}: the queue ends at 10" in said
