@@ -13,6 +13,8 @@ import io
 import os
 import select
 import sys
+import threading
+from contextlib import suppress
 from typing import BinaryIO
 
 # A pipe that polls as writable takes this much without blocking (PIPE_BUF on Linux).
@@ -41,7 +43,8 @@ class Output:
     @property
     def closed(self) -> bool:
         """Whether the reader has gone."""
-        return self._fd >= 0 and any(event & (select.POLLERR | select.POLLNVAL) for _, event in self._poll.poll(0))
+        gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
+        return self._fd >= 0 and any(event & gone for _, event in self._poll.poll(0))
 
     async def write(self, data: bytes) -> None:
         """
@@ -54,11 +57,28 @@ class Output:
             self._write_now(data)
             return
         async with self._turn:
-            await asyncio.to_thread(self._write_now, data)
+            await self._write_in_thread(data)
 
     def _ready(self) -> bool:
         # An error is ready too: the write then says which it is.
         return self._fd < 0 or bool(self._poll.poll(0))
+
+    async def _write_in_thread(self, data: bytes) -> None:
+        """Not in the loop's pool: its threads keep a process from ending, and a reader may never read again."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def write() -> None:
+            error: Exception | None = None
+            try:
+                self._write_now(data)
+            except Exception as caught:
+                error = caught
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, done, error)
+
+        threading.Thread(target=write, name="rmq-output", daemon=True).start()
+        await done
 
     def _write_now(self, data: bytes) -> None:
         try:
@@ -70,6 +90,15 @@ class Output:
                 view = view[os.write(self._fd, view) :]
         except BrokenPipeError as error:
             raise OutputClosed from error
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def silence_stdout() -> None:

@@ -58,7 +58,10 @@ def main() -> None:
 def tell(address: str) -> None:
     """Two consumers, a thousand events, one kill; ends the program if a promise was broken."""
     with member("first", address) as first, member("second", address) as second, producer(address) as send:
-        seen = lambda: len({(line["queue_id"], line["queue_offset"]) for line in first.lines + second.lines})  # noqa: E731
+
+        def seen() -> int:
+            return len({(line["queue_id"], line["queue_offset"]) for line in first.lines + second.lines})
+
         until("both consumers hold queues", lambda: len({row["owner"] for row in locks(address)}) == 2)
         events = order_events()
         send(itertools.islice(events, EVENTS * 2 // 5))
@@ -112,9 +115,10 @@ def check_order(*members: list[dict[str, Any]]) -> None:
 
 def count_with_spark(spark: Any, address: str) -> None:
     """The same topic as a DataFrame."""
+    began = time.monotonic()
     topic = spark.read.format("rmq").option("broker", address).option("topic", "orders").load()
     count = topic.count()
-    say(f"Spark counts {count} messages")
+    say(f"Spark counts {count} messages ({time.monotonic() - began:.1f} s)")
     promise(count == EVENTS, "Spark counts as many messages as were sent")
 
 
@@ -175,7 +179,7 @@ def producer(address: str) -> Iterator[Callable[[Iterator[dict[str, Any]]], None
 @contextmanager
 def started(name: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
     """A command of ours; stopped at the end, if it still runs."""
-    process = subprocess.Popen([BIN / name, *arguments], text=True, **more)
+    process = subprocess.Popen([*program(name), *arguments], text=True, **more)
     try:
         yield process
     finally:
@@ -205,6 +209,12 @@ def spark_session() -> Iterator[Future[Any]]:
                 future.result().stop()
 
 
+def program(name: str) -> list[str]:
+    """A command beside this Python, or its module where it was not installed as a script."""
+    script = BIN / name
+    return [str(script)] if script.exists() else [sys.executable, "-m", f"rmq.cli.{name.replace('-', '_')}"]
+
+
 def locks(address: str) -> list[dict[str, Any]]:
     """The lock table as data."""
     rows: list[dict[str, Any]] = json.loads(run("rmq-admin", "lock-status", "--json", "--broker", address))
@@ -213,7 +223,7 @@ def locks(address: str) -> list[dict[str, Any]]:
 
 def run(name: str, *arguments: str) -> str:
     """A command of ours that ends by itself; what it printed."""
-    return subprocess.run([BIN / name, *arguments], check=True, text=True, capture_output=True, timeout=30).stdout
+    return subprocess.run([*program(name), *arguments], check=True, text=True, capture_output=True, timeout=30).stdout
 
 
 def until(what: str, condition: Callable[[], bool]) -> None:

@@ -1,0 +1,73 @@
+"""Log lines go to standard error, in the form and from the level that was asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from rmq.cli import logs
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def written(form: str, level: str = "info") -> None:
+    logs.configure(level, form)
+    structlog.get_logger().info("lock.granted", group="g", queue="orders/2")
+    structlog.get_logger().debug("never")
+    logging.getLogger("rmq.client").warning("connection.lost address=%s", "h:1")
+
+
+def test_logfmt_is_the_default_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    written("auto")
+
+    out, err = capsys.readouterr()
+    granted, lost = err.splitlines()
+    assert out == ""
+    assert granted.startswith("timestamp=")
+    assert granted.endswith("level=info event=lock.granted group=g queue=orders/2")
+    assert 'level=warning event="connection.lost address=h:1"' in lost
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    written("json")
+
+    granted, lost = map(json.loads, capsys.readouterr().err.splitlines())
+    assert granted["event"] == "lock.granted"
+    assert granted["queue"] == "orders/2"
+    assert (lost["event"], lost["level"]) == ("connection.lost address=h:1", "warning")
+
+
+def test_console_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    written("console")
+
+    err = capsys.readouterr().err
+    assert "lock.granted" in err
+    assert "group=g" in err
+
+
+def test_the_level_is_a_threshold_for_both_kinds_of_loggers(capsys: pytest.CaptureFixture[str]) -> None:
+    written("logfmt", "error")
+
+    assert capsys.readouterr().err == ""
+
+
+def test_a_traceback_is_part_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    try:
+        raise ZeroDivisionError("oh")
+    except ZeroDivisionError:
+        structlog.get_logger().exception("broke")
+
+    assert "ZeroDivisionError: oh" in json.loads(capsys.readouterr().err)["exception"]

@@ -1,0 +1,126 @@
+"""Tables and lines for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rmq.cli.render import (
+    message_line,
+    message_object,
+    printable,
+    receipt_line,
+    receipt_object,
+    seconds,
+    table,
+    to_json,
+)
+from rmq.wire import batch, layout
+from rmq.wire.model import StoredMessage
+
+
+def stored(
+    body: bytes, *, tag: str | None = None, keys: tuple[str, ...] = (), key: str | None = None, **properties: str
+) -> StoredMessage:
+    """A message as a consumer gets it."""
+    rows = batch.Rows([body], 1_700_000_000_000_001, [tag], [keys], [key], [properties])
+    encoded = batch.encode("orders", 2, rows)
+    checked = batch.check(encoded, stamped=False)
+    header = checked.header._replace(base_offset=17, physical_offset=800, stored_at=1_700_000_000_000_002)
+    return StoredMessage(body, batch.BatchOrigin(header, checked.columns, 0xAB), 0)
+
+
+def test_columns_are_aligned_numbers_to_the_right() -> None:
+    shown = table(("topic", "queues"), [["a", 4], ["longer", 16]])
+
+    assert shown == "TOPIC   QUEUES\na            4\nlonger      16\n"
+
+
+def test_a_table_without_rows_is_its_heading() -> None:
+    assert table(("group", "topic"), []) == "GROUP  TOPIC\n"
+
+
+def test_none_is_a_dash_and_control_characters_do_not_reach_the_terminal() -> None:
+    assert table(("a", "b"), [[None, "x\x1b[2J\n"]]) == "A  B\n-  x\\x1b[2J\\n\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0.0s"), (5.04, "5.0s"), (99.94, "99.9s"), (100, "1m40s"), (3661, "1h01m")]
+)
+def test_durations_read_well(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_a_message_is_one_json_object_with_every_field() -> None:
+    message = stored(b'{"n": 1}', tag="paid", keys=("o-17", "x"), key="o-17", source="shop")
+    message.attempt = 3
+
+    found = json.loads(to_json(message_object(message, epoch=(5 << 32) + 1)))
+
+    assert found == {
+        "topic": "orders",
+        "queue_id": 2,
+        "queue_offset": 17,
+        "message_id": f"{0xAB:016x}{(800 // layout.ALIGN) << 12:016x}",
+        "tag": "paid",
+        "keys": ["o-17", "x"],
+        "body": '{"n": 1}',
+        "properties": {"source": "shop"},
+        "ordering_key": "o-17",
+        "attempt": 3,
+        "epoch": (5 << 32) + 1,
+        "born_at": datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=1).isoformat(),
+        "stored_at": datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=2).isoformat(),
+    }
+
+
+def test_a_body_that_is_no_utf8_travels_as_base64() -> None:
+    found = message_object(stored(b"\xff\x00"), epoch=1)
+
+    assert found["body_base64"] == "/wA="
+    assert "body" not in found
+
+
+def test_json_is_one_line_whatever_the_body_holds() -> None:
+    assert "\n" not in to_json(message_object(stored("a\nb\u2028ü".encode()), epoch=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"key": "o-17", "tag": "paid"}, "orders/2 @17 key=o-17 tag=paid attempt=1  hi"),
+        ({}, "orders/2 @17 attempt=1  hi"),
+        ({"keys": ("a", "b")}, "orders/2 @17 key=a,b attempt=1  hi"),
+        ({"source": "shop"}, "orders/2 @17 source=shop attempt=1  hi"),
+    ],
+)
+def test_a_message_is_one_line_for_people(options: Mapping[str, Any], line: str) -> None:
+    assert message_line(stored(b"hi", **options)) == line
+
+
+def test_a_binary_or_hostile_body_stays_on_its_line() -> None:
+    assert message_line(stored(b"a\n\x1b]0;x\xff")).endswith("  a\\n\\x1b]0;x\\xff")
+    assert printable("\x9b\x7f\t") == "\\x9b\\x7f\\t"
+
+
+def test_a_receipt_names_place_and_message() -> None:
+    receipt: Any = SimpleNamespace(queue_id=1, queue_offset=9, message_id="ff" * 16, durable=True)
+
+    assert receipt_line("orders", receipt) == f"orders/1 @9 {'ff' * 16}"
+    assert receipt_object("orders", receipt) == {
+        "topic": "orders",
+        "queue_id": 1,
+        "queue_offset": 9,
+        "message_id": "ff" * 16,
+        "durable": True,
+    }
+
+
+def test_only_times_are_made_texts() -> None:
+    with pytest.raises(TypeError, match="object is not data"):
+        to_json({"x": object()})

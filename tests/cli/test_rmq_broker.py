@@ -1,0 +1,85 @@
+"""The daemon as a process: the ready line, signals, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rmq.cli import exit_codes
+from rmq.cli.rmq_broker import command
+
+from support.processes import BrokerProcess, Running
+
+BROKER = "rmq.cli.rmq_broker"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["start", "--help"]])
+def test_help_has_examples(arguments: list[str]) -> None:
+    result = CliRunner().invoke(command, arguments)
+
+    assert result.exit_code == 0
+    assert "Examples:\n  rmq-broker start\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-o", "flus=async"], "there is no setting 'flus'; did you mean 'flush'?"),
+        (["--flush", "sometimes"], "flush must be 'sync' or 'async', not 'sometimes'"),
+        (["--listen", "nonsense"], "listen must be host:port, not 'nonsense'"),
+        (["-o", "grace_s=0.5"], "grace_s (0.5) must be longer than ping_s (1.0)"),
+    ],
+)
+def test_a_wrong_setting_ends_with_its_sentence(tmp_path: Path, arguments: list[str], text: str) -> None:
+    result = CliRunner().invoke(command, ["start", "--data-dir", str(tmp_path), *arguments], prog_name="rmq-broker")
+
+    assert result.exit_code == exit_codes.CONFIG
+    assert text in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_ready_line_names_address_and_data_and_a_signal_ends_it_well(tmp_path: Path) -> None:
+    with Running(BROKER, "start", "--listen", "127.0.0.1:0", env={**os.environ, "RMQ_HOME": str(tmp_path)}) as broker:
+        broker.wait_for(bool, "the ready line")
+        (line,) = broker.lines
+        address = line.split("ready on ")[1].split(",")[0]
+        host, _, port = address.partition(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+        assert f"data in {tmp_path}, flush sync" in line
+        assert broker.stop(signal.SIGTERM) == exit_codes.OK
+        assert broker.lines == [line]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_well_too(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        assert broker.stop(signal.SIGINT) == exit_codes.OK
+
+
+@pytest.mark.slow
+def test_a_taken_port_and_a_taken_directory_are_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "a") as broker:
+        with Running(BROKER, "start", "--listen", broker.address, "--data-dir", str(tmp_path / "b")) as second:
+            assert second.wait() == exit_codes.OS_ERROR
+            assert second.errors[-1].endswith(
+                f"{broker.address} is taken: is a broker running there? Choose another address with --listen"
+            )
+        with Running(BROKER, "start", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "a")) as third:
+            assert third.wait() == exit_codes.OS_ERROR
+            assert "another broker uses the data directory" in third.errors[-1]
+
+
+@pytest.mark.slow
+def test_it_is_ready_soon(tmp_path: Path) -> None:
+    """The promise is 0.7 s; three times that leaves room for a busy machine."""
+    began = time.perf_counter()
+    with BrokerProcess(tmp_path):
+        assert time.perf_counter() - began < 2.1

@@ -1,0 +1,179 @@
+"""Messages on standard output: complete, in order, committed only when printed, and a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rmq.cli import exit_codes
+from rmq.cli.rmq_consume import command
+from rmq.client import Message, Producer
+
+from support.processes import BrokerProcess, ConsumerProcess, Running
+
+CONSUME = "rmq.cli.rmq_consume"
+FIELDS = {
+    "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "ordering_key", "attempt",
+    "epoch", "born_at", "stored_at",
+}  # fmt: skip
+
+
+def test_help_has_examples() -> None:
+    assert "Examples:\n  rmq-consume --orderly" in CliRunner().invoke(command, ["--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--topic", "t"], exit_codes.USAGE, "concurrent consumption is not there yet: add --orderly"),
+        (["--topic", "t", "--orderly", "--listener", "a:b", "--json"], exit_codes.USAGE, "do not go with it"),
+        (["--topic", "t", "--orderly", "--group", "a%b"], exit_codes.CONFIG, "group"),
+        (["--topic", "t", "--orderly", "--from", "middle"], exit_codes.CONFIG, "start_from"),
+        (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
+        (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
+        (["--topic", "a%b", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(nowhere: str, arguments: list[str], code: int, text: str) -> None:
+    result = CliRunner().invoke(command, ["--broker", nowhere, *arguments], prog_name="rmq-consume")
+
+    assert result.exit_code == code, result.output
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+async def test_without_a_topic_those_that_exist_are_named(broker: str, topic: str) -> None:
+    async with Producer(broker) as producer:
+        await producer.send_bodies(topic, [b"x"])
+
+    with Running(CONSUME, "--broker", broker, "--orderly") as process:
+        assert process.wait() == exit_codes.USAGE
+        assert process.errors[-1].startswith("rmq-consume: --topic is needed: there ")
+
+
+@pytest.mark.slow
+async def test_json_has_every_field_and_a_count_ends_it_exactly(broker: str, topic: str) -> None:
+    async with Producer(broker) as producer:
+        for i in range(5):
+            message = Message(topic, b"m%d" % i, tag="paid", keys=("a", "b"), properties={"x": "1"})
+            await producer.send(message, sharding_key="k")
+        await producer.send(Message(topic, b"\xff"), sharding_key="k")
+
+    with ConsumerProcess(broker, topic, "--group", topic, "--count", "4") as first:
+        assert first.wait() == 0
+    with ConsumerProcess(broker, topic, "--group", topic, "--count", "2") as second:
+        assert second.wait() == 0
+
+    assert [message["body"] for message in first.messages] == ["m0", "m1", "m2", "m3"]
+    message = first.messages[0]
+    assert set(message) == FIELDS
+    assert (message["topic"], message["queue_offset"], message["attempt"]) == (topic, 0, 1)
+    assert (message["tag"], message["keys"], message["properties"]) == ("paid", ["a", "b"], {"x": "1"})
+    assert datetime.fromisoformat(message["born_at"]) <= datetime.fromisoformat(message["stored_at"])
+    # What the first member was given beyond its count is a first delivery for the second.
+    assert [message.get("body") for message in second.messages] == ["m4", None]
+    assert [message["attempt"] for message in second.messages] == [1, 1]
+    assert second.messages[1]["body_base64"] == "/w=="
+    assert second.messages[0]["epoch"] > first.messages[0]["epoch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_cleanly_and_what_was_printed_is_not_repeated(
+    broker: str, topic: str, number: signal.Signals
+) -> None:
+    async with Producer(broker) as producer:
+        await producer.send_bodies(topic, [b"a", b"b"], sharding_key="k")
+        with Running(CONSUME, "--broker", broker, "--orderly", "--topic", topic, "--group", topic) as first:
+            first.wait_for(lambda lines: len(lines) == 2, "two messages")
+            assert first.stop(number) == 0
+        await producer.send_bodies(topic, [b"c"], sharding_key="k")
+
+    with ConsumerProcess(broker, topic, "--group", topic, "--count", "1") as second:
+        assert second.wait() == 0
+
+    queue = f"{topic}/{second.messages[0]['queue_id']}"
+    assert first.lines == [f"{queue} @0 key=k attempt=1  a", f"{queue} @1 key=k attempt=1  b"]
+    assert first.errors == []
+    assert second.messages[0]["body"] == "c"
+
+
+@pytest.mark.slow
+async def test_only_the_tags_that_were_asked_for(broker: str, topic: str) -> None:
+    async with Producer(broker) as producer:
+        for tag in ("created", "paid", "sent", "paid"):
+            await producer.send(Message(topic, tag.encode(), tag=tag), sharding_key="k")
+
+    with ConsumerProcess(broker, topic, "--tags", "created || paid", "--group", topic, "--count", "3") as consumer:
+        assert consumer.wait() == 0
+
+    assert [message["body"] for message in consumer.messages] == ["created", "paid", "paid"]
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_it_quietly_even_when_nothing_comes(broker: str, topic: str) -> None:
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", CONSUME, "--broker", broker, "--orderly", "--topic", topic, "--group", topic],
+        stdout=write,
+        stderr=subprocess.PIPE,
+    )
+    os.close(write)
+    os.close(read)
+    try:
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+
+    assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.slow
+async def test_a_broker_that_starts_later_is_waited_for(tmp_path: Path, nowhere: str, topic: str) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        address = broker.address
+    with ConsumerProcess(address, topic) as consumer:
+        consumer.wait_for(lambda _: bool(consumer.errors), "a word about the missing broker")
+        assert len(consumer.errors) == 1
+        assert f"connection.failed address={address}" in consumer.errors[0]
+        with BrokerProcess(tmp_path, address):
+            async with Producer(address) as producer:
+                await producer.send_bodies(topic, [b"at last"])
+            consumer.wait_for(bool, "the message")
+            assert consumer.stop() == 0
+
+    assert consumer.messages[0]["body"] == "at last"
+
+
+@pytest.mark.slow
+async def test_a_listener_of_the_users_own_in_the_current_folder(broker: str, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "consumer.py").write_text(
+        "from rmq.consumer import ConsumeStatus\n"
+        "def on_message(messages, context):\n"
+        "    print('got', *[m.body.decode() for m in messages], context.epoch > 0, flush=True)\n"
+        "    return ConsumeStatus.SUCCESS\n"
+    )
+    async with Producer(broker) as producer:
+        await producer.send_bodies(topic, [b"x"])
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", CONSUME, "--broker", broker, "--orderly", "--topic", topic, "--group", topic,
+            "--listener", "consumer:on_message",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"got x True\n"
+        process.terminate()
+        assert process.wait(30) == 0

@@ -1,0 +1,219 @@
+"""One message a line: what is sent, what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmq.cli import exit_codes
+from rmq.cli.rmq_produce import Shape, command
+from rmq.client import Admin, Producer
+from rmq.client.connection import Connection
+from rmq.wire import batch, ops
+from rmq.wire.codec import decode_list
+from rmq.wire.hashing import shard
+from rmq.wire.layout import MAX_BODY
+from rmq.wire.model import StoredMessage
+
+from support.processes import Running
+
+PRODUCE = "rmq.cli.rmq_produce"
+
+
+def produce(broker: str, topic: str, *arguments: str, lines: bytes | str = b"") -> Result:
+    options = ["--broker", broker, "--topic", topic, *arguments]
+    return CliRunner().invoke(command, options, input=lines, prog_name="rmq-produce")
+
+
+async def stored(broker: str, topic: str) -> list[StoredMessage]:
+    """Everything in a topic, queue by queue."""
+    messages: list[StoredMessage] = []
+    connection = Connection(broker)
+    await connection.open(timeout_s=10)
+    async with Admin(broker) as admin:
+        info = await admin.topic(topic)
+    assert connection.hello is not None
+    for queue in info.queues:
+        wanted = ops.PullQueue(topic, queue.queue_id, 0)
+        reply = await connection.request(ops.Op.PULL, ops.Pull(None, 1, 8 << 20, [wanted]))
+        for result in decode_list(ops.PullResult, reply):
+            for found in batch.read_all(result.batches, store_id=connection.hello.store_id):
+                messages += found.messages()
+    await connection.close()
+    return messages
+
+
+def keyed(lines: list[bytes], **shape: Any) -> list[str | int | None]:
+    found, failure = Shape(topic="t", properties={}, **shape).lines(lines, 1)
+    assert failure is None
+    return [line.key for line in found]
+
+
+def test_help_has_examples() -> None:
+    assert "Examples:\n  echo hello | rmq-produce" in CliRunner().invoke(command, ["--help"]).stdout
+
+
+def test_one_key_for_all_or_the_field_of_each() -> None:
+    assert keyed([b"x", b""]) == [None, None]
+    assert keyed([b"x", b""], key="k") == ["k", "k"]
+    assert keyed([b'{"id": "a"}', b'{"id": 7, "x": []}'], key_field="id") == ["a", 7]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"{", "line 12: not a JSON object"),
+        (b"", "line 12: not a JSON object"),
+        (b"[1]", "line 12: not a JSON object"),
+        (b"\xff", "line 12: not a JSON object"),
+        (b'{"other": 1}', "line 12: no field 'id'"),
+        (b'{"id": true}', "line 12: the field 'id' must be a text or a whole number"),
+        (b'{"id": null}', "line 12: the field 'id' must be a text or a whole number"),
+        (b"x" * (MAX_BODY + 1), f"line 12: more than the {MAX_BODY} bytes"),
+    ],
+)
+def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: str) -> None:
+    shape = Shape(topic="t", key_field="id", properties={})
+
+    good, failure = shape.lines([b'{"id": 1}', b'{"id": 2}', line, b'{"id": 3}'], 10)
+
+    assert [found.number for found in good] == [10, 11]
+    assert failure is not None
+    assert failure.exit_code == exit_codes.DATA_ERROR
+    assert failure.message.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--key", "a", "--key-field", "b"], "exclude each other"),
+        (["--property", "x"], "write it as name=value"),
+        (["--tag", "a b"], "the tag 'a b'"),
+        (["--keys", "a b"], "the key 'a b'"),
+        (["no-such-file"], "No such file"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(nowhere: str, arguments: list[str], text: str) -> None:
+    result = produce(nowhere, "t", *arguments)
+
+    assert result.exit_code == exit_codes.USAGE
+    assert text in result.stderr
+
+
+@pytest.mark.slow
+def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
+    result = produce(nowhere, "t", lines=b"x\n")
+
+    assert result.exit_code == exit_codes.UNAVAILABLE
+    assert result.stderr == f"rmq-produce: no broker at {nowhere}: start one with `rmq-broker start`\n"
+
+
+@pytest.mark.slow
+async def test_without_a_topic_those_that_exist_are_named(broker: str, topic: str) -> None:
+    async with Producer(broker) as producer:
+        await producer.send_bodies(topic, [b"x"])
+
+    with Running(PRODUCE, "--broker", broker) as process:
+        assert process.wait() == exit_codes.USAGE
+        assert process.errors[-1].startswith("rmq-produce: --topic is needed: there ")
+
+
+@pytest.mark.slow
+async def test_every_line_is_a_message_with_its_metadata(broker: str, topic: str) -> None:
+    with Running(
+        PRODUCE, "--broker", broker, "--topic", topic, "--key", "k1", "--tag", "paid", "--keys", "a", "--keys", "b",
+        "--property", "x=1=2", stdin=b"one\n\n\xff\x00\nlast",
+    ) as process:  # fmt: skip
+        assert process.wait() == 0
+    messages = await stored(broker, topic)
+
+    assert [message.body for message in messages] == [b"one", b"", b"\xff\x00", b"last"]
+    for message, line in zip(messages, process.lines, strict=True):
+        assert (message.tag, message.keys, message.properties) == ("paid", ("a", "b"), {"x": "1=2"})
+        assert message.ordering_key == "k1"
+        assert line == f"{topic}/{message.queue_id} @{message.queue_offset} {message.message_id}"
+
+
+@pytest.mark.slow
+async def test_lines_with_a_key_field_keep_the_order_of_their_key(broker: str, topic: str, tmp_path: Path) -> None:
+    lines = [{"id": f"o-{i % 7}", "n": i} for i in range(5000)]
+    file = tmp_path / "lines"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    arguments = ("--broker", broker, "--topic", topic, "--key-field", "id", "--json", str(file))
+    with Running(PRODUCE, *arguments) as process:
+        assert process.wait() == 0
+    receipts = [json.loads(line) for line in process.lines]
+    by_id = {message.message_id: message for message in await stored(broker, topic)}
+
+    # The receipts come in the order of the lines, and lead to them.
+    assert [json.loads(by_id[receipt["message_id"]].body) for receipt in receipts] == lines
+    assert all(receipt["durable"] and receipt["topic"] == topic for receipt in receipts)
+    last: dict[str, int] = {}
+    for line, receipt in zip(lines, receipts, strict=True):
+        key = str(line["id"])
+        assert receipt["queue_id"] == shard(key, 4)
+        assert receipt["queue_offset"] > last.get(key, -1)
+        last[key] = receipt["queue_offset"]
+
+
+@pytest.mark.slow
+async def test_what_comes_before_a_bad_line_is_sent_and_receipted(broker: str, topic: str) -> None:
+    arguments = ("--broker", broker, "--topic", topic, "--key-field", "id")
+    with Running(PRODUCE, *arguments, stdin=b'{"id":1}\n{"id":1}\nnonsense\n{"id":1}\n') as process:
+        assert process.wait() == exit_codes.DATA_ERROR
+
+    assert len(process.lines) == 2
+    assert process.errors == ["rmq-produce: line 3: not a JSON object; it and what follows was not sent"]
+    assert len(await stored(broker, topic)) == 2
+
+
+@pytest.mark.slow
+def test_a_line_is_sent_and_receipted_before_the_next_is_typed_until_ctrl_c(broker: str, topic: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(b"typed\n")
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(topic.encode())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == exit_codes.INTERRUPTED
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_it_quietly(broker: str, topic: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
+        input=b"x\n" * 50_000,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+@pytest.mark.slow
+def test_quiet_prints_nothing_and_empty_input_sends_nothing(broker: str, topic: str) -> None:
+    with Running(PRODUCE, "--broker", broker, "--topic", topic, "-q", stdin=b"a\nb\n") as process:
+        assert (process.wait(), process.lines, process.errors) == (0, [], [])
+    with Running(PRODUCE, "--broker", broker, "--topic", topic, stdin=b"") as process:
+        assert (process.wait(), process.lines, process.errors) == (0, [], [])

@@ -1,0 +1,74 @@
+"""The first signal asks, the second forces, and afterwards signals are what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rmq.cli import exit_codes
+from rmq.cli.stopping import first_of, stop_signals
+
+STUBBORN = """
+import asyncio
+from rmq.cli.stopping import stop_signals
+
+async def main():
+    with stop_signals() as asked:
+        print("running", flush=True)
+        await asked.wait()
+        print("asked", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_first_signal_asks(number: signal.Signals) -> None:
+    with stop_signals() as asked:
+        assert not asked.is_set()
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(5):
+            await asked.wait()
+
+
+async def test_afterwards_a_signal_is_what_it_was() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    with stop_signals():
+        pass
+
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"running\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == b"asked\n"
+            process.send_signal(second)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+
+    assert process.returncode == exit_codes.INTERRUPTED
+    assert errors == b"stopped at once, by a second signal\n"
+
+
+async def test_the_first_event_of_several_is_enough() -> None:
+    never, soon = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().call_soon(soon.set)
+
+    async with asyncio.timeout(5):
+        await first_of(never, soon)
