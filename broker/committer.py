@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -117,13 +118,13 @@ class Committer:
 
     def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
         self.failed_writes += 1
-        log.error("log.write_failed", error=str(error), sends=len(sends), changes=len(changes))
         self._changes[:0] = changes
-        for ticket in reversed(sends):  # newest first, so that a producer's numbers are given back in order
-            ticket.failed(error)
         if self._changes or self._answers:
             self._scheduled = True
             self._loop.call_later(RETRY_S, self.commit)
+        # Newest first, so that a producer's numbers are given back in order.
+        _run([partial(ticket.failed, error) for ticket in reversed(sends)])
+        log.error("log.write_failed", error=str(error), sends=len(sends), changes=len(changes))
 
     def synced(self, position: int) -> None:
         """The flusher got this far. Runs on the loop."""

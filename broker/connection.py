@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.in_flight = 0
         self.blocked = False  # above the write high-water mark
+        self._closing_since: float | None = None  # as first seen by check_patience
         self.opened_at = service.now()
         self.last_progress = self.opened_at  # of an unfinished frame or of a blocked reader
 
@@ -192,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def _settle_budget(self) -> None:
         """Account for copies that outlive the callback; without room, reading waits for others to finish."""
         needed = self._reader.pending + sum(map(len, self._backlog))
-        if needed == self._charged or self._transport is None:
+        if self._transport is None or (needed == self._charged and not self._waits_for_budget):
             return
         self._waits_for_budget = not self._service.budget.charge(self, self._charged, needed)
         if self._waits_for_budget:
@@ -202,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def budget_freed(self) -> None:
         """Called by the budget when there may be room again."""
-        self._waits_for_budget = False
+        self.last_progress = self._service.now()  # the wait was ours, not the peer's
         self._settle_budget()
         self._resume()
 
@@ -215,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading or self._quiet or self._backlog or self._waits_for_budget or self.closing:
             return
         assert self._transport is not None
-        if self.blocked and self._transport.get_write_buffer_size() > 4 * self._service.high_water:
+        if self.blocked and self._flooded:
             return  # resume_writing() comes back here
         self._reading = True
         self._transport.resume_reading()
@@ -245,15 +246,14 @@ class Connection(asyncio.BufferedProtocol):
         self.in_flight += 1
         try:
             answer = self._serve(request_id, op, payload)
+            if answer is not DEFERRED:
+                self.reply(request_id, answer)
         except Refused as error:
             self.refuse(request_id, error)
         except Fatal as error:
             self.fail(error, request_id)
         except Exception as error:
             self.refuse(request_id, self.defect(error, request_id))
-        else:
-            if answer is not DEFERRED:
-                self.reply(request_id, answer)
 
     def _serve(self, request_id: int, op: int, payload: Any) -> Any:
         handler = self._service.handlers.get(op)
@@ -278,8 +278,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def reply(self, request_id: int, payload: object) -> None:
         """Answer a request."""
+        frame = frames.pack(frames.REPLY, request_id, 0, payload)
         self.in_flight -= 1
-        self._write(frames.pack(frames.REPLY, request_id, 0, payload))
+        self._write(frame)
 
     def reply_parts(self, request_id: int, payload: Sequence[Buffer]) -> None:
         """Answer a request with a payload that is msgpack already."""
@@ -310,6 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         self._written += sum(map(len, out))
         self._transport.writelines(out)
+        self._pause_if_flooded()
         if self.session is not None:
             self.session.answered_at = self._service.now()
 
@@ -317,9 +319,16 @@ class Connection(asyncio.BufferedProtocol):
         """The peer does not read as fast as it is answered."""
         self.blocked = True
         self.last_progress = self._service.now()
-        assert self._transport is not None
-        if self._transport.get_write_buffer_size() > 4 * self._service.high_water:
+
+    def _pause_if_flooded(self) -> None:
+        if self.blocked and not self.closing and self._flooded:
             self._pause()
+
+    @property
+    def _flooded(self) -> bool:
+        """Whether so many answers wait that no more requests are read."""
+        assert self._transport is not None
+        return self._transport.get_write_buffer_size() > 4 * self._service.high_water
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
@@ -333,6 +342,7 @@ class Connection(asyncio.BufferedProtocol):
     def check_patience(self, now: float, *, hello_s: float, stall_s: float) -> None:
         """Close a connection that keeps the broker waiting. Called about once a second."""
         if self.closing:
+            self._check_farewell(now, stall_s)
             return
         if self.session is None:
             if now - self.opened_at > hello_s:
@@ -346,6 +356,13 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(SlowReader(f"answers were not read for {stall_s:g} s"))
         elif self._reader.unfinished and self._reading:
             self.fail(FrameStalled(f"a frame was begun and did not go on for {stall_s:g} s"))
+
+    def _check_farewell(self, now: float, stall_s: float) -> None:
+        """A peer that does not take its last answers would keep a closed connection for ever."""
+        if self._closing_since is None:
+            self._closing_since = now
+        elif now - self._closing_since > stall_s:
+            self.abort()
 
     def _peer_took_some(self) -> bool:
         assert self._transport is not None

@@ -42,13 +42,16 @@ class FrameReader:
 
     Several readers may share one ``shared`` buffer: whole frames are returned as views of it, which are valid
     until the next call of :meth:`buffer` on any of them; so between :meth:`buffer` and :meth:`received` of one
-    reader no other reader is asked. An unfinished frame moves to a buffer of its exact size.
+    reader no other reader is asked. An unfinished frame moves to a buffer of its exact size, which is made when
+    :meth:`buffer` is asked for its rest: until then it costs what came, not what it announces.
     """
 
-    __slots__ = ("_filled", "_partial", "_prefix", "_shared", "max_frame")
+    __slots__ = ("_filled", "_head", "_length", "_partial", "_prefix", "_shared", "max_frame")
 
     def __init__(self, shared: memoryview, max_frame: int = MAX_FRAME) -> None:
         self._shared = shared
+        self._length = 0  # of the unfinished frame, and what came of it before its own buffer was made
+        self._head = b""
         self._partial: bytearray | None = None
         self._filled = 0
         self._prefix = b""
@@ -56,17 +59,21 @@ class FrameReader:
 
     @property
     def pending(self) -> int:
-        """Size of the buffer of the unfinished frame, 0 if there is none."""
-        return 0 if self._partial is None else len(self._partial)
+        """Size of the buffer that the unfinished frame has or needs, 0 if there is none."""
+        return self._length
 
     @property
     def unfinished(self) -> bool:
         """Whether a frame was begun and not ended."""
-        return self._partial is not None or bool(self._prefix)
+        return bool(self._length or self._prefix)
 
     def buffer(self) -> memoryview:
         """Where the next received bytes go."""
-        if self._partial is not None:
+        if self._length:
+            if self._partial is None:
+                self._partial = bytearray(self._length)
+                self._partial[: self._filled] = self._head
+                self._head = b""
             return memoryview(self._partial)[self._filled :]
         if self._prefix:
             self._shared[: len(self._prefix)] = self._prefix
@@ -85,6 +92,7 @@ class FrameReader:
             if self._filled < len(self._partial):
                 return []
             frame, self._partial = memoryview(self._partial), None
+            self._length = 0
             return [frame]
         return self._split(len(self._prefix) + count)
 
@@ -98,9 +106,9 @@ class FrameReader:
                 raise FrameTooLarge(f"a frame of {length} bytes is over the limit of {self.max_frame}")
             at += 4
             if end - at < length:
-                self._partial = bytearray(length)
+                self._length = length
                 self._filled = end - at
-                self._partial[: self._filled] = shared[at:end]
+                self._head = bytes(shared[at:end])
                 return frames
             frames.append(shared[at : at + length])
             at += length

@@ -9,7 +9,7 @@ from typing import Any
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.codec import decode
-from rmq.wire.errors import OK, BadBatch, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
+from rmq.wire.errors import OK, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Send, SendResult
 
@@ -81,38 +81,30 @@ class SendHandler:
         return DEFERRED
 
     def _append(self, ticket: SendTicket, queue_id: int, batch: bytes) -> SendResult:
-        header = layout.parse_header(batch)
-        now = self._now()
-        known = None
-        if header.producer_id:
-            known = self.producers.admit(
-                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, now=now
-            )
+        checked = batches.check(batch, stamped=False)  # before anything is believed of whose batch it is
+        header, now = checked.header, self._now()
+        mark = (header.producer_id, header.producer_epoch, header.sequence)
+        known = self.producers.admit(*mark, header.batch_crc, now=now)
         if known is not None:
-            return SendResult(0, known.base_offset, known.physical_offset, known.stored_at, self._durable, True)
+            return SendResult(OK, known.base_offset, known.physical_offset, known.stored_at, self._durable, True)
         try:
-            placed = self._stage(queue_id, batch, header)
-        except Refused as error:
-            if header.producer_id and not isinstance(error, _TEMPORARY):
-                self.producers.spend(header.producer_id, header.producer_epoch, header.sequence, now=now)
+            placed = self._stage(queue_id, batch, checked)
+        except _TEMPORARY:
             raise
-        if header.producer_id:
-            self.producers.record(
-                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, placed.base_offset,
-                placed.physical_offset, placed.stored_at, placed.end, now=now,
-            )  # fmt: skip
+        except Refused:
+            self.producers.spend(*mark, now=now)
+            raise
+        self.producers.record(*mark, header.batch_crc, *placed, now=now)
         ticket.staged.append(header)
-        return SendResult(0, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
+        return SendResult(OK, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
 
-    def _stage(self, queue_id: int, batch: bytes, header: layout.Header) -> Placed:
+    def _stage(self, queue_id: int, batch: bytes, checked: batches.Checked) -> Placed:
+        header = checked.header
         if self.refuse_because is not None:
             raise DiskFull(self.refuse_because)
         if header.kind != layout.KIND_DATA:
             raise UnsupportedFormat(f"a producer may not send batches of kind {header.kind}")
         topic = self._topics.require_queue(header.topic, queue_id)
-        checked = batches.check(batch, stamped=False)
-        if len(batch) != header.size:
-            raise BadBatch(f"a batch of {header.size} bytes came with {len(batch) - header.size} more")
         return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
 
 

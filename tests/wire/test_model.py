@@ -1,0 +1,94 @@
+"""Values that users make and get."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rmq.wire import batch, layout
+from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
+
+from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample
+
+
+def test_a_queue_reads_as_topic_and_number() -> None:
+    assert str(MessageQueue("orders", 3)) == "orders/3"
+
+
+def test_a_message_needs_topic_and_body_only() -> None:
+    message = Message("orders", b"paid")
+
+    assert (message.tag, message.keys, message.properties) == (None, (), {})
+
+
+def test_messages_do_not_share_their_properties() -> None:
+    assert Message("orders", b"").properties is not Message("orders", b"").properties
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "why"),
+    [
+        ({"body": "text"}, TypeError, "body must be bytes, not str"),
+        ({"body": bytearray(b"x")}, TypeError, "body must be bytes, not bytearray"),
+        ({"keys": "o-17"}, TypeError, r"keys must be a tuple of texts: \('o-17',\)"),
+        ({"keys": ("",)}, ValueError, "empty or holds white space"),
+        ({"keys": ("a", "b c")}, ValueError, "'b c' is empty or holds white space"),
+        ({"keys": ("a\t",)}, ValueError, "empty or holds white space"),
+        ({"tag": ""}, ValueError, "the tag '' is empty"),
+        ({"tag": "a|b"}, ValueError, "the tag 'a|b'"),
+        ({"tag": "a b"}, ValueError, "the tag 'a b'"),
+        ({"properties": {"": "x"}}, ValueError, "the name of a property is empty"),
+        ({"properties": {"a": 1}}, TypeError, "the property 'a' must have a text"),
+        ({"properties": {1: "a"}}, TypeError, "the property 1 must have a text"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_when_it_is_made(
+    fields: dict[str, Any], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        Message(**{"topic": "orders", "body": b"", **fields})
+
+
+def test_a_full_message_is_accepted() -> None:
+    Message("orders", b"x", tag="paid", keys=("a", "größe"), properties={"trace": ""})
+
+
+def test_a_received_message_tells_everything_about_itself() -> None:
+    messages = batch.read(sample(), store_id=STORE_ID).messages()
+    last = messages[2]
+
+    assert (last.topic, last.queue_id, last.queue_offset) == ("orders", 2, STAMP.base_offset + 2)
+    assert last.message_id == "0123456789abcdef" + f"{(4096 // 8) << 12 | 2:016x}"
+    assert (last.body, last.tag, last.keys) == (b"paid \x00\xff", "bezahlt-€", ("o-17", "größe"))
+    assert (last.ordering_key, last.properties) == ("😀", {"trace": "", "währung": "€"})
+    assert last.born_at == datetime(2023, 11, 14, 22, 13, 20, 2, UTC)
+    assert last.stored_at == datetime(2023, 11, 14, 22, 13, 20, 123_456, UTC)
+    assert last.attempt == 1
+    assert repr(last) == "<StoredMessage orders/2 offset 1002, 7 bytes>"
+
+
+def test_properties_are_the_callers_own() -> None:
+    (first, *_) = batch.read(sample(), store_id=STORE_ID).messages()
+
+    first.properties["trace"] = "changed"
+
+    assert FULL.properties is not None
+    assert first.properties == FULL.properties[0]
+
+
+@pytest.mark.parametrize(
+    ("us", "moment"),
+    [
+        (0, datetime(1970, 1, 1, tzinfo=UTC)),
+        (BORN_AT + 1, datetime(2023, 11, 14, 22, 13, 20, 1, UTC)),
+        (layout.MAX_TIME - 1, datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)),
+    ],
+)
+def test_microseconds_are_exact(us: int, moment: datetime) -> None:
+    assert from_us(us) == moment
+
+
+def test_a_listener_answers_by_name() -> None:
+    assert {status.name for status in ConsumeStatus} >= {"SUCCESS", "SUSPEND", "COMMIT", "ROLLBACK"}

@@ -1,0 +1,208 @@
+"""Operations: numbers that never change, and the bytes of the frames every client needs first."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.wire import batch, frames, ops
+from rmq.wire.codec import decode, decode_list
+from rmq.wire.errors import BadRequest
+from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Push
+
+from support.batches import MARK, MINIMAL, golden, quick, sample
+
+GOLDEN = Path(__file__).parent / "golden"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def test_operations_keep_their_numbers() -> None:
+    assert {op.name: op.value for op in Op} == {
+        "HELLO": 1, "PING": 2, "SEND": 3, "PULL": 4, "COMMIT": 5, "ACQUIRE": 6, "RENEW": 7, "RELEASE": 8, "JOIN": 9,
+        "LEAVE": 10, "ROUTE": 11, "CREATE_TOPIC": 12, "LIST_TOPICS": 13, "RANGES": 14, "LOCK_STATUS": 15, "ATTEMPT": 16,
+    }  # fmt: skip
+
+
+def test_pushes_keep_their_numbers() -> None:
+    pushes = {push.name: push.value for push in Push}
+
+    assert pushes == {"MEMBERS_CHANGED": 1, "LEASE_FREE": 2, "TOPIC_CHANGED": 3, "CLOSING": 4}
+
+
+def test_constants_of_the_protocol_never_change() -> None:
+    assert (ops.PROTOCOL, EMPTY, NO_OFFSET) == (1, -1, -1)
+    assert (frames.REQUEST, frames.REPLY, frames.PUSH) == (0, 1, 2)
+
+
+# Fields may be added at the end, with a default; never moved, renamed or taken away.
+FIELDS = {
+    "Acquire": "group queues",
+    "Attempt": "group topic queue_id epoch queue_offset attempts",
+    "Commit": "group entries",
+    "CommitEntry": "topic queue_id epoch queue_offset",
+    "CreateTopic": "topic queues",
+    "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
+    "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
+    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[]",
+    "Join": "group ordered model strategy subscriptions",
+    "JoinReply": "members topics",
+    "LeaseEnd": "topic queue_id epoch queue_offset=-1",
+    "LeaseRef": "topic queue_id epoch",
+    "Leave": "group leases",
+    "Limits": "max_frame max_batch max_in_flight grace_s ping_s",
+    "LockRow": "group topic queue_id owner session epoch held_for_s renewed_ago_s expires_in_s state",
+    "LockStatus": "group=None",
+    "Outcome": "status=0 text=None",
+    "OutgoingBatch": "queue_id batch",
+    "ProducerHello": "producer_id producer_epoch first_unresolved",
+    "Pull": "group wait_ms max_bytes queues",
+    "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1",
+    "PullResult": "index status next_offset min_offset max_offset batches text=None",
+    "QueueInfo": "queue_id broker",
+    "QueueRef": "topic queue_id",
+    "Range": "status min_offset=0 max_offset=0 committed=-1 text=None",
+    "Ranges": "group queues",
+    "Release": "group leases",
+    "Renew": "group leases",
+    "ResumedLease": "group topic queue_id epoch committed_offset attempt_offset attempts",
+    "Route": "topic create=False",
+    "Send": "batches",
+    "SendResult": "status base_offset=0 physical_offset=0 stored_at=0 durable=False duplicate=False text=None",
+    "TopicInfo": "topic generation shards queues",
+}
+
+
+def shapes() -> dict[str, Any]:
+    found = inspect.getmembers(ops, lambda kind: inspect.isclass(kind) and issubclass(kind, tuple))
+    return {name: kind for name, kind in found if hasattr(kind, "_fields")}
+
+
+def described(kind: Any) -> str:
+    defaults = kind._field_defaults
+    return " ".join(f"{name}={defaults[name]!r}" if name in defaults else name for name in kind._fields)
+
+
+def test_fields_keep_their_places_and_defaults() -> None:
+    assert {name: described(kind) for name, kind in shapes().items()} == FIELDS
+
+
+def test_every_operation_and_push_is_documented() -> None:
+    text = DOCUMENT.read_text()
+
+    for member in (*Op, *Push):
+        assert f"| {member.value} | {member.name} |" in text
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(FIELDS) - {"Hello", "HelloReply", "Limits", "ProducerHello", "ResumedLease"})
+)
+def test_every_shape_is_documented_field_by_field(name: str) -> None:
+    """A shape is drawn as its name and an array; fields that are lists or maps are drawn by their content."""
+    (drawn,) = re.findall(rf"^{name} +(\[.*(?:\n  .*)*)", DOCUMENT.read_text(), re.MULTILINE)
+    hints = get_type_hints(shapes()[name])
+    plain = [field for field, hint in hints.items() if get_origin(hint) not in (list, dict)]
+
+    assert re.findall(r"\b([a-z_]+) (?:str|int|bool|float|bin)\b", drawn)[: len(plain)] == plain
+
+
+BATCH = bytes(batch.encode("orders", 2, MINIMAL, by=MARK))
+FRAMES = {
+    "ping_request": frames.pack(frames.REQUEST, 2, Op.PING, []),
+    "ping_reply": frames.pack(frames.REPLY, 2, 0, []),
+    "send_request": frames.pack(frames.REQUEST, 3, Op.SEND, ops.Send([ops.OutgoingBatch(2, BATCH)])),
+    "send_reply": frames.pack(
+        frames.REPLY, 3, 0, [ops.SendResult(0, 1000, 4096, 1_700_000_000_123_456, durable=True)]
+    ),
+    "pull_request": frames.pack(
+        frames.REQUEST, 4, Op.PULL,
+        ops.Pull("billing", 15_000, 1 << 20, [ops.PullQueue("orders", 2, 1000, (3 << 32) | 1, 1000)]),
+    ),
+    "pull_reply": frames.pack(frames.REPLY, 4, 0, [ops.PullResult(0, 0, 1001, 0, 1001, sample(MINIMAL))]),
+    "error_reply": frames.pack(frames.REPLY, 5, 121, ["the topic 'orders' does not exist"]),
+    "push": frames.pack(frames.PUSH, 0, Push.LEASE_FREE, ["billing", "orders", 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_bytes_of_a_frame_never_change(name: str) -> None:
+    """A change here needs another protocol number."""
+    assert FRAMES[name] == golden(GOLDEN / f"{name}.hex")
+
+
+def test_every_golden_file_is_used() -> None:
+    used = {*FRAMES, "hello_request", "hello_reply", "batch_full", "batch_minimal"}
+
+    assert {path.stem for path in GOLDEN.iterdir()} == used
+
+
+def test_the_golden_frames_decode_to_what_they_mean() -> None:
+    def payload(name: str) -> Any:
+        return frames.unpack(golden(GOLDEN / f"{name}.hex")[4:])[3]
+
+    assert decode(ops.Send, payload("send_request")).batches == [ops.OutgoingBatch(2, BATCH)]
+    assert decode_list(ops.SendResult, payload("send_reply"))[0].durable
+    assert decode(ops.Pull, payload("pull_request")).queues[0].epoch == (3 << 32) | 1
+    assert decode_list(ops.PullResult, payload("pull_reply"))[0].batches == sample(MINIMAL)
+
+
+numbers = st.integers(-1, (1 << 63) - 1)
+texts = st.text(max_size=5)
+queues = st.lists(st.builds(ops.QueueRef, texts, numbers), max_size=3)
+ends = st.lists(st.builds(ops.LeaseEnd, texts, numbers, numbers, numbers), max_size=3)
+optional_text = st.none() | texts
+pulled = st.builds(ops.PullQueue, texts, numbers, numbers, st.none() | numbers, numbers)
+committed = st.builds(ops.CommitEntry, texts, numbers, st.none() | numbers, numbers)
+topics = st.builds(
+    ops.TopicInfo, texts, numbers, numbers, st.lists(st.builds(ops.QueueInfo, numbers, texts), max_size=3)
+)
+seconds = st.floats(0, 1e9)
+payloads: st.SearchStrategy[Any] = st.one_of(
+    st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5)), max_size=3)),
+    st.builds(ops.SendResult, numbers, numbers, numbers, numbers, st.booleans(), st.booleans(), optional_text),
+    st.builds(ops.Pull, optional_text, numbers, numbers, st.lists(pulled, max_size=3)),
+    st.builds(
+        ops.PullResult, numbers, numbers, numbers, numbers, numbers, st.binary(max_size=5), optional_text
+    ),
+    st.builds(ops.Commit, texts, st.lists(committed, max_size=3)),
+    st.builds(ops.Outcome, numbers, optional_text),
+    st.builds(ops.Acquire, texts, queues),
+    st.builds(ops.Grant, numbers, numbers, numbers, numbers, numbers, optional_text),
+    st.builds(ops.Renew, texts, st.lists(st.builds(ops.LeaseRef, texts, numbers, numbers), max_size=3)),
+    st.builds(ops.Release, texts, ends),
+    st.builds(ops.Leave, texts, ends),
+    st.builds(ops.Join, texts, st.booleans(), texts, texts, st.dictionaries(texts, texts, max_size=3)),
+    st.builds(ops.JoinReply, st.lists(texts, max_size=3), st.lists(topics, max_size=2)),
+    st.builds(ops.Route, texts, st.booleans()),
+    st.builds(ops.CreateTopic, texts, numbers),
+    st.builds(ops.Ranges, optional_text, queues),
+    st.builds(ops.Range, numbers, numbers, numbers, numbers, optional_text),
+    st.builds(ops.LockStatus, optional_text),
+    st.builds(
+        ops.LockRow, texts, texts, numbers, texts, texts, numbers, seconds, seconds, seconds, texts
+    ),
+    st.builds(ops.Attempt, texts, texts, numbers, numbers, numbers, numbers),
+)  # fmt: skip
+
+
+@quick
+@given(payloads)
+def test_every_payload_comes_back(payload: Any) -> None:
+    assert decode(type(payload), msgpack.unpackb(msgpack.packb(payload))) == payload
+
+
+@pytest.mark.parametrize("shape", [kind for name, kind in shapes().items() if name not in ("LockStatus", "Outcome")])
+def test_an_empty_payload_is_refused_where_something_is_needed(shape: Any) -> None:
+    with pytest.raises(BadRequest, match=f"{shape.__name__}: {shape._fields[0]} is missing"):
+        decode(shape, [])
+
+
+def test_an_empty_payload_does_where_nothing_is_needed() -> None:
+    assert decode(ops.LockStatus, []) == ops.LockStatus(None)
+    assert decode(ops.Outcome, []) == ops.Outcome(0, None)
