@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -20,19 +19,6 @@ class SendStatus(StrEnum):
     SEND_OK = "SEND_OK"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Where a message was stored; ``durable`` tells whether it was on disk before the answer."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    message_id: str
-    durable: bool
-    stored_at: datetime
-    status: SendStatus = SendStatus.SEND_OK
-
-
 class Part(NamedTuple):
     """A run of messages that lie one behind the other in one stored batch."""
 
@@ -42,6 +28,53 @@ class Part(NamedTuple):
     first: int  # the place of the first of them within the batch
     stored_at: int
     durable: bool
+
+
+class Receipt:
+    """Where a message was stored; what costs something to tell is made when asked for."""
+
+    __slots__ = ("_part", "_step", "_store_id", "queue_id", "topic")
+
+    status = SendStatus.SEND_OK
+
+    def __init__(self, topic: str, queue_id: int, part: Part, step: int, store_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._part = part
+        self._step = step
+        self._store_id = store_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the queue."""
+        return self._part.queue_offset + self._step
+
+    @property
+    def message_id(self) -> str:
+        """32 hex digits that name it for ever."""
+        return message_id(self._store_id, handle(self._part.physical_offset, self._part.first + self._step))
+
+    @property
+    def durable(self) -> bool:
+        """Whether it was on disk before the answer."""
+        return self._part.durable
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored it."""
+        return from_us(self._part.stored_at)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Receipt):
+            return NotImplemented
+        return (self.topic, self.queue_id, self.message_id) == (other.topic, other.queue_id, other.message_id)
+
+    def __hash__(self) -> int:
+        return hash(self.message_id)
+
+    def __repr__(self) -> str:
+        durable = "durable" if self.durable else "not yet durable"
+        return f"<Receipt {self.topic}/{self.queue_id} offset {self.queue_offset}, {self.message_id}, {durable}>"
 
 
 class Receipts(Sequence[Receipt]):
@@ -71,17 +104,7 @@ class Receipts(Sequence[Receipt]):
             raise IndexError(f"there are {len(self)} receipts, none at {at}")
         which = bisect_right(self._ends, place)
         part = self._parts[which]
-        return self._receipt(part, place - (self._ends[which] - part.messages))
-
-    def _receipt(self, part: Part, step: int) -> Receipt:
-        return Receipt(
-            self.topic,
-            self.queue_id,
-            part.queue_offset + step,
-            message_id(self._store_id, handle(part.physical_offset, part.first + step)),
-            part.durable,
-            from_us(part.stored_at),
-        )
+        return Receipt(self.topic, self.queue_id, part, place - (self._ends[which] - part.messages), self._store_id)
 
     def __repr__(self) -> str:
         return f"<Receipts of {len(self)} messages in {self.topic}/{self.queue_id}>"

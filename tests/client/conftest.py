@@ -1,0 +1,20 @@
+"""Fixtures for client tests: a fake broker, a producer on it, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from .fake_broker import FakeBroker
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    """A fake broker; afterwards no task of the test may be left."""
+    async with FakeBroker() as fake:
+        yield fake
+    await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, f"tasks were left behind: {left}"

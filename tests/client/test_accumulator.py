@@ -1,0 +1,99 @@
+"""Cutting batches from what waits for a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.client.accumulator import Outbox
+from rmq.client.parcels import Parcel
+from rmq.client.routing import Choice
+from rmq.wire import batch as batches
+from rmq.wire import layout
+from rmq.wire.batch import ProducerMark
+from rmq.wire.model import Message, StoredMessage
+
+BY = ProducerMark(7, 1)
+
+
+def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> Parcel:
+    return Parcel("orders", bodies, None, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
+
+
+def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> Parcel:
+    bodies = [message.body for message in messages]
+    return Parcel("orders", bodies, messages, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
+
+
+def outbox_of(*parcels: Parcel) -> Outbox:
+    outbox = Outbox("orders", 3)
+    for parcel in parcels:
+        outbox.put(parcel)
+    return outbox
+
+
+def read(data: bytearray) -> list[StoredMessage]:
+    header = batches.check(data, stamped=False).header
+    by = layout.Stamp(1, 0, 0, 0, 0, 0, 1, header.queue_id, header.kind)
+    stamped = layout.stamp(data, header.header_size, by) + data[layout.BROKER_PART :]
+    return batches.read(stamped, store_id=1).messages()
+
+
+def bodies_of(outbox: Outbox) -> list[list[bytes]]:
+    cuts = []
+    while (cut := outbox.cut(BY)) is not None:
+        cuts.append([message.body for message in read(cut[0])])
+    return cuts
+
+
+def test_parcels_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
+    first = of_messages(Message("orders", b"1", tag="t", keys=("a", "b"), properties={"p": "q"}), key="k1", born_at=1)
+    outbox = outbox_of(first, of_bodies(b"2", b"3", key="k2", born_at=2), of_messages(Message("orders", b"4")))
+
+    cut = outbox.cut(BY)
+
+    assert cut is not None
+    messages = read(cut[0])
+    assert [message.body for message in messages] == [b"1", b"2", b"3", b"4"]
+    assert [message.ordering_key for message in messages] == ["k1", "k2", "k2", None]
+    assert [message.tag for message in messages] == ["t", None, None, None]
+    assert messages[0].keys == ("a", "b") and messages[0].properties == {"p": "q"}
+    assert [message.born_at.microsecond for message in messages] == [1, 2, 2, 5]
+    assert [(piece.start, piece.count) for piece in cut[1]] == [(0, 1), (0, 2), (0, 1)]
+    assert not outbox.parcels and outbox.cut(BY) is None
+
+
+def test_what_nobody_waits_for_is_left_out() -> None:
+    gone = of_bodies(b"2")
+    outbox = outbox_of(of_bodies(b"1"), gone, of_bodies(b"3"))
+
+    gone.give_up()
+
+    assert bodies_of(outbox) == [[b"1", b"3"]]
+
+
+def test_an_outbox_is_full_with_many_at_once_or_many_bytes() -> None:
+    assert not outbox_of(of_bodies(b"1")).full
+    assert outbox_of(of_bodies(b"1", b"2")).full, "the caller gathered them already"
+    assert outbox_of(of_bodies(bytes(1 << 20))).full
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=8), st.data())
+def test_whatever_is_cut_and_put_back_leaves_once_and_in_order(sizes: list[list[int]], data: st.DataObject) -> None:
+    numbers = iter(range(1000))
+    parcels = [of_bodies(*(b"%d" % next(numbers) for _ in run)) for run in sizes]
+    outbox = outbox_of(*parcels)
+    cuts: list[tuple[bytearray, Sequence[object]]] = []
+    for step in data.draw(st.lists(st.booleans(), max_size=12)):
+        if step and (cut := outbox.cut(BY)) is not None:
+            cuts.append(cut)
+        elif not step and cuts:
+            outbox.put_back(cuts.pop()[1])  # type: ignore[arg-type]
+
+    left = [body for bodies in bodies_of(outbox) for body in bodies]
+    sent = [message.body for cut in cuts for message in read(cut[0])]
+
+    total = sum(map(len, sizes))
+    assert sent + left == [b"%d" % i for i in range(total)]

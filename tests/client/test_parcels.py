@@ -1,0 +1,84 @@
+"""Parcels: cut, put back, settled once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.client.parcels import Parcel
+from rmq.client.receipts import Part, Receipts
+from rmq.client.routing import Choice
+from rmq.wire import errors
+
+pytestmark = pytest.mark.virtual_time
+
+
+def parcel(*sizes: int) -> Parcel:
+    bodies = [bytes(size) for size in sizes]
+    made = Parcel("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0)
+    made.future = asyncio.get_running_loop().create_future()
+    return made
+
+
+def part(count: int, offset: int = 0) -> Part:
+    return Part(count, offset, 0, 0, 0, True)
+
+
+async def test_as_many_fit_as_places_and_bytes_allow() -> None:
+    three = parcel(10, 20, 30)
+
+    assert [three.fit(count, 1000) for count in (0, 1, 2, 9)] == [0, 1, 2, 3]
+    assert [three.fit(9, size) for size in (9, 10, 29, 30, 59, 60)] == [0, 1, 1, 2, 2, 3]
+
+
+async def test_it_is_stored_when_its_last_piece_is_in_whatever_order() -> None:
+    three = parcel(1, 1, 1)
+    first, second = three.cut(2), three.cut(1)
+    assert three.future is not None
+
+    three.stored(second.which, part(1, 7), store_id=1)
+    assert not three.future.done()
+    three.stored(first.which, part(2, 5), store_id=1)
+
+    assert isinstance(three.future.result(), Receipts)
+    assert [receipt.queue_offset for receipt in three.future.result()] == [5, 6, 7]
+
+
+async def test_what_is_put_back_is_cut_again() -> None:
+    three = parcel(1, 2, 3)
+    first, second = three.cut(1), three.cut(1)
+
+    three.put_back(second)
+    three.put_back(first)
+
+    assert three.left == 3
+    assert [len(body) for body in three.ahead(3)] == [1, 2, 3]
+
+
+async def test_a_settled_parcel_keeps_no_bytes_and_changes_no_more() -> None:
+    one = parcel(1)
+    piece = one.cut(1)
+    one.fail(errors.BadBatch("no"))
+
+    one.fail(errors.DiskFull("no"))
+    one.stored(piece.which, part(1), store_id=1)
+    one.put_back(piece)
+    one.give_up()
+
+    assert one.bodies == ()
+    assert one.future is not None
+    with pytest.raises(errors.BadBatch):
+        one.future.result()
+
+
+async def test_only_what_was_never_sent_is_certainly_not_stored() -> None:
+    two = parcel(1, 1)
+    assert isinstance(two.overdue("late"), errors.RequestTimeout)
+    first = two.cut(1)
+    assert isinstance(two.overdue("late"), errors.OutcomeUnknown)
+    two.put_back(first)
+    assert isinstance(two.overdue("late"), errors.RequestTimeout)
+    first = two.cut(1)
+    two.stored(first.which, part(1), store_id=1)
+    assert str(two.overdue("late")) == "late: 1 of 2 messages for 'orders' are known to be stored"

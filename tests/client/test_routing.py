@@ -1,0 +1,82 @@
+"""The choice of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rmq.client.routing import Choice, choice, choose
+from rmq.wire.errors import QueueNotFound
+from rmq.wire.hashing import ShardingKey
+from rmq.wire.model import Message, MessageQueue
+from rmq.wire.ops import QueueInfo, TopicInfo
+
+INFO = TopicInfo("orders", 1, 4, [QueueInfo(i, "b") for i in range(4)])
+GROWN = TopicInfo("orders", 1, 4, [QueueInfo(i, "b") for i in range(9)])
+MESSAGE = Message("orders", b"x")
+
+
+@pytest.mark.parametrize(
+    ("key", "java_hash"),
+    [
+        ("o-17", 3351620),
+        ("", 0),
+        ("hello", 99162322),
+        ("polygenelubricants", -2147483648),
+        ("é😀", 1996812),
+        (b"hello", 99162322),
+        ("order-1", -1207111310),
+        (17, 17),
+        (-6, -6),
+    ],
+)
+def test_a_sharding_key_maps_as_in_java(key: ShardingKey, java_hash: int) -> None:
+    """RocketMQ's SelectMessageQueueByHash: the absolute value of the hash, modulo the number of queues."""
+    assert choose(INFO, Choice(sharding_key=key), MESSAGE, 0) == abs(java_hash) % 4
+
+
+def test_growing_a_topic_moves_no_key() -> None:
+    keys = [f"k{i}" for i in range(100)]
+
+    assert [choose(GROWN, Choice(sharding_key=key), MESSAGE, 0) for key in keys] == [
+        choose(INFO, Choice(sharding_key=key), MESSAGE, 0) for key in keys
+    ]
+
+
+def test_round_robin_visits_every_queue() -> None:
+    assert [choose(INFO, Choice(), None, turn) for turn in range(6)] == [0, 1, 2, 3, 0, 1]
+
+
+def test_an_explicit_queue_must_exist() -> None:
+    assert choose(INFO, Choice(queue_id=3), None, 0) == 3
+    with pytest.raises(QueueNotFound, match="has no queue 4: it has 0 to 3"):
+        choose(INFO, Choice(queue_id=4), None, 0)
+
+
+def test_a_selector_may_name_a_queue_or_its_number() -> None:
+    def by_queue(queues: Sequence[MessageQueue], message: Message, arg: Any) -> MessageQueue:
+        assert (message, len(queues)) == (MESSAGE, 4)
+        return queues[arg]
+
+    assert choose(INFO, Choice(selector=by_queue, arg=2), MESSAGE, 0) == 2
+    assert choose(INFO, Choice(selector=lambda queues, message, arg: arg, arg=1), MESSAGE, 0) == 1
+
+
+@pytest.mark.parametrize("chosen", [9, MessageQueue("orders", 9), MessageQueue("other", 1)])
+def test_a_selector_must_choose_one_of_the_queues(chosen: int | MessageQueue) -> None:
+    with pytest.raises(QueueNotFound):
+        choose(INFO, Choice(selector=lambda queues, message, arg: chosen), MESSAGE, 0)
+
+
+def test_a_queue_is_chosen_in_one_way() -> None:
+    with pytest.raises(ValueError, match="give one of"):
+        choice("k", 1, None, None)
+    with pytest.raises(TypeError, match="str, bytes or int, not float"):
+        choice(1.5, None, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("key", "text"), [("k", "k"), (b"k", "k"), (17, "17"), (None, None)])
+def test_the_key_is_kept_with_the_message_as_text(key: ShardingKey | None, text: str | None) -> None:
+    assert Choice(sharding_key=key).ordering_key() == text

@@ -1,0 +1,117 @@
+"""The client on the real broker, over loopback TCP, on both loops."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.broker.testing import InMemoryBroker
+from rmq.client import Admin, Message, MessageQueue, Producer
+from rmq.client.connection import Connection
+from rmq.wire import batch as batches
+from rmq.wire import ops
+from rmq.wire.codec import decode_list
+from rmq.wire.errors import TopicExists
+from rmq.wire.layout import MAX_COUNT
+from rmq.wire.model import StoredMessage
+from rmq.wire.ops import Op
+
+
+async def stored(address: str, topic: str, queue_id: int) -> list[StoredMessage]:
+    """Everything a queue holds."""
+    connection = Connection(address)
+    await connection.open(timeout_s=5)
+    assert connection.hello is not None
+    messages: list[StoredMessage] = []
+    while True:
+        asked = ops.Pull(None, 0, 4 << 20, [ops.PullQueue(topic, queue_id, len(messages))])
+        (found,) = decode_list(ops.PullResult, await connection.request(Op.PULL, asked))
+        if found.status:
+            break
+        for batch in batches.read_all(found.batches, store_id=connection.hello.store_id):
+            messages += batch.messages(len(messages))
+    await connection.close()
+    return messages
+
+
+@pytest.mark.both_loops
+async def test_what_was_sent_is_what_is_stored() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        sent = Message("orders", b"paid", tag="paid", keys=("o-17", "c-4"), properties={"a": "b"})
+        receipt = await producer.send(sent, sharding_key="o-17")
+        receipts = await producer.send_bodies("orders", [b"%d" % i for i in range(MAX_COUNT + 9)], sharding_key="o-17")
+
+        found = await stored(broker.address, "orders", receipt.queue_id)
+
+        first = found[0]
+        assert (first.body, first.tag, first.keys, first.properties) == (b"paid", "paid", ("o-17", "c-4"), {"a": "b"})
+        assert first.ordering_key == found[-1].ordering_key == "o-17"
+        assert [message.body for message in found[1:]] == [b"%d" % i for i in range(MAX_COUNT + 9)]
+        assert [message.message_id for message in found] == [receipt.message_id, *(one.message_id for one in receipts)]
+        assert receipts[-1].stored_at == found[-1].stored_at
+        assert receipt.durable
+
+
+@pytest.mark.both_loops
+async def test_order_and_once_over_restarts_of_the_broker() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await producer.send(Message("orders", b"0"), queue_id=0)
+
+        async def send_all() -> None:
+            for i in range(1, 400):
+                producer.send_nowait(Message("orders", b"%d" % i), queue_id=0)
+                if i % 10 == 0:
+                    await asyncio.sleep(0)
+            await producer.flush()
+
+        sending = asyncio.create_task(send_all())
+        for _ in range(3):
+            await asyncio.sleep(0)
+            await broker.restart()
+        await sending
+
+        found = await stored(broker.address, "orders", 0)
+        assert [int(message.body) for message in found] == list(range(400))
+        assert producer.failed_one_way == 0
+
+
+@pytest.mark.both_loops
+async def test_order_and_once_over_connections_that_break() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await producer.send(Message("orders", b"0"), queue_id=0)
+        sends = []
+        for i in range(1, 300):
+            sends.append(asyncio.create_task(producer.send(Message("orders", b"%d" % i), queue_id=0)))
+            await asyncio.sleep(0)
+            if i % 60 == 0:
+                producer._connection.drop(ConnectionResetError("a test"))
+        receipts = await asyncio.gather(*sends)
+
+        assert [receipt.queue_offset for receipt in receipts] == list(range(1, 300))
+        assert [int(message.body) for message in await stored(broker.address, "orders", 0)] == list(range(300))
+
+
+async def test_a_large_call_leaves_the_loop_to_others() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await producer.send_bodies("orders", [b"x"], queue_id=0)
+        sending = asyncio.create_task(producer.send_bodies("orders", [bytes(1000)] * 100_000, queue_id=0))
+        turns = 0
+        while not sending.done():
+            await asyncio.sleep(0)
+            turns += 1
+
+        assert len(await sending) == 100_000
+        assert turns > 20
+
+
+async def test_admin_calls_are_answered() -> None:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin:
+        made = await admin.create_topic("orders", queues=3)
+        assert await admin.create_topic("orders", queues=3) == made
+        with pytest.raises(TopicExists):
+            await admin.create_topic("orders", queues=5)
+        assert await admin.topic("orders") == made
+        assert made in await admin.list_topics()
+        assert [found.max_offset for found in await admin.ranges([MessageQueue("orders", 2)])] == [0]
+        assert await admin.lock_status() == []
