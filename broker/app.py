@@ -18,7 +18,8 @@ from typing import Any
 
 import structlog
 
-from rmq.wire.errors import ConfigError, Fatal, ShuttingDown, TooManyConnections
+from rmq.wire.address import Address, parse_address
+from rmq.wire.errors import Fatal, ShuttingDown, TooManyConnections
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
@@ -42,7 +43,7 @@ from .services.sessions import SessionTable
 from .services.state import Started
 from .services.topics import TopicTable
 from .store.directory import DataDirectory
-from .store.flusher import Failed, Flusher, FlusherFactory, SyncableLog, Synced
+from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
 
 log = structlog.get_logger(__name__)
@@ -96,6 +97,8 @@ class Broker:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._stopped = False
+        self._flusher: AnyFlusher | None = None
 
     # ---- start
 
@@ -108,28 +111,41 @@ class Broker:
             OSError: the port cannot be bound.
             ConfigError: the address makes no sense.
         """
-        host, port = _split(self.config.listen)
+        host, port = parse_address(self.config.listen, any_port=True)
         loop = asyncio.get_running_loop()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._directory = DataDirectory(self.config.data_path())
-        self._store = MessageStore(self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us)
-        self._build_services(loop)
-        self._recover()
-        self._build_handlers(loop)
-        self._start_flusher(loop)
-        await self._make_start_durable(loop)
-        self._watch_disk()
+        self._open_store()
         try:
+            self._build_services(loop)
+            self._recover()
+            self._build_handlers(loop)
+            self._start_flusher(loop)
+            await self._make_start_durable(loop)
+            self._watch_disk()
             self._server = await loop.create_server(lambda: Connection(self, loop), host, port, backlog=1024)
-        except OSError:
-            self._close_store()
+        except BaseException:
+            self._abandon()
             raise
-        self.address = _join(self._server.sockets[0].getsockname())
+        self.address = str(Address(*self._server.sockets[0].getsockname()[:2]))
         self._replay.open_sessions(self._locks, self._sessions, now=self.now())
         self._keep(self._every(TICK_S, self._tick))
         self._keep(self._every(SECOND_S, self._each_second))
         self._keep(self._every(self.config.hold_sweep_s, self._pulls.sweep))
         self._keep(self._every(self.config.offset_flush_s, self._groups.flush_riding))
+
+    def _open_store(self) -> None:
+        self._directory = DataDirectory(self.config.data_path())
+        try:
+            self._store = MessageStore(self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us)
+        except BaseException:
+            self._directory.close()
+            raise
+
+    def _abandon(self) -> None:
+        """A start that failed leaves nothing behind but the log."""
+        if self._flusher is not None:
+            self._flusher.stop()
+        self._store.abandon()
 
     def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
@@ -282,11 +298,10 @@ class Broker:
 
     async def stop(self) -> None:
         """Drain and close. Cancelling it leaves a log that recovers, as after a crash."""
-        if self._stopping and not self.failed.is_set():
+        if self._stopped or self._server is None:
             return
-        self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        self._stopping = self._stopped = True
+        self._server.close()
         for task in list(self._tasks):
             task.cancel()
         if not self.failed.is_set():
@@ -299,8 +314,11 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(None, self._close_store)
 
     def _close_store(self) -> None:
+        assert self._flusher is not None
         self._flusher.stop()
-        if not self.failed.is_set():
+        if self.failed.is_set():
+            self._store.abandon()  # what a failed disk holds is for the next start to judge
+        else:
             self._store.close()
 
     async def _drain(self) -> None:
@@ -319,15 +337,3 @@ class Broker:
 def _default_connections() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft - RESERVED_DESCRIPTORS, 16)
-
-
-def _split(listen: str) -> tuple[str, int]:
-    host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"listen must be host:port, not {listen!r}")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def _join(name: Any) -> str:
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -47,14 +47,14 @@ class BrokerConfig:
         if self.flush not in ("sync", "async"):
             raise ConfigError(f"flush must be 'sync' or 'async', not {self.flush!r}")
         for name in _POSITIVE:
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:  # so that NaN is refused as well
                 raise ConfigError(f"{name} must be more than 0, not {getattr(self, name)}")
         for name in ("max_connections", "min_free_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.segment_bytes < 1 << 12:
             raise ConfigError(f"segment_bytes must be at least 4096, not {self.segment_bytes}")
-        if self.grace_s <= self.ping_s:
+        if not self.grace_s > self.ping_s:
             raise ConfigError(f"grace_s ({self.grace_s}) must be longer than ping_s ({self.ping_s})")
         if not 1 <= self.default_queues <= 1024:
             raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")

@@ -19,13 +19,13 @@ from typing import Any, Final, TypeVar
 import msgpack
 
 from rmq.wire import ops
+from rmq.wire.address import parse_address
 from rmq.wire.errors import OK, ConnectionLost, FrameTooLarge, ProtocolUnsupported, Refused, RequestTimeout, RmqError
 from rmq.wire.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_header, pack_parts
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
 
 from . import backoff, clock
-from .address import parse_address
 from .greeting import greeted, greeting
 from .keep_alive import KeepAlive
 from .link import RECEIVE_BUFFER, Link

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rmq.wire.address import Address
 from rmq.wire.errors import BadRequest, ConnectionLost, WireError, code_name, from_wire
-
-from .address import Address
 
 
 def refusal(status: int, payload: Any) -> WireError:

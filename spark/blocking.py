@@ -14,32 +14,13 @@ from types import TracebackType
 from typing import Any, Final
 
 from rmq.wire import frames, ops
+from rmq.wire.address import parse_address
 from rmq.wire.errors import OK, BadFrame, BadRequest, ConnectionLost, Fatal, RequestTimeout, RmqError, from_wire
 from rmq.wire.ops import Op, Push
 
 RECEIVE_BUFFER: Final = 256 << 10
 VERSION: Final = "1"
 DEFAULT_TIMEOUT_S: Final = 30.0  # of silence; a broker that reads from a cold disk is slow, not dead
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """
-    Host and port of ``host:port`` or ``[v6 address]:port``.
-
-    Raises:
-        ValueError: the text is not of that form.
-    """
-    host, colon, port = address.rpartition(":")
-    bare = host.startswith("[") and host.endswith("]")
-    host = host[1:-1] if bare else host
-    if (
-        not colon
-        or not host
-        or (":" in host and not bare)
-        or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)
-    ):
-        raise ValueError(f"the broker address {address!r} is not host:port, such as 127.0.0.1:10911")
-    return host, int(port)
 
 
 class BlockingConnection:
@@ -102,7 +83,7 @@ class BlockingConnection:
 
     def _connect(self) -> socket.socket:
         try:
-            connected = socket.create_connection(split_address(self.address), timeout=self._timeout_s)
+            connected = socket.create_connection(parse_address(self.address), timeout=self._timeout_s)
         except OSError as error:
             raise ConnectionLost(f"no broker at {self.address} ({error}): start one with `rmq-broker start`") from error
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -25,10 +25,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rmq.wire.address import parse_address
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_topic
-
-from .blocking import split_address
 
 COLUMNS: Final = {
     "topic": "string",
@@ -126,7 +125,7 @@ def _needed(given: Mapping[str, str], name: str, example: str) -> str:
 
 def _broker(text: str) -> str:
     try:
-        split_address(text)
+        parse_address(text)
     except ValueError as error:
         raise ConfigError(f'the option "broker": {error}') from None
     return text

@@ -228,8 +228,14 @@ class MessageStore:
 
     def close(self) -> None:
         """Write indexes, sync the log and let go of the directory."""
-        self.flush_indexes(everything=True)
-        self.log.sync()
+        try:
+            self.flush_indexes(everything=True)
+            self.log.sync()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the directory as a crash would: what is not durable may be lost."""
         self.log.close()
         self._directory.close()
 

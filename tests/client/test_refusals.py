@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.address import Address
+from rmq.wire.address import Address
 from rmq.client.refusals import describe, farewell, lost, refusal, unreachable
 from rmq.wire import errors
 

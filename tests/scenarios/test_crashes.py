@@ -13,6 +13,7 @@ from rmq.client import Admin, Message, Producer, Receipt
 from rmq.client.connection import Connection
 from rmq.wire import ops
 from rmq.wire.ops import Op
+
 from support.processes import BrokerProcess, ConsumerProcess
 
 pytestmark = pytest.mark.slow

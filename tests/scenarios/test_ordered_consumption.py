@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -206,7 +207,7 @@ async def test_a_failing_message_is_given_again_with_growing_pauses_and_its_queu
         await done.wait()
 
     assert [(body, attempt) for _, body, attempt in attempts] == [(b"0", n) for n in range(1, 6)] + [(b"1", 1)]
-    pauses = [b[0] - a[0] for a, b in zip(attempts, attempts[1:5], strict=False)]
+    pauses = [b[0] - a[0] for a, b in pairwise(attempts[:5])]
     assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0], abs=0.1)
 
 

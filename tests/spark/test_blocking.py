@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq.spark.blocking import BlockingConnection, split_address
+from rmq.spark.blocking import BlockingConnection
 from rmq.wire import frames, ops
 from rmq.wire.errors import BadFrame, ConnectionLost, Internal, RequestTimeout, ShuttingDown, TopicNotFound
 from rmq.wire.ops import Op
@@ -154,17 +154,3 @@ def test_another_kind_of_server_is_told_apart_at_once(answer: bytes) -> None:
     with pytest.raises(Exception, match="frame"):
         BlockingConnection(address)
     thread.join(10)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [("127.0.0.1:10911", ("127.0.0.1", 10911)), ("broker:1", ("broker", 1)), ("[::1]:2", ("::1", 2))],
-)
-def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
-    assert split_address(text) == parts
-
-
-@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:65536", "::1:2", "host:-1", "host:²"])
-def test_other_texts_are_no_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match="is not host:port"):
-        split_address(text)

@@ -19,13 +19,12 @@ READY = re.compile(r"\bready on (\S+?),?\s")
 class Running:
     """A command under test; its standard output is read as it comes, line by line."""
 
-    def __init__(self, module: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(self, module: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=env,
         )
         self.lines: list[str] = []
         self.errors: list[str] = []
@@ -36,10 +35,6 @@ class Running:
         ]
         for reader in self._readers:
             reader.start()
-        if stdin is not None:
-            assert self.process.stdin is not None
-            self.process.stdin.write(stdin)
-            self.process.stdin.close()
 
     def _read(self, stream: Any, lines: list[str]) -> None:
         with stream:
@@ -99,9 +94,7 @@ class ConsumerProcess(Running):
     """``rmq-consume --orderly --json``; what it prints is what it processed."""
 
     def __init__(self, address: str, topic: str, *options: str) -> None:
-        super().__init__(
-            "rmq.cli.rmq_consume", "--broker", address, "--orderly", "--json", "--topic", topic, *options
-        )
+        super().__init__("rmq.cli.rmq_consume", "--broker", address, "--orderly", "--json", "--topic", topic, *options)
 
     @property
     def messages(self) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.client.address import Address, parse_address
+from rmq.wire.address import Address, parse_address
 from rmq.wire.errors import ConfigError
 
 
@@ -33,3 +33,9 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
 def test_an_ipv6_host_without_brackets_is_refused_with_an_example() -> None:
     with pytest.raises(ConfigError, match=r"\[::1\]:10911"):
         parse_address("::1:10911")
+
+
+def test_port_0_is_an_address_only_to_listen_on() -> None:
+    assert parse_address("127.0.0.1:0", any_port=True) == Address("127.0.0.1", 0)
+    with pytest.raises(ConfigError):
+        parse_address("127.0.0.1:65536", any_port=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rmq.wire.errors import ConfigError
+from .errors import ConfigError
 
 
 class Address(NamedTuple):
@@ -17,9 +17,9 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, *, any_port: bool = False) -> Address:
     """
-    The address in ``text``.
+    The address in ``text``; with ``any_port`` the port may be 0, which asks the system for a free one.
 
     Raises:
         ConfigError: it is no ``host:port``; the sentence says how one is written.
@@ -29,6 +29,12 @@ def parse_address(text: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"the address {text!r} is not host:port: write an IPv6 host in brackets, as in [::1]:10911")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if (
+        not colon
+        or not host
+        or not port.isascii()
+        or not port.isdigit()
+        or not (0 if any_port else 1) <= int(port) < 65536
+    ):
         raise ConfigError(f"the address {text!r} is not host:port: write for example 127.0.0.1:10911")
     return Address(host, int(port))
