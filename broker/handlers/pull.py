@@ -170,7 +170,12 @@ class PullHandler:
 
     def _collect(self, request: PullRequest) -> list[list[Buffer]]:
         """What each queue has to say, within the bytes the reader wants and 2 ms."""
-        pull, began = request.pull, self._clock()
+        pull, clock = request.pull, self._clock
+        until = clock() + WORK_S
+
+        def out_of_time() -> bool:
+            return clock() > until
+
         room = min(max(pull.max_bytes, 1), MAX_PULL_BYTES)
         parts: list[list[Buffer]] = []
         for i, wanted in enumerate(pull.queues):
@@ -181,10 +186,10 @@ class PullHandler:
                 continue
             if not self._ready(request, i) or room <= 0:
                 continue
-            found = self._store.read(request.queues[i], wanted.queue_offset, room)
+            found = self._store.read(request.queues[i], wanted.queue_offset, room, out_of_time)
             room -= found.size
             parts.append(self._answer(i, 0, request, next_offset=found.next_offset, buffers=found.buffers))
-            if self._clock() - began > WORK_S:
+            if out_of_time():
                 break
         return parts
 

@@ -205,12 +205,18 @@ class MessageStore:
             grown[queue] = None
         return list(grown)
 
-    def read(self, of: MessageQueue, offset: int, max_bytes: int) -> Found:
-        """Batches from the one that holds ``offset`` on; the caller knows that ``offset`` is readable."""
+    def read(
+        self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False
+    ) -> Found:
+        """Batches from the one that holds ``offset`` on, at least one; the caller knows that ``offset`` is readable."""
         where = self.queue(of).locate(
             offset, max_bytes=max_bytes, max_batches=MAX_PULL_BATCHES, max_entries=MAX_PULL_ENTRIES
         )
-        buffers = [self.log.read(position, size) for position, size in where]
+        buffers = []
+        for position, size in where:
+            buffers.append(self.log.read(position, size))
+            if out_of_time():
+                break
         last = buffers[-1]
         (base,) = _BASE_OFFSET.unpack_from(last, 24)
         (count,) = _COUNT.unpack_from(last, 78)
