@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 FORMATS = ("auto", "console", "logfmt", "json")
@@ -36,8 +37,23 @@ def configure(level: str, form: str = "auto") -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=first, processors=[without_meta, *last]))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*first, _unfold], processors=[without_meta, *last])
+    )
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+def _unfold(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Events of the client packages come as a line for any program; here they get their keys back."""
+    from rmq.client.log import FIELDS, TRACE  # not before there is such an event: the broker starts without clients
+
+    record = event["_record"]
+    fields = getattr(record, FIELDS, None)
+    if fields is not None:
+        event.update({key: value if isinstance(value, int | float) else str(value) for key, value in fields.items()})
+        if (trace := getattr(record, TRACE)) is not None:
+            event["exception"] = trace
+    return event
 
 
 def _renderers(form: str) -> list[Any]:

@@ -308,7 +308,7 @@ class Connection:
             # A broker that never took this client will not take it the next time: tell whoever waits.
             self._finish(error)
         elif self._last_error is None:
-            log.warning("connection.failed", address=self.address, error=error)
+            log.warning("connection.failed", address=self.address, error=error, now="trying until there is a broker")
         self._last_error = error
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 
 import structlog
 
+FIELDS = "rmq_fields"  # attributes of a log record: the event with its keys, and the traceback if there is one
+TRACE = "rmq_trace"
+
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger for dotted events: ``log.warning("connection.lost", address=...)``."""
@@ -27,7 +30,8 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 def _as_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str, str], dict[str, Any]]:
     name, trace = event.pop("event", ""), event.pop("exception", None)
     line = " ".join([str(name), *(f"{key}={_quoted(value)}" for key, value in event.items())])
-    return ("%s", line if trace is None else f"{line}\n{trace}"), {}
+    fields = {"event": name, **event}  # for a program that renders events itself, as the commands do
+    return ("%s", line if trace is None else f"{line}\n{trace}"), {"extra": {FIELDS: fields, TRACE: trace}}
 
 
 def _quoted(value: object) -> str:

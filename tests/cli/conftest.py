@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from support.processes import BrokerProcess
 
@@ -14,6 +16,17 @@ from support.processes import BrokerProcess
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
         yield process.address
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command configures logging for its whole process, which here is that of all tests."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_help_has_examples(arguments: list[str]) -> None:
     [
         (["-o", "flus=async"], "there is no setting 'flus'; did you mean 'flush'?"),
         (["--flush", "sometimes"], "flush must be 'sync' or 'async', not 'sometimes'"),
-        (["--listen", "nonsense"], "listen must be host:port, not 'nonsense'"),
+        (["--listen", "nonsense"], "the address 'nonsense' is not host:port"),
         (["-o", "grace_s=0.5"], "grace_s (0.5) must be longer than ping_s (1.0)"),
     ],
 )

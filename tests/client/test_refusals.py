@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rmq.wire.address import Address
 from rmq.client.refusals import describe, farewell, lost, refusal, unreachable
 from rmq.wire import errors
+from rmq.wire.address import Address
 
 HERE = Address("127.0.0.1", 10911)
 

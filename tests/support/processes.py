@@ -19,10 +19,13 @@ READY = re.compile(r"\bready on (\S+?),?\s")
 class Running:
     """A command under test; its standard output is read as it comes, line by line."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(
+        self, module: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -35,6 +38,10 @@ class Running:
         ]
         for reader in self._readers:
             reader.start()
+        if stdin is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.write(stdin)
+            self.process.stdin.close()
 
     def _read(self, stream: Any, lines: list[str]) -> None:
         with stream:
