@@ -12,6 +12,7 @@ Requests are handled in the receive callback itself. The rules that keep the loo
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -110,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=self._service.high_water)
         self.peer = _peer_name(transport.get_extra_info("peername"))
+        if (peer := transport.get_extra_info("socket")) is not None:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanished says nothing, ever
         refusal = self._service.opened(self)
         if refusal is not None:
             self.fail(refusal)

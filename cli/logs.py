@@ -10,10 +10,23 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 FORMATS = ("auto", "console", "logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
+
+
+class _Forgiving:
+    """Standard error; a log line that cannot be written (a full disk, a closed pipe) must not fail what it tells of."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def configure(level: str, form: str = "auto") -> None:
@@ -32,7 +45,7 @@ def configure(level: str, form: str = "auto") -> None:
     structlog.configure(
         processors=[*first, *last],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Forgiving())),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)

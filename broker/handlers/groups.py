@@ -85,10 +85,13 @@ class GroupHandler:
         return JoinReply(self._members.members(request.group), topics)
 
     def leave(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Commit, give back and leave in one step."""
+        """Commit, give back and leave in one step; a lease whose grant the member never learned of goes too."""
         request = decode(Leave, payload)
         session = _session(connection)
         outcomes = self._end_leases(session.id, request.group, request.leases)
+        for lease in self._locks.of_session(session.id, now=self._now()):
+            if lease.group == request.group:
+                self._end_lease(session.id, lease.group, LeaseEnd(*lease.queue, lease.epoch))
         if self._members.leave(request.group, session.id):
             log.info("group.left", group=request.group, member=session.member)
             self._tell_members(request.group)
@@ -222,6 +225,8 @@ class GroupHandler:
             raise BadRequest(f"attempts must be 1 or more, not {request.attempts}")
         self._topics.require_queue(*queue)
         self._locks.check(request.group, queue, _session(connection).id, request.epoch, now=self._now())
+        if not 0 <= request.queue_offset < self._readable_end(queue):
+            raise BadRequest(f"offset {request.queue_offset} was never delivered: {queue} ends before it")
         if self._attempts.record(request.group, queue, request.queue_offset, request.attempts):
             self._committer.record(Attempted(request.group, *queue, request.queue_offset, request.attempts))
         return self._later(connection, request_id, Outcome())
@@ -235,8 +240,7 @@ class GroupHandler:
             self._check_offset(queue, offset)
         except Refused as error:
             return Outcome(error.code, error.text)
-        self._riding.pop((group, queue), None)
-        self._advance(group, queue, offset)
+        self._advance(group, queue, offset)  # what rides with a higher offset stays: it is progress all the same
         return Outcome()
 
     def _check_offset(self, queue: MessageQueue, offset: int) -> None:

@@ -72,7 +72,8 @@ class HelloHandler:
 
     def _reply(self, session: Session, now: float) -> HelloReply:
         config, (store_id, log_epoch) = self._config, self._identity()
-        limits = Limits(frames.MAX_FRAME, layout.MAX_BATCH, PRODUCER_WINDOW, config.grace_s, config.ping_s)
+        in_flight = min(PRODUCER_WINDOW, config.max_in_flight)
+        limits = Limits(frames.MAX_FRAME, layout.MAX_BATCH, in_flight, config.grace_s, config.ping_s)
         leases = [
             ResumedLease(
                 lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
-from collections.abc import Iterator
+import sys
 
 import pytest
 import structlog
 
 from rmq.cli import logs
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def written(form: str, level: str = "info") -> None:
@@ -71,3 +62,20 @@ def test_a_traceback_is_part_of_its_line(capsys: pytest.CaptureFixture[str]) -> 
         structlog.get_logger().exception("broke")
 
     assert "ZeroDivisionError: oh" in json.loads(capsys.readouterr().err)["exception"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
+def test_a_log_line_that_cannot_be_written_fails_nothing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            tried.append(text)
+            raise error
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    logs.configure("info")
+
+    structlog.get_logger("rmq").error("disk.full")
+
+    assert "disk.full" in tried[0]

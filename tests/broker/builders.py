@@ -1,0 +1,115 @@
+"""Small logs and stores for tests of the broker."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rmq.broker.services.state import Change
+from rmq.broker.store.directory import DataDirectory
+from rmq.broker.store.message_store import MessageStore, Placed, Recovered
+from rmq.broker.store.segment import Segment
+from rmq.wire import batch as batches
+from rmq.wire import layout
+from rmq.wire.batch import ProducerMark, Rows
+from rmq.wire.model import MessageQueue
+
+BORN_AT = 1_700_000_000_000_000
+ORDERS = MessageQueue("orders", 0)
+PAYMENTS = MessageQueue("payments", 1)
+
+
+class WallClock:
+    """Wall time that moves when told to."""
+
+    def __init__(self, us: int = BORN_AT) -> None:
+        self.us = us
+
+    def __call__(self) -> int:
+        return self.us
+
+
+def make_batch(
+    *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None, tags: Sequence[str | None] | None = None
+) -> bytes:
+    """A batch as a producer sends it."""
+    mark = by if by is not None else ProducerMark()
+    return bytes(batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags), by=mark))
+
+
+class Opened:
+    """A store that was recovered, with what recovery showed."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        segment_bytes: int = 1 << 30,
+        wall_us: WallClock | None = None,
+        segment: type[Segment] = Segment,
+    ) -> None:
+        self.directory = DataDirectory(path)
+        self.changes: list[Change] = []
+        self.headers: list[layout.Header] = []
+        try:
+            self.store = MessageStore(
+                self.directory, segment_bytes=segment_bytes, wall_us=wall_us or WallClock(), segment=segment
+            )
+            self.recovered: Recovered = self.store.recover(self.changes.append, self.headers.append)
+        except BaseException:
+            self.directory.close()
+            raise
+
+    def append(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
+        """Store one batch, as durable and readable as it can be."""
+        placed = self.stage(*bodies, to=to, by=by)
+        self.store.write()
+        self.sync()
+        return placed
+
+    def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
+        """Stage one batch."""
+        data = make_batch(*bodies, to=to, by=by)
+        return self.store.stage(to, 1, data, batches.check(data, stamped=False))
+
+    def sync(self) -> None:
+        """Make all that is written durable and readable."""
+        self.store.log.durable = self.store.log.sync()
+        self.store.expose(self.store.log.durable)
+
+    def bodies(self, queue: MessageQueue = ORDERS) -> list[bytes]:
+        """Every readable body of a queue, pulled from the first offset on."""
+        found: list[bytes] = []
+        end = self.store.queue(queue).readable
+        while len(found) < end:
+            run = self.store.read(queue, len(found), 1 << 20)
+            for batch in batches.read_all(b"".join(run.buffers), store_id=1):
+                found += [message.body for message in batch.messages(len(found))]
+        return found
+
+    def close(self) -> None:
+        """Close cleanly."""
+        self.store.close()
+
+
+def log_bytes(path: Path) -> bytes:
+    """The whole log of a data directory."""
+    return b"".join(segment.read_bytes() for segment in segment_files(path))
+
+
+def segment_files(path: Path) -> list[Path]:
+    """The segments of a data directory, oldest first."""
+    return sorted((path / "commitlog").iterdir())
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond ``size`` bytes: writes come back short, then fail."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

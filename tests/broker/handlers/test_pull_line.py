@@ -1,0 +1,219 @@
+"""The line of pulls and the sweep, with arrivals, turns and time by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rmq.broker.handlers.pull import PullHandler
+from rmq.broker.services.hold_table import HoldTable
+from rmq.broker.services.topics import TopicTable
+from rmq.broker.store.message_store import Found, MessageStore
+from rmq.wire.errors import Internal
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
+
+from ..builders import ORDERS, Opened
+from ..fakes import BIG, ECHO, FakeService, Peer, Turns, request
+
+
+class NoFence:
+    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
+        pass
+
+    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        pass
+
+
+class HookedStore:
+    """The store, with something that happens before each read."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.before_read: Callable[[], None] = lambda: None
+
+    def read(self, *args: Any) -> Found:
+        self.before_read()
+        return self._store.read(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class Rig:
+    """A pull handler over a real store, and peers of a fake service that use it."""
+
+    def __init__(self, path: Path) -> None:
+        self.opened = Opened(path)
+        self.store = HookedStore(self.opened.store)
+        self.service, self.turns, self.holds = FakeService(), Turns(), HoldTable()
+        topics = TopicTable()
+        topics.create("orders", 4, created_at=0)
+        self.pulls = PullHandler(
+            cast(MessageStore, self.store), topics, self.holds, NoFence(), now=self.service.now,
+            clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_hold_s=30.0,
+        )  # fmt: skip
+        self.clock = self.service.clock
+        self.service.handlers[Op.PULL] = self.pulls.pull
+        self.service.unblocked = self.pulls.unblocked  # type: ignore[method-assign]
+        self.peer = Peer(self.service, self.turns)
+
+    def arrive(self, *, told: bool = True) -> None:
+        """A message becomes readable; ``told`` says whether the handler hears of it."""
+        self.opened.append(b"x" * 100)
+        if told:
+            self.pulls.arrived([ORDERS])
+
+    def statuses(self, peer: Peer | None = None) -> list[tuple[int, int]]:
+        return [(answer[1], answer[3][0][1]) for answer in (peer or self.peer).answers()]
+
+
+@pytest.fixture
+def rig(memory_path: Path) -> Iterator[Rig]:
+    rig = Rig(memory_path)
+    yield rig
+    rig.opened.close()
+
+
+def pull(request_id: int, offset: int = 0, wait_ms: int = 15_000) -> bytes:
+    return request(request_id, Op.PULL, Pull(None, wait_ms, 1 << 20, [PullQueue(*ORDERS, offset)]))
+
+
+def test_an_arrival_before_the_pull_is_found_and_one_after_it_wakes_it(rig: Rig) -> None:
+    rig.arrive()
+    rig.peer.send(pull(1))
+    assert rig.statuses() == [(1, 0)]
+
+    rig.peer.send(pull(2, offset=1))
+    assert (rig.statuses(), len(rig.holds)) == ([], 1)
+    rig.arrive()
+    assert rig.statuses() == [(2, 0)]
+
+
+def test_an_arrival_that_is_withheld_is_found_and_counted_by_the_sweep(rig: Rig, logs: list[dict[str, Any]]) -> None:
+    rig.peer.send(pull(1))
+    rig.pulls.sweep()
+    assert (rig.pulls.rescued, rig.statuses()) == (0, [])
+
+    rig.arrive(told=False)
+    assert rig.statuses() == []
+    rig.pulls.sweep()
+
+    assert rig.statuses() == [(1, 0)]
+    assert rig.pulls.rescued == 1
+    assert [entry["total"] for entry in logs if entry["event"] == "pull.rescued"] == [1]
+    rig.pulls.sweep()
+    assert rig.pulls.rescued == 1
+
+
+def test_a_pull_that_an_arrival_and_its_time_both_end_is_answered_once(rig: Rig) -> None:
+    rig.peer.send(pull(1, wait_ms=1000))
+    rig.service.time = 1.0
+
+    rig.arrive()
+    rig.pulls.expire()
+
+    assert rig.statuses() == [(1, 0)]
+    assert (len(rig.holds), rig.peer.connection.in_flight) == (0, 0)
+
+
+@pytest.mark.parametrize(("now", "answered"), [(0.999, []), (1.0, [(1, EMPTY)])])
+def test_a_parked_pull_ends_at_its_time(rig: Rig, now: float, answered: list[tuple[int, int]]) -> None:
+    rig.peer.send(pull(1, wait_ms=1000))
+    rig.service.time = now
+
+    rig.pulls.expire()
+
+    assert rig.statuses() == answered
+
+
+def test_pulls_of_a_blocked_connection_wait_in_line_and_acks_go_out(rig: Rig) -> None:
+    rig.arrive()
+    rig.peer.transport.takes = False
+    rig.peer.send(request(1, BIG, [2000]))
+    rig.peer.answers()
+    assert rig.peer.connection.blocked
+
+    rig.peer.send(pull(2) + request(3, ECHO, ["ack"]))
+    rig.peer.answers()
+    rig.peer.transport.takes = True
+    rig.peer.transport.take(1 << 20)
+
+    assert [answer[1] for answer in rig.peer.answers()] == [1, 3, 2]
+
+
+def test_a_parked_pull_that_is_woken_while_its_connection_is_blocked_waits(rig: Rig) -> None:
+    rig.peer.send(pull(1))
+    rig.peer.transport.takes = False
+    rig.peer.send(request(2, BIG, [5000]))
+    rig.peer.answers()
+
+    rig.arrive()
+    rig.peer.answers()
+    rig.peer.transport.takes = True
+    rig.peer.transport.take(1 << 20)
+
+    assert [answer[1] for answer in rig.peer.answers()] == [2, 1]
+
+
+def test_the_line_is_worked_off_for_2_ms_a_turn(rig: Rig) -> None:
+    peers = [Peer(rig.service, rig.turns) for _ in range(6)]
+    for i, peer in enumerate(peers):
+        peer.send(pull(i))
+
+    def costly() -> None:
+        rig.service.fine += 0.0015
+
+    rig.store.before_read = costly
+    rig.arrive()
+    served = []
+    for _ in range(3):
+        rig.turns.turn()
+        served.append(sum(peer.connection.in_flight == 0 for peer in peers))
+
+    assert served == [2, 4, 6]
+
+
+def test_a_defect_in_one_woken_pull_does_not_hold_the_others_back(rig: Rig) -> None:
+    other = Peer(rig.service, rig.turns)
+    rig.peer.send(pull(1))
+    other.send(pull(2))
+
+    def broken_once() -> None:
+        rig.store.before_read = lambda: None
+        raise ZeroDivisionError("a defect")
+
+    rig.store.before_read = broken_once
+    rig.arrive()
+
+    assert [answer[1:3] for answer in rig.peer.answers()] == [[1, Internal.code]]
+    assert rig.statuses(other) == [(2, 0)]
+
+
+def test_a_woken_pull_of_a_connection_that_is_gone_is_dropped(rig: Rig) -> None:
+    rig.peer.send(pull(1))
+    rig.arrive()
+    rig.peer.transport.abort()
+    rig.pulls.closed(rig.peer.connection)
+
+    assert rig.peer.answers() == []
+
+
+def test_a_pull_stops_after_2_ms_and_says_where_to_go_on(rig: Rig) -> None:
+    for _ in range(10):
+        rig.arrive()
+    began = []
+
+    def reads_slowly() -> float:
+        began.append(rig.service.fine)
+        rig.service.fine += 0.0009
+        return began[-1]
+
+    rig.clock = reads_slowly
+    rig.peer.send(pull(1))
+    ((_, _, _, ((_, status, next_offset, *_),)),) = rig.peer.answers()
+
+    assert (status, 0 < next_offset < 10) == (0, True)

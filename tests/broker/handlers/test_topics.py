@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from rmq.broker.testing import InMemoryBroker
+from rmq.wire.errors import BadName, BadRequest, QueueNotFound, TopicExists, TopicNotFound
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Op
+
+from ..harness import Client
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_a_route_names_the_broker_of_each_queue(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        made = await client.create("orders", 2)
+
+        assert made == ("orders", 1, 2, [(0, "rmq"), (1, "rmq")])
+        assert await client.route("orders") == made
+
+
+async def test_a_producer_may_ask_for_a_topic_to_be_made(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        with pytest.raises(TopicNotFound, match=r"there is no topic 'orders'"):
+            await client.route("orders")
+
+        made = await client.route("orders", create=True)
+
+        assert (len(made.queues), made.shards) == (4, 4)
+        assert await client.route("orders", create=True) == made
+        with pytest.raises(BadName):
+            await client.route("a b", create=True)
+
+
+async def test_topics_are_not_made_where_that_is_switched_off() -> None:
+    async with InMemoryBroker(auto_create_topics=False) as broker, Client(broker) as client:
+        with pytest.raises(TopicNotFound, match=r"create it with `rmq-admin"):
+            await client.route("orders", create=True)
+
+        await client.create("orders", 1)
+        assert len((await client.route("orders", create=True)).queues) == 1
+
+
+async def test_making_a_topic_again_is_no_error_unless_its_shape_differs(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        made = await client.create("orders", 2)
+
+        assert await client.create("orders", 2) == made
+        with pytest.raises(TopicExists, match=r"exists with 2 queues, not 3"):
+            await client.create("orders", 3)
+        for queues in (0, -1, 1025):
+            with pytest.raises(BadRequest, match=r"a topic has 1 to 1024 queues"):
+                await client.create("more", queues)
+
+
+async def test_topics_are_listed_by_name(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create("b", 1)
+        await client.create("a", 2)
+
+        listed = await client.request(Op.LIST_TOPICS, [])
+
+        assert [(topic[0], topic[1], len(topic[3])) for topic in listed] == [("a", 2, 2), ("b", 1, 1)]
+
+
+async def test_ranges_tell_what_can_be_read_and_why_not(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        await client.send(b"a", b"b")
+
+        assert await client.range() == (0, 0, 2, -1, None)
+        assert await client.range(MessageQueue("orders", 1), group=None) == (0, 0, 0, -1, None)
+        assert (await client.range(MessageQueue("orders", 4))).status == QueueNotFound.code
+        assert (await client.range(MessageQueue("nothing", 0))).status == TopicNotFound.code

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.services.state import Started
+from rmq.broker.store.directory import DataDirectory, StoreError, replace_file
+
+from ..builders import Opened
+
+
+def test_the_directory_and_its_parents_are_made(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path / "a" / "b")
+
+    made = {path.name for path in (tmp_path / "a" / "b").iterdir()}
+    assert made >= {"commitlog", "consumequeue", "config", "quarantine", "lock"}
+    directory.close()
+
+
+def test_a_second_broker_is_refused_until_the_first_has_let_go(tmp_path: Path) -> None:
+    first = DataDirectory(tmp_path)
+
+    with pytest.raises(StoreError, match=r"another broker uses the data directory .*: stop it or choose another"):
+        DataDirectory(tmp_path)
+    first.close()
+
+    DataDirectory(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "where", [Path("taken"), Path("taken") / "below"], ids=["a file in its place", "a file in its way"]
+)
+def test_a_directory_that_cannot_be_made_is_one_clear_sentence(tmp_path: Path, where: Path) -> None:
+    (tmp_path / "taken").write_text("I was here first")
+
+    with pytest.raises(StoreError) as failure:
+        DataDirectory(tmp_path / where)
+
+    assert str(failure.value) == f"the data directory {tmp_path / where} cannot be used: Not a directory"
+
+
+def test_a_directory_below_a_system_file_is_one_clear_sentence() -> None:
+    with pytest.raises(StoreError, match=r"the data directory /proc/rmq cannot be used: "):
+        DataDirectory(Path("/proc/rmq"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"format": 2, "incompatible": []}, "names format 2; this version reads format 1 only"),
+        ({"format": 1, "incompatible": ["lz4"]}, "names format 1 ['lz4']; this version reads format 1 only"),
+        ({}, "names format None; this version reads format 1 only"),
+    ],
+)
+def test_an_unknown_format_is_refused_and_left_as_it_is(
+    tmp_path: Path, content: dict[str, object], sentence: str
+) -> None:
+    DataDirectory(tmp_path).close()
+    file = tmp_path / "config" / "store.json"
+    file.write_text(json.dumps(content))
+
+    with pytest.raises(StoreError) as failure:
+        DataDirectory(tmp_path)
+
+    assert str(failure.value) == f"{file} {sentence}"
+    assert json.loads(file.read_text()) == content
+    file.unlink()
+    DataDirectory(tmp_path).close()  # the refused start had let go of the lock
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"format": 1, "store_id": "xyz"}', '{"store_id": 5}', "\x80"])
+def test_a_damaged_store_file_says_that_it_may_be_removed(tmp_path: Path, content: str) -> None:
+    DataDirectory(tmp_path).close()
+    (tmp_path / "config" / "store.json").write_bytes(content.encode("latin-1"))
+
+    with pytest.raises(StoreError, match=r"store\.json cannot be read .*: remove it, the log holds what it says"):
+        DataDirectory(tmp_path)
+
+
+def test_a_new_store_gets_an_id_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    ids = set()
+    for name in ("a", "b"):
+        for _ in range(2):
+            directory = DataDirectory(tmp_path / name)
+            ids.add((name, directory.name(None)))
+            directory.close()
+
+    assert len(ids) == 2
+    assert len({number for _, number in ids}) == 2
+    assert all(1 << 63 <= number < 1 << 64 for _, number in ids)
+
+
+def test_a_store_whose_file_was_deleted_has_the_same_id_from_the_log(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    store_id = opened.store.store_id
+    opened.store.stage_changes([Started(store_id, opened.store.log_epoch)])
+    opened.store.write()
+    opened.close()
+    (tmp_path / "config" / "store.json").unlink()
+
+    again = Opened(tmp_path)
+
+    assert again.store.store_id == store_id
+    assert json.loads((tmp_path / "config" / "store.json").read_text())["store_id"] == f"{store_id:016x}"
+    again.close()
+
+
+def test_replacing_a_file_leaves_no_other_behind(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+
+    replace_file(file, b"old")
+    replace_file(file, b"new")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    assert file.read_bytes() == b"new"

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rmq.broker.store.flusher import Flusher
+
+PATIENCE_S = 10.0
+
+
+class ScriptedLog:
+    """A log whose syncs begin when the test says so."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.began: queue.Queue[int] = queue.Queue()
+        self.go_on: queue.Queue[OSError | None] = queue.Queue()
+
+    def sync(self) -> int:
+        position = self.written
+        self.began.put(position)
+        error = self.go_on.get(timeout=PATIENCE_S)
+        if error is not None:
+            raise error
+        return position
+
+
+class Posts:
+    """What the flusher posted to the loop, in order."""
+
+    def __init__(self) -> None:
+        self.line: queue.Queue[object] = queue.Queue()
+
+    def __call__(self, callback: Callable[..., object], *args: object) -> None:
+        callback(*args)
+
+    def next(self) -> object:
+        return self.line.get(timeout=PATIENCE_S)
+
+
+@contextmanager
+def flushing(log: ScriptedLog, posts: Posts, interval_s: float = 0.0) -> Iterator[Flusher]:
+    flusher = Flusher(log, posts, posts.line.put, posts.line.put, interval_s=interval_s)
+    flusher.start()
+    try:
+        yield flusher
+    finally:
+        log.go_on.put(None)
+        log.go_on.put(None)
+        flusher.stop()
+
+
+def began(log: ScriptedLog) -> int:
+    return log.began.get(timeout=PATIENCE_S)
+
+
+def test_a_request_is_answered_with_the_position_that_was_synced() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts) as flusher:
+        log.written = 100
+        flusher.request()
+        assert began(log) == 100
+        log.go_on.put(None)
+
+        assert posts.next() == 100
+
+
+def test_a_write_during_the_sync_is_not_covered_by_it_and_asks_again() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts) as flusher:
+        log.written = 100
+        flusher.request()
+        began(log)
+        log.written = 200
+        flusher.request()
+        log.go_on.put(None)
+
+        assert posts.next() == 100
+        assert began(log) == 200
+        log.go_on.put(None)
+        assert posts.next() == 200
+
+
+def test_many_requests_share_one_sync() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts) as flusher:
+        flusher.request()
+        began(log)
+        for position in range(300, 400):
+            log.written = position
+            flusher.request()
+        log.go_on.put(None)
+        posts.next()
+
+        assert began(log) == 399
+        log.go_on.put(None)
+        assert posts.next() == 399
+        assert log.began.empty()
+
+
+def test_a_failed_sync_is_told_once_and_never_tried_again() -> None:
+    log, posts = ScriptedLog(), Posts()
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    with flushing(log, posts) as flusher:
+        flusher.request()
+        began(log)
+        flusher.request()
+        log.go_on.put(error)
+        assert posts.next() is error
+
+        flusher.request()
+        flusher.stop()
+
+        assert posts.line.empty()
+        assert log.began.empty()
+
+
+def test_stopping_syncs_what_was_written_during_the_last_sync() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts) as flusher:
+        log.written = 100
+        flusher.request()
+        began(log)
+        log.written = 200
+        flusher.request()
+        stopping = threading.Thread(target=flusher.stop)
+        stopping.start()
+        log.go_on.put(None)
+        assert began(log) == 200
+        log.go_on.put(None)
+        stopping.join(PATIENCE_S)
+
+        assert not stopping.is_alive()
+        assert [posts.next(), posts.next()] == [100, 200]
+
+
+def test_stopping_does_not_wait_for_the_interval() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts, interval_s=3600.0) as flusher:
+        log.written = 100
+        flusher.request()
+        log.go_on.put(None)
+        flusher.stop()
+
+        assert posts.next() == 100

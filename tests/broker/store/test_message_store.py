@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmq.broker.services.state import Change, Committed, Started, TopicMade
+from rmq.broker.store.consume_queue import RECENT_BATCHES
+from rmq.broker.store.message_store import MAX_PULL_BATCHES, STATE_CHUNK
+from rmq.broker.store.segment import Segment
+from rmq.wire import batch as batches
+from rmq.wire.batch import ProducerMark
+from rmq.wire.layout import Buffer
+from rmq.wire.model import MessageQueue
+
+from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, files_limited_to
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Fragile(Segment):
+    """A segment whose writes fail while ``broken`` is set, some of them half done."""
+
+    broken = False
+
+    def put(self, buffers: Sequence[Buffer], at: int) -> int:
+        if Fragile.broken:
+            super().put([b"".join(buffers)[:100]], at)
+            raise FULL
+        return super().put(buffers, at)
+
+
+@pytest.fixture(autouse=True)
+def sound() -> None:
+    Fragile.broken = False
+
+
+def test_a_batch_gets_the_next_offsets_of_its_queue_and_a_place_in_the_log(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+
+    first = opened.stage(b"a", b"b", b"c")
+    second = opened.stage(b"d")
+    other = opened.stage(b"e", to=PAYMENTS)
+
+    assert [placed.base_offset for placed in (first, second, other)] == [0, 3, 0]
+    assert [placed.physical_offset for placed in (first, second, other)] == [0, first.end, second.end]
+    assert other.end == opened.store.log.end
+    opened.store.write()
+    assert opened.store.log.written == other.end
+    opened.close()
+
+
+def test_nothing_is_readable_before_it_is_exposed(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    first = opened.stage(b"a")
+    opened.stage(b"b", to=PAYMENTS)
+    opened.stage(b"c")
+    opened.store.write()
+    assert opened.store.queue(ORDERS).published == 2
+    assert opened.store.queue(ORDERS).readable == 0
+
+    assert opened.store.expose(first.end - 1) == []
+    assert opened.store.expose(first.end) == [ORDERS]
+    assert opened.store.queue(ORDERS).readable == 1
+    assert opened.store.expose(opened.store.log.written) == [PAYMENTS, ORDERS]
+    assert opened.store.expose(opened.store.log.written) == []
+    assert opened.bodies() == [b"a", b"c"]
+    opened.close()
+
+
+def test_the_batch_around_an_offset_is_given_whole_with_where_to_go_on(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    opened.append(b"a", b"b", b"c")
+    opened.append(b"d", b"e")
+
+    found = opened.store.read(ORDERS, 1, 1)
+
+    (batch,) = batches.read_all(b"".join(found.buffers), store_id=1)
+    assert [message.body for message in batch.messages()] == [b"a", b"b", b"c"]
+    assert (found.next_offset, found.size) == (3, len(found.buffers[0]))
+    assert opened.store.read(ORDERS, 4, 1 << 20).next_offset == 5
+    assert opened.store.read(ORDERS, 0, 1 << 20).next_offset == 5
+    opened.close()
+
+
+def test_a_pull_stops_at_its_number_of_batches(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    for i in range(MAX_PULL_BATCHES + 10):
+        opened.stage(b"%d" % i)
+    opened.store.write()
+    opened.sync()
+
+    found = opened.store.read(ORDERS, 0, 1 << 30)
+
+    assert (len(found.buffers), found.next_offset) == (MAX_PULL_BATCHES, MAX_PULL_BATCHES)
+    assert opened.store.read(ORDERS, found.next_offset, 1 << 30).next_offset == MAX_PULL_BATCHES + 10
+    opened.close()
+
+
+def test_stored_batches_say_who_stored_them_when_and_what_was_durable_then(memory_path: Path) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, wall_us=clock)
+    first = opened.append(b"a")
+    clock.us += 5
+    opened.append(b"b")
+
+    found = opened.store.read(ORDERS, 0, 1 << 20)
+    one, two = (batch.header for batch in batches.read_all(b"".join(found.buffers), store_id=1))
+
+    assert (one.durable_before, two.durable_before) == (0, first.end)
+    assert (one.stored_at, two.stored_at) == (BORN_AT, BORN_AT + 5)
+    assert (one.topic_gen, one.queue_id, one.log_epoch) == (1, 0, opened.store.log_epoch)
+    opened.close()
+
+
+def test_the_time_of_storing_never_falls_also_over_a_restart(memory_path: Path) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, wall_us=clock)
+    first = opened.append(b"a")
+    clock.us -= 1_000_000
+    second = opened.append(b"b")
+    opened.close()
+
+    again = Opened(memory_path, wall_us=clock)
+    third = again.append(b"c")
+    clock.us = BORN_AT + 1
+    fourth = again.append(b"d")
+
+    assert [placed.stored_at for placed in (first, second, third, fourth)] == [BORN_AT] * 3 + [BORN_AT + 1]
+    again.close()
+
+
+def test_a_failed_write_gives_offsets_and_positions_out_again(memory_path: Path) -> None:
+    opened = Opened(memory_path, segment=Fragile)
+    opened.append(b"kept")
+    end = opened.store.log.end
+
+    lost = [opened.stage(b"x", b"y"), opened.stage(b"z", to=PAYMENTS), opened.stage(b"w")]
+    Fragile.broken = True
+    with pytest.raises(OSError):
+        opened.store.write()
+    Fragile.broken = False
+
+    assert opened.store.expose(1 << 60) == []
+    placed = [opened.stage(b"1", b"2"), opened.stage(b"3", to=PAYMENTS), opened.stage(b"4")]
+    assert [(p.base_offset, p.physical_offset) for p in placed] == [(p.base_offset, p.physical_offset) for p in lost]
+    assert placed[0].physical_offset == end
+    opened.store.write()
+    opened.sync()
+    assert (opened.bodies(ORDERS), opened.bodies(PAYMENTS)) == ([b"kept", b"1", b"2", b"4"], [b"3"])
+    opened.close()
+    again = Opened(memory_path)
+    assert again.bodies(ORDERS) == [b"kept", b"1", b"2", b"4"]
+    again.close()
+
+
+def test_a_full_disk_under_the_index_does_not_fail_a_batch_that_was_written(
+    memory_path: Path, logs: list[dict[str, object]]
+) -> None:
+    opened = Opened(memory_path)
+    (memory_path / "consumequeue").write_text("in the way")
+    for i in range(2 * RECENT_BATCHES + 1):  # so many that old entries must go to files
+        opened.stage(b"%d" % i)
+
+    opened.store.write()
+    opened.sync()
+
+    assert [entry["event"] for entry in logs] == ["index.write_failed"]
+    assert opened.store.read(ORDERS, 0, 1 << 20).next_offset == MAX_PULL_BATCHES
+    assert opened.store.queue(ORDERS).readable == 2 * RECENT_BATCHES + 1
+    opened.close()
+
+
+def test_indexes_that_cannot_be_written_do_not_keep_the_store_from_closing(
+    memory_path: Path, logs: list[dict[str, object]]
+) -> None:
+    opened = Opened(memory_path)
+    opened.append(b"a")
+    with files_limited_to(0):
+        opened.close()
+
+    assert [entry["event"] for entry in logs] == ["index.write_failed"]
+    again = Opened(memory_path)
+    assert again.bodies() == [b"a"]
+    again.close()
+
+
+def test_changes_come_back_in_order_with_data_between(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    made: list[Change] = [Started(opened.store.store_id, 1), TopicMade("orders", 1, 4, 4, BORN_AT)]
+    opened.store.stage_changes(made)
+    opened.stage(b"a")
+    many: list[Change] = [Committed("g", "orders", i % 4, i) for i in range(2 * STATE_CHUNK + 1)]
+    opened.store.stage_changes(many)
+    opened.store.write()
+    opened.close()
+
+    again = Opened(memory_path)
+
+    assert again.changes == made + many
+    assert (again.recovered.batches, again.recovered.messages) == (1, 1)
+    again.close()
+
+
+def test_no_changes_make_no_batch(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+
+    opened.store.stage_changes([])
+    opened.store.write()
+
+    assert opened.store.log.written == 0
+    opened.close()
+
+
+def test_the_log_epoch_rises_at_every_start(memory_path: Path) -> None:
+    epochs = []
+    for _ in range(3):
+        opened = Opened(memory_path)
+        epochs.append(opened.store.log_epoch)
+        opened.store.stage_changes([Started(opened.store.store_id, opened.store.log_epoch)])
+        opened.store.write()
+        opened.close()
+
+    assert epochs == [1, 2, 3]
+
+
+def test_an_index_left_from_before_is_made_anew(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    opened.append(b"a")
+    opened.close()
+    (file,) = (memory_path / "consumequeue" / "orders" / "0").iterdir()
+    file.write_bytes(b"\xff" * 20)
+
+    again = Opened(memory_path)
+
+    assert again.bodies() == [b"a"]
+    again.close()
+
+
+appends = st.lists(
+    st.tuples(st.sampled_from([ORDERS, PAYMENTS]), st.lists(st.binary(max_size=30), min_size=1, max_size=4)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(appends, st.integers(200, 2000))
+@settings(deadline=None, max_examples=30)
+def test_a_restarted_store_holds_what_was_appended(
+    appended: list[tuple[MessageQueue, list[bytes]]], segment_bytes: int
+) -> None:
+    wanted: dict[MessageQueue, list[bytes]] = {ORDERS: [], PAYMENTS: []}
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        opened = Opened(Path(folder), segment_bytes=segment_bytes)
+        for i, (queue, bodies) in enumerate(appended):
+            placed = opened.append(*bodies, to=queue, by=ProducerMark(5, i, 1))
+            assert placed.base_offset == len(wanted[queue])
+            wanted[queue] += bodies
+        assert {queue: opened.bodies(queue) for queue in wanted} == wanted
+        ends = {queue: opened.store.queue(queue).readable for queue in wanted}
+        opened.close()
+
+        again = Opened(Path(folder), segment_bytes=segment_bytes)
+
+        assert {queue: again.bodies(queue) for queue in wanted} == wanted
+        assert {queue: again.store.queue(queue).end for queue in wanted} == ends
+        assert [header.sequence for header in again.headers] == list(range(len(appended)))
+        again.close()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.store.segment import IOV_MAX, Segment
+from rmq.wire.layout import Buffer
+
+from ..builders import files_limited_to
+
+
+class ShortSegment(Segment):
+    """The system writes at most ``at_most`` bytes a call."""
+
+    at_most = 3
+
+    def put(self, buffers: Sequence[Buffer], at: int) -> int:
+        return super().put([b"".join(buffers)[: self.at_most]], at)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    segment = Segment.create(tmp_path, 4096)
+    yield segment
+    segment.close()
+
+
+def test_a_segment_is_named_by_its_start_in_20_digits(segment: Segment) -> None:
+    assert segment.path.name == "00000000000000004096"
+    assert (segment.start, segment.size, segment.end) == (4096, 0, 4096)
+
+
+def test_what_was_appended_is_read_by_its_physical_offset(segment: Segment) -> None:
+    segment.append([b"one", b"two"], 6)
+    segment.append([memoryview(b"three")], 5)
+
+    assert segment.read(4096, 6) == b"onetwo"
+    assert segment.read(4102, 100) == b"three"
+    assert segment.end == 4096 + 11
+
+
+def test_an_opened_segment_has_the_size_of_its_file(segment: Segment) -> None:
+    segment.append([b"12345678"], 8)
+
+    opened = Segment.open(segment.path)
+
+    assert (opened.start, opened.size, opened.synced, opened.name_synced) == (4096, 8, 8, True)
+    opened.close()
+
+
+def test_more_buffers_than_one_call_takes_arrive_in_order(segment: Segment) -> None:
+    buffers = [bytes((i % 251,)) for i in range(2 * IOV_MAX + 7)]
+
+    segment.append(buffers, len(buffers))
+
+    assert segment.path.read_bytes() == b"".join(buffers)
+
+
+def test_a_short_write_is_completed(tmp_path: Path) -> None:
+    segment = ShortSegment.create(tmp_path, 0)
+
+    segment.append([b"ab", b"cdefg", b"h"], 8)
+    segment.append([b"ij"], 2)
+
+    assert segment.path.read_bytes() == b"abcdefghij"
+    segment.close()
+
+
+def test_a_failed_append_leaves_the_file_as_it_was(segment: Segment) -> None:
+    segment.append([b"kept"], 4)
+
+    with files_limited_to(10), pytest.raises(OSError) as failure:
+        segment.append([b"lost" * 10], 40)
+
+    assert failure.value.errno == errno.EFBIG
+    assert segment.path.read_bytes() == b"kept"
+    segment.append([b" on"], 3)
+    assert segment.path.read_bytes() == b"kept on"
+
+
+def test_truncating_lowers_what_counts_as_synced(segment: Segment) -> None:
+    segment.append([b"12345678"], 8)
+    segment.sync()
+    segment.synced = 8
+
+    segment.truncate(4)
+
+    assert (segment.size, segment.synced, segment.path.read_bytes()) == (4, 4, b"1234")
+
+
+@pytest.mark.parametrize(("position", "rewritten"), [(0, b"abcdefgh"), (4096 + 5, b"fgh"), (4096 + 8, b"")])
+def test_rewriting_puts_the_same_bytes_behind_a_position_once_more(
+    tmp_path: Path, position: int, rewritten: bytes
+) -> None:
+    written: list[bytes] = []
+
+    class Recording(ShortSegment):
+        def put(self, buffers: Sequence[Buffer], at: int) -> int:
+            done = super().put(buffers, at)
+            written.append(b"".join(buffers)[:done])
+            return done
+
+    segment = Recording.create(tmp_path, 4096)
+    segment.append([b"abcdefgh"], 8)
+    written.clear()
+
+    segment.rewrite(position)
+
+    assert b"".join(written) == rewritten
+    assert segment.path.read_bytes() == b"abcdefgh"
+    segment.close()

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq.broker.config import BrokerConfig
+from rmq.wire.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"flush": "maybe"}, "flush must be 'sync' or 'async', not 'maybe'"),
+        ({"flush_interval_s": 0}, "flush_interval_s must be more than 0, not 0"),
+        ({"lock_lease_s": -1}, "lock_lease_s must be more than 0, not -1"),
+        ({"lock_lease_s": float("nan")}, "lock_lease_s must be more than 0, not nan"),
+        ({"grace_s": 0}, "grace_s must be more than 0, not 0"),
+        ({"grace_s": 1.0}, "grace_s (1.0) must be longer than ping_s (1.0)"),
+        ({"grace_s": 2, "ping_s": 3}, "grace_s (2) must be longer than ping_s (3)"),
+        ({"ping_s": 0}, "ping_s must be more than 0, not 0"),
+        ({"member_expiry_s": 0}, "member_expiry_s must be more than 0, not 0"),
+        ({"max_hold_s": 0}, "max_hold_s must be more than 0, not 0"),
+        ({"hold_sweep_s": 0}, "hold_sweep_s must be more than 0, not 0"),
+        ({"offset_flush_s": 0}, "offset_flush_s must be more than 0, not 0"),
+        ({"hello_timeout_s": 0}, "hello_timeout_s must be more than 0, not 0"),
+        ({"stall_timeout_s": 0}, "stall_timeout_s must be more than 0, not 0"),
+        ({"drain_timeout_s": 0}, "drain_timeout_s must be more than 0, not 0"),
+        ({"max_in_flight": 0}, "max_in_flight must be more than 0, not 0"),
+        ({"receive_memory_bytes": 0}, "receive_memory_bytes must be more than 0, not 0"),
+        ({"write_high_water_bytes": 0}, "write_high_water_bytes must be more than 0, not 0"),
+        ({"max_connections": -1}, "max_connections must not be negative, not -1"),
+        ({"min_free_bytes": -1}, "min_free_bytes must not be negative, not -1"),
+        ({"segment_bytes": 4095}, "segment_bytes must be at least 4096, not 4095"),
+        ({"default_queues": 0}, "default_queues must be 1 to 1024, not 0"),
+        ({"default_queues": 1025}, "default_queues must be 1 to 1024, not 1025"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        BrokerConfig(**settings)
+
+    assert str(refusal.value) == sentence
+
+
+def test_the_defaults_can_be() -> None:
+    assert BrokerConfig().flush == "sync"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"segment_bytes": 4096}, {"default_queues": 1024}, {"min_free_bytes": 0}, {"max_connections": 1}]
+)
+def test_the_bounds_themselves_can_be(settings: dict[str, Any]) -> None:
+    BrokerConfig(**settings)
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert [field.name for field in fields(BrokerConfig) if not field.metadata.get("help")] == []
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "rmq_home", "path"),
+    [
+        ("", None, "{home}/.rmq/data"),
+        ("", "/srv/rmq", "/srv/rmq"),
+        ("", "~/queue", "{home}/queue"),
+        ("/data", "/srv/rmq", "/data"),
+        ("~/mine", None, "{home}/mine"),
+    ],
+)
+def test_where_the_data_lies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_dir: str, rmq_home: str | None, path: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RMQ_HOME", raising=False)
+    if rmq_home is not None:
+        monkeypatch.setenv("RMQ_HOME", rmq_home)
+
+    assert BrokerConfig(data_dir=data_dir).data_path() == Path(path.format(home=tmp_path))
