@@ -179,6 +179,7 @@ class Consumer:
 
     def _begin_stop(self, running: Running) -> None:
         if self._stop is None:
+            running.halt()
             self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
 
     async def _finish(self, running: Running) -> None:

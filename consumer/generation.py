@@ -67,7 +67,7 @@ class Generation:
         self.cache = cache
         self.guard = ConsumeGuard()
         self.dropped = False
-        self.ending = False  # a hand-over is under way; written by the rebalancer
+        self.ended = asyncio.Event()  # nothing of it runs any more; written by the rebalancer
         self.lost = Lost()
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
@@ -75,7 +75,7 @@ class Generation:
         self.puller: Task | None = None
         self._on_lost = on_lost
         self._arrived = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._dropped = asyncio.Event()
         self._proven = asyncio.Event()
 
     @property
@@ -91,7 +91,7 @@ class Generation:
     def drop(self) -> None:
         """No further batch starts; a running call ends and is recorded."""
         self.dropped = True
-        self._ended.set()
+        self._dropped.set()
         self._arrived.set()
         self._proven.set()
 
@@ -101,8 +101,8 @@ class Generation:
             return
         self.lease.lost = True
         self.lost.set()
-        self.drop()
         self._on_lost(self, reason)
+        self.drop()
 
     def resumed(self) -> None:
         """The broker confirmed the lease: whoever doubted it since may go on."""
@@ -126,7 +126,7 @@ class Generation:
         """Sleep, cut short when the generation is dropped; arriving messages do not cut it. Cancelling is safe."""
         try:
             async with asyncio.timeout(seconds):
-                await self._ended.wait()
+                await self._dropped.wait()
         except TimeoutError:
             pass
 

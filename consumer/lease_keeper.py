@@ -41,7 +41,8 @@ class LeaseKeeper:
         while True:
             await asyncio.sleep(due - loop.time())
             await self.renew_all()
-            while due <= loop.time():
+            due += self._config.relock_every_s
+            while due < loop.time():  # beats that were missed are not made up for
                 due += self._config.relock_every_s
 
     async def renew_all(self) -> None:

@@ -54,10 +54,11 @@ class OffsetReporter:
                 self._turned.set()  # there is more to come, or the same again
 
     async def report(self) -> bool:
-        """Send what is new, in one request; says whether that worked."""
-        news = [(generation, generation.cache.commit_offset) for generation in self._unreported()]
+        """Send what is new, in one request; says whether nothing is left to be sent."""
+        unreported = [g for g in self._generations.values() if g.cache.commit_offset != g.reported and not g.lease.lost]
+        news = [(generation, generation.cache.commit_offset) for generation in unreported if self._believed(generation)]
         if not news:
-            return True
+            return not unreported  # what is not believed in at the moment may be so the next time
         entries = []
         for generation, offset in news:
             generation.reported = offset
@@ -72,13 +73,6 @@ class OffsetReporter:
         for (generation, offset), outcome in zip(news, outcomes, strict=True):
             self._judge(generation, offset, outcome.status, outcome.text)
         return True
-
-    def _unreported(self) -> list[Generation]:
-        return [
-            generation
-            for generation in self._generations.values()
-            if generation.cache.commit_offset != generation.reported and self._believed(generation)
-        ]
 
     def _judge(self, generation: Generation, offset: int, status: int, text: str | None) -> None:
         if status == Fenced.code:

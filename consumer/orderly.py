@@ -113,6 +113,8 @@ class OrderlyScheduler:
                 await generation.pause(YIELD_S)
             elif end is Step.RELOCK:
                 await self._relock(generation)
+            elif generation.cache.ready:
+                await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
 
     async def _turn(self, generation: Generation) -> Step | Failed:
         """One stay inside the gate; says why it ended, RUN if there was nothing left to take."""

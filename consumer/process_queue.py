@@ -30,7 +30,8 @@ class _Read(NamedTuple):
     size: int
 
 
-READ_AT_ONCE = 64  # messages made at a time
+READ_AT_ONCE = 128  # messages made at a time
+READ_MOST = 8192  # messages looked at in one go for wanted ones
 
 
 class _Room(NamedTuple):
@@ -132,13 +133,17 @@ class ProcessQueue:
     # The listener's side
 
     def take(self, most: int) -> list[StoredMessage]:
-        """Up to ``most`` messages, now in flight; fewer only if no more are here."""
-        if self._next + most > len(self._line) and self._arrived:
-            self._fill(most)
+        """Up to ``most`` messages, now in flight; fewer if no more are here, or behind a long run of unwanted ones."""
         start = self._next
-        taken = self._line[start : start + most]
-        self._next = start + len(taken)
-        return taken
+        end = start + most
+        if end > len(self._line):
+            if self._arrived:
+                self._fill(most)
+            start = self._next
+            end = min(start + most, len(self._line))
+        self._next = end
+        # A list made of one item costs half of a slice, and batches of one are the rule.
+        return [self._line[start]] if end - start == 1 else self._line[start:end]
 
     def commit(self) -> None:
         """Everything in flight is done."""
@@ -169,9 +174,10 @@ class ProcessQueue:
     # Batches
 
     def _fill(self, most: int) -> None:
-        """Make messages until ``most`` can be taken; what is done leaves the line."""
+        """Make messages until ``most`` can be taken or many were passed; what is done leaves the line."""
         self._forget_done()
-        while self._arrived and len(self._line) - self._next < most:
+        stop_at = self._unread - READ_MOST
+        while self._arrived and len(self._line) - self._next < most and self._unread > stop_at:
             head = self._arrived[0]
             left = head.left
             self._line += self._number(head.read(max(most, READ_AT_ONCE), self.subscription))

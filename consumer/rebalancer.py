@@ -76,6 +76,7 @@ class Rebalancer:
         self._old_queues: dict[str, set[int]] = {}  # the queues each topic had when we subscribed
         self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
+        self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
         self._hand_overs: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._due = self._join_due = float("inf")
@@ -102,8 +103,9 @@ class Rebalancer:
             self.notice(self._config.rebalance_gather_s)
 
     def lease_free(self, queue: MessageQueue) -> None:
-        """A queue lost its owner: if it should be ours, ask for it at once."""
-        if queue in self._wanted() and queue not in self._generations:
+        """A queue lost its owner: if it was refused to us, ask for it at once."""
+        self._freed.add(queue)
+        if queue in self._refused:
             self.notice()
 
     def topic_changed(self, info: TopicInfo) -> None:
@@ -196,17 +198,22 @@ class Rebalancer:
     async def _balance(self) -> None:
         """Drop, then ask; a queue whose hand-over is not finished is asked for when it is."""
         wanted = self._wanted()
-        for queue, generation in list(self._generations.items()):
-            if queue not in wanted and not generation.dropped:
-                log.info("queue.dropped", queue=str(queue), epoch=generation.epoch)
-                self._hand_over(generation)
-        await asyncio.sleep(0)  # idle queues are unlocked before we ask for others
+        leaving = [g for g in self._generations.values() if g.queue not in wanted and not g.dropped]
+        for generation in leaving:
+            log.info("queue.dropped", queue=str(generation.queue), epoch=generation.epoch)
+            self._hand_over(generation)
+        for generation in leaving:
+            if not generation.guard.held:
+                # Idle: it takes a few steps of the loop, and its unlock is sent before we ask for others.
+                await generation.ended.wait()
+        self._refused = {queue: reason for queue, reason in self._refused.items() if queue in wanted}
         missing = sorted(queue for queue in wanted | self._unsure if queue not in self._generations)
         if missing and not self._stopping:
             await self._acquire(missing)
 
     async def _acquire(self, queues: list[MessageQueue]) -> None:
         sent_at = self._broker.now()
+        self._freed.clear()
         self._unsure.update(queues)
         try:
             grants = await self._broker.acquire(queues)
@@ -253,20 +260,18 @@ class Rebalancer:
             self._refused[queue] = reason
             report = log.info if grant.status == LockHeld.code else log.warning
             report("lock.refused", queue=str(queue), reason=reason)
-        self.notice(self._config.lock_retry_s)
+        # It may have become free after the refusal was written and before it was read.
+        self.notice(0.0 if queue in self._freed else self._config.lock_retry_s)
 
     # Hand-over
 
     def _on_lost(self, generation: Generation, reason: str) -> None:
         log.warning("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
-        if not self._stopping:
+        if not self._stopping and not generation.dropped:
             self._hand_over(generation)
 
     def _hand_over(self, generation: Generation) -> None:
         generation.drop()
-        if generation.ending:
-            return  # dropped before, and lost meanwhile
-        generation.ending = True
         task = self._tasks.start(self._end(generation), f"hand-over of {generation.queue}")
         self._hand_overs.add(task)
         task.add_done_callback(self._hand_overs.discard)
@@ -276,6 +281,7 @@ class Rebalancer:
         await cancel_all(generation.puller)
         await self._workers.finish_generation(generation)
         generation.cache.discard()
+        generation.ended.set()
         if await self._release(generation) and self._generations.get(generation.queue) is generation:
             del self._generations[generation.queue]
             self.notice()
@@ -296,19 +302,12 @@ class Rebalancer:
 
     # The end
 
-    async def stop(self, running: asyncio.Task[None] | None) -> None:
-        """No further pass; the one under way ends first, so that what it is granted is known."""
+    def halt(self) -> None:
+        """No further pass; the loop ends after the one under way, whose grants are handed over at once."""
         self._stopping = True
         self._noticed.set()
-        if running is not None:
-            await asyncio.wait([running])
 
     async def hand_overs_ended(self) -> None:
         """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
         if self._hand_overs:
             await asyncio.wait(set(self._hand_overs))
-
-    @property
-    def members(self) -> list[str]:
-        """The members of the group, as far as known."""
-        return list(self._members)

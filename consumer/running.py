@@ -22,6 +22,7 @@ from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
 from .puller import Puller
 from .rebalancer import Rebalancer
+from .stall_watch import watch_for_stalls
 from .subscription import Subscription
 from .tasks import TaskSet, cancel_all
 
@@ -98,7 +99,8 @@ class Running:
         self.tasks.start(self.keeper.run(), "lease keeper")
         self.tasks.start(self.keeper.watch(), "lease watch")
         self.tasks.start(self.reporter.run(), "offset reporter")
-        self.tasks.start(self._link.wait_connected(), "first connection")
+        self.tasks.start(watch_for_stalls(), "stall watch")
+        self.tasks.start(self._link.wait_connected(), "first connection")  # fails if the broker does not want us
 
     def owners(self) -> list[asyncio.Task[None] | None]:
         """The tasks that call the listener."""
@@ -164,16 +166,22 @@ class Running:
 
     # The end
 
+    def halt(self) -> None:
+        """No pass and no batch starts from here on."""
+        self.rebalancer.halt()
+        for generation in self.generations.values():
+            generation.drop()
+
     async def stop(self) -> None:
         """
         Stop rebalancing, stop pulling, drain the running calls, then commit, unlock and leave in one request.
 
         Renewals go on until the calls have ended, so that they end under their leases.
         """
-        await self.rebalancer.stop(self._rebalancing)
+        if self._rebalancing is not None:
+            # The pass under way ends first, so that what it is granted is known and given back.
+            await asyncio.wait([self._rebalancing])
         generations = list(self.generations.values())
-        for generation in generations:
-            generation.drop()
         await cancel_all(*(generation.puller for generation in generations))
         await asyncio.gather(
             *(self.scheduler.finish(generation, within_s=self._config.drain_s) for generation in generations)
@@ -200,4 +208,4 @@ class Running:
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:
-            log.warning("group.left_without_answer", group=self._config.group, error=str(error))
+            log.warning("group.left_without_answer", group=self._config.group, error=str(error) or "no connection")

@@ -1,0 +1,329 @@
+"""
+A broker reduced to what a consumer sees, and connections to it that a test can cut, stall and delay.
+
+Locks, epochs, progress, attempts, members and one log per queue, all in memory, on the time of the running loop.
+Payloads go through msgpack both ways, as on the wire. Every request is kept with the time it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rmq.wire import batch, errors, layout, ops
+from rmq.wire.codec import decode
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET, Op, Push
+
+from .fake_connection import FakeConnection, Hold, Request
+
+STORE_ID = 0xABCDEF
+Key = tuple[str, MessageQueue]
+
+
+class Stored(NamedTuple):
+    """A batch in the log of a queue."""
+
+    base_offset: int
+    count: int
+    data: bytes
+
+
+@dataclass
+class Held:
+    """A lease as the broker has it."""
+
+    session: bytes
+    member: str
+    epoch: int
+    renewed_at: float
+
+
+class FakeBroker:
+    """The broker's side. ``connect`` is what a consumer takes in place of ``Connection``."""
+
+    def __init__(self, *, grace_s: float = 5.0, lease_s: float = 60.0) -> None:
+        self.grace_s = grace_s
+        self.lease_s = lease_s
+        self.up = True
+        self.topics: dict[str, int] = {}
+        self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
+        self.min_offsets: dict[MessageQueue, int] = {}
+        self.offsets: dict[Key, int] = {}
+        self.attempts: dict[Key, tuple[int, int]] = {}
+        self.leases: dict[Key, Held] = {}
+        self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
+        self.requests: list[Request] = []
+        self.connections: list[FakeConnection] = []
+        self.refuse: dict[Op, list[Exception]] = defaultdict(list)  # errors for the next requests of a kind
+        self.before: dict[Op, list[Hold]] = defaultdict(list)
+        self.after: dict[Op, list[Hold]] = defaultdict(list)
+        self._changed: dict[MessageQueue, asyncio.Event] = defaultdict(asyncio.Event)
+        self._epoch = 0
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # What tests do
+
+    def connect(self, address: str, **callbacks: Any) -> FakeConnection:
+        connection = FakeConnection(self, **callbacks)
+        self.connections.append(connection)
+        return connection
+
+    def create(self, topic: str, queues: int = 1) -> None:
+        self.topics[topic] = queues
+        for connection in self.connections:
+            connection.push(Push.TOPIC_CHANGED, self._info(topic))
+
+    def send(self, topic: str, queue_id: int, *bodies: bytes, tags: list[str | None] | None = None) -> None:
+        """Append one batch."""
+        queue = MessageQueue(topic, queue_id)
+        base = self.max_offset(queue)
+        encoded = batch.encode(topic, queue_id, batch.Rows(bodies, 1_700_000_000_000_000, tags=tags))
+        stamp = layout.Stamp(1, base * 8, base, 1_700_000_000_000_000, 0, 0, 1, queue_id, layout.KIND_DATA)
+        header = layout.stamp(encoded, layout.parse_header(encoded).header_size, stamp)
+        self.logs[queue].append(Stored(base, len(bodies), header + encoded[layout.BROKER_PART :]))
+        self._wake(queue)
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        log = self.logs[queue]
+        return log[-1].base_offset + log[-1].count if log else 0
+
+    def sent(self, op: Op) -> list[Request]:
+        """The requests of one kind."""
+        return [request for request in self.requests if request.op is op]
+
+    def times(self, op: Op) -> list[float]:
+        """When the requests of one kind were sent."""
+        return [round(request.at, 6) for request in self.sent(op)]
+
+    def hold_request(self, op: Op) -> Hold:
+        """Keep the next request of a kind on its way: the broker sees it when it is let go."""
+        self.before[op].append(Hold())
+        return self.before[op][-1]
+
+    def hold_reply(self, op: Op) -> Hold:
+        """Keep the next answer of a kind on its way: the broker has done what was asked."""
+        self.after[op].append(Hold())
+        return self.after[op][-1]
+
+    def give(self, group: str, queue: MessageQueue, member: str = "other") -> None:
+        """Somebody else takes a lease."""
+        self._grant(group, queue, member.encode(), member)
+
+    def free(self, group: str, queue: MessageQueue) -> None:
+        """A lease ends, and the group is told."""
+        if self.leases.pop((group, queue), None) is not None:
+            self._wake(queue)
+            self._tell(group, Push.LEASE_FREE, [group, *queue])
+
+    def set_members(self, group: str, *others: str) -> None:
+        """The group has these members beside those that really joined; everybody is told."""
+        real = {session: name for session, name in self.members[group].items() if len(session) == 16}
+        self.members[group] = {**real, **{name.encode(): name for name in others}}
+        self._tell_members(group)
+
+    def go_down(self) -> None:
+        self.up = False
+        for connection in self.connections:
+            connection.cut()
+
+    def come_up(self) -> None:
+        self.up = True
+        for connection in self.connections:
+            connection.dial()
+
+    def holder(self, group: str, queue: MessageQueue) -> str | None:
+        held = self.leases.get((group, queue))
+        return None if held is None else held.member
+
+    # What requests do
+
+    async def serve(self, connection: FakeConnection, op: Op, payload: Any) -> Any:
+        if self.refuse[op]:
+            raise self.refuse[op].pop(0)
+        if op is Op.PULL:
+            return await self._pull(connection, decode(ops.Pull, payload))
+        handler: Callable[[FakeConnection, Any], Any] = getattr(self, f"_{op.name.lower()}")
+        return handler(connection, payload)
+
+    def _join(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Join, payload)
+        members = self.members[request.group]
+        is_new = connection.session not in members
+        members[connection.session] = connection.member
+        if is_new:
+            self._tell_members(request.group, but=connection)
+        topics = [self._info(topic) for topic in request.subscriptions if topic in self.topics]
+        return ops.JoinReply(sorted(members.values()), topics)
+
+    def _leave(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Leave, payload)
+        outcomes = [self._end(connection, request.group, lease) for lease in request.leases]
+        self.members[request.group].pop(connection.session, None)
+        self._tell_members(request.group)
+        return outcomes
+
+    def _acquire(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Acquire, payload)
+        if connection.session not in self.members[request.group]:
+            raise errors.NotAMember("join first")
+        grants = []
+        for queue in (MessageQueue(*ref) for ref in request.queues):
+            held = self.leases.get((request.group, queue))
+            if held is not None and held.session != connection.session:
+                grants.append(ops.Grant(errors.LockHeld.code, text=f"held by {held.member}"))
+            else:
+                grants.append(self._grant(request.group, queue, connection.session, connection.member))
+        return grants
+
+    def _grant(self, group: str, queue: MessageQueue, session: bytes, member: str) -> ops.Grant:
+        self._epoch += 1
+        self.leases[group, queue] = Held(session, member, self._epoch, self.now)
+        self._wake(queue)
+        offset, attempts = self.attempts.get((group, queue), (NO_OFFSET, 0))
+        return ops.Grant(0, self._epoch, self.offsets.get((group, queue), NO_OFFSET), offset, attempts)
+
+    def _renew(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Renew, payload)
+        outcomes = []
+        for topic, queue_id, epoch in request.leases:
+            try:
+                self._check(connection, request.group, MessageQueue(topic, queue_id), epoch)
+            except errors.Fenced as error:
+                outcomes.append(ops.Outcome(error.code, error.text))
+                continue
+            self.leases[request.group, MessageQueue(topic, queue_id)].renewed_at = self.now
+            outcomes.append(ops.Outcome())
+        return outcomes
+
+    def _release(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Release, payload)
+        return [self._end(connection, request.group, lease) for lease in request.leases]
+
+    def _end(self, connection: FakeConnection, group: str, lease: ops.LeaseEnd) -> ops.Outcome:
+        queue = MessageQueue(lease.topic, lease.queue_id)
+        try:
+            self._check(connection, group, queue, lease.epoch)
+        except errors.Fenced as error:
+            return ops.Outcome(error.code, error.text)
+        if lease.queue_offset != NO_OFFSET:
+            self._store(group, queue, lease.queue_offset)
+        self.free(group, queue)
+        return ops.Outcome()
+
+    def _commit(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Commit, payload)
+        outcomes = []
+        for topic, queue_id, epoch, offset in request.entries:
+            try:
+                self._check(connection, request.group, MessageQueue(topic, queue_id), epoch)
+                self._store(request.group, MessageQueue(topic, queue_id), offset)
+                outcomes.append(ops.Outcome())
+            except errors.Fenced as error:
+                outcomes.append(ops.Outcome(error.code, error.text))
+        return outcomes
+
+    def _attempt(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Attempt, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        self.attempts[request.group, queue] = (request.queue_offset, request.attempts)
+        return ops.Outcome()
+
+    def _ranges(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Ranges, payload)
+        queues = [MessageQueue(*ref) for ref in request.queues]
+        return [ops.Range(0, self.min_offsets.get(queue, 0), self.max_offset(queue)) for queue in queues]
+
+    async def _pull(self, connection: FakeConnection, pull: ops.Pull) -> Any:
+        (wanted,) = pull.queues
+        queue = MessageQueue(wanted.topic, wanted.queue_id)
+        assert pull.group is not None
+        expires_at = self.now + pull.wait_ms / 1000
+        if wanted.commit_offset != NO_OFFSET:
+            self._check(connection, pull.group, queue, wanted.epoch)
+            self._store(pull.group, queue, wanted.commit_offset)
+        while True:
+            low, high = self.min_offsets.get(queue, 0), self.max_offset(queue)
+            answer = (0, wanted.queue_offset, low, high, b"")
+            try:
+                self._check(connection, pull.group, queue, wanted.epoch)
+            except errors.Fenced as error:
+                return [ops.PullResult(0, error.code, *answer[1:], error.text)]
+            if not low <= wanted.queue_offset <= high:
+                return [ops.PullResult(0, errors.OffsetOutOfRange.code, *answer[1:], "out of range")]
+            if wanted.queue_offset < high:
+                return [self._found(queue, wanted.queue_offset, pull.max_bytes, low, high)]
+            if self.now >= expires_at:
+                return [ops.PullResult(0, ops.EMPTY, *answer[1:])]
+            self._changed[queue].clear()
+            try:
+                async with asyncio.timeout_at(expires_at):
+                    await self._changed[queue].wait()
+            except TimeoutError:
+                pass
+
+    def _found(self, queue: MessageQueue, offset: int, room: int, low: int, high: int) -> ops.PullResult:
+        blob, following = b"", offset
+        for stored in self.logs[queue]:
+            end = stored.base_offset + stored.count
+            if end <= offset:
+                continue
+            if blob and len(blob) + len(stored.data) > room:
+                break
+            blob, following = blob + stored.data, end
+        return ops.PullResult(0, 0, following, low, high, blob)
+
+    # Inside
+
+    def _check(self, connection: FakeConnection, group: str, queue: MessageQueue, epoch: int | None) -> None:
+        held = self.leases.get((group, queue))
+        if held is None or held.session != connection.session or held.epoch != epoch:
+            raise errors.Fenced(f"epoch {epoch} of {queue} is stale")
+
+    def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.offsets[group, queue] = max(offset, self.offsets.get((group, queue), NO_OFFSET))
+        if self.attempts.get((group, queue), (offset, 0))[0] < offset:
+            del self.attempts[group, queue]
+
+    def _wake(self, queue: MessageQueue) -> None:
+        self._changed[queue].set()
+
+    def _info(self, topic: str) -> ops.TopicInfo:
+        queues = self.topics[topic]
+        return ops.TopicInfo(topic, 1, queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
+
+    def _tell(self, group: str, push: Push, payload: Any, but: FakeConnection | None = None) -> None:
+        for connection in self.connections:
+            if connection is not but and connection.session in self.members[group]:
+                connection.push(push, payload)
+
+    def _tell_members(self, group: str, but: FakeConnection | None = None) -> None:
+        self._tell(group, Push.MEMBERS_CHANGED, [group, sorted(self.members[group].values())], but)
+
+    def hello(self, connection: FakeConnection) -> ops.HelloReply:
+        leases = [
+            ops.ResumedLease(
+                group, *queue, held.epoch, self.offsets.get((group, queue), NO_OFFSET),
+                *self.attempts.get((group, queue), (NO_OFFSET, 0)),
+            )
+            for (group, queue), held in self.leases.items()
+            if held.session == connection.session
+        ]  # fmt: skip
+        limits = ops.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0)
+        return ops.HelloReply(1, "fake", "tests", STORE_ID, 1, connection.member, limits, leases)
+
+    def end_session(self, session: bytes) -> None:
+        """The grace of a session is over."""
+        for (group, queue), held in list(self.leases.items()):
+            if held.session == session:
+                self.free(group, queue)
+        for group, members in self.members.items():
+            if members.pop(session, None) is not None:
+                self._tell_members(group)

@@ -1,0 +1,65 @@
+"""Settings that cannot be are refused when they are made, with what to do."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from rmq.consumer.config import ConsumerConfig, configure
+from rmq.wire.errors import ConfigError
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    config = ConsumerConfig()
+
+    assert (config.max_continuous_s, config.relock_first_s, config.relock_every_s, config.lock_ttl_s) == (60, 1, 20, 30)
+    assert (config.rebalance_every_s, config.heartbeat_s, config.pull_wait_s, config.pull_timeout_s) == (20, 30, 15, 30)
+    assert (config.slots, config.batch, config.cache_messages, config.cache_bytes) == (20, 1, 1000, 64 << 20)
+    assert (config.suspend_s, config.lock_retry_s, config.commit_every_s, config.start_from) == (1, 3, 0.2, "first")
+
+
+def test_every_field_has_help_and_a_plain_type() -> None:
+    for item in fields(ConsumerConfig):
+        assert item.metadata["help"]
+        assert type(item.default) in (str, int, float, bool)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"relock_every_s": 30.0}, r"relock_every_s \(30\) must be less than lock_ttl_s \(30\)"),
+        ({"relock_first_s": 31.0}, "relock_first_s .* must be less than lock_ttl_s"),
+        ({"lock_ttl_s": 60.0}, "lock_ttl_s must be from 0.001 to 59, not 60"),
+        ({"pull_wait_s": 30.0}, "pull_wait_s .* must be less than pull_timeout_s"),
+        ({"slots": 0}, "slots must be from 1 to 1000, not 0"),
+        ({"slots": 2.0}, "slots must be a whole number, not 2.0"),
+        ({"slots": True}, "slots must be a whole number, not True"),
+        ({"suspend_s": "1"}, "suspend_s must be a number, not '1'"),
+        ({"group": "a%b"}, "group: .* may hold only"),
+        ({"group": ""}, "group: .* is empty"),
+        ({"start_from": "2024-01-01"}, 'start_from must be "first" or "last".* a point in time is not supported yet'),
+        ({"model": "broadcasting"}, "broadcasting is not supported yet"),
+        ({"max_attempts": 3}, "dead letters are not supported yet"),
+        ({"heartbeat_s": float("nan")}, "heartbeat_s must be from"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ConsumerConfig(**settings)
+
+
+def test_whole_numbers_are_fine_where_a_number_is_asked_for() -> None:
+    assert configure(None, suspend_s=2).suspend_s == 2.0
+
+
+def test_settings_replace_fields_of_a_configuration() -> None:
+    config = configure(ConsumerConfig(group="billing", slots=3), slots=4)
+
+    assert (config.group, config.slots) == ("billing", 4)
+
+
+def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="no setting 'slot'; it has broker, group"):
+        configure(None, slot=3)

@@ -1,0 +1,84 @@
+"""Which listeners are awaited and which run in a thread, and that a cancelled wait outlasts its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rmq.consumer.listeners import Threads, adapt, outlast
+from rmq.wire.errors import ConfigError
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
+
+async def coroutine(messages: Any, context: Any) -> Any:
+    return messages
+
+
+def plain(messages: Any, context: Any) -> Any:
+    return threading.current_thread().name
+
+
+class Object:
+    async def __call__(self, messages: Any, context: Any) -> Any:
+        return messages
+
+    async def method(self, messages: Any, context: Any) -> Any:
+        return messages
+
+
+@pytest.mark.parametrize(
+    "listener", [coroutine, partial(coroutine), Object(), Object().method, partial(partial(Object()))]
+)
+async def test_what_is_a_coroutine_function_is_awaited_as_it_is(listener: Any) -> None:
+    adapted, threads = adapt(listener, 2)
+
+    assert adapted is listener
+    assert threads is None
+
+
+async def test_anything_else_runs_in_a_thread_of_ours() -> None:
+    adapted, threads = adapt(plain, 2)
+    assert isinstance(threads, Threads)
+
+    name: Any = await adapted([], None)  # type: ignore[arg-type]
+
+    assert name.startswith("rmq-listener")
+    threads.close()
+
+
+async def test_a_function_that_makes_a_coroutine_has_it_awaited_on_the_loop() -> None:
+    adapted, threads = adapt(lambda messages, context: coroutine(messages, context), 1)  # type: ignore[arg-type,return-value]
+
+    assert await adapted(["x"], None) == ["x"]  # type: ignore[arg-type,comparison-overlap,list-item]
+    assert threads is not None
+    threads.close()
+
+
+async def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be a function of"):
+        adapt("listener", 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancellation_waits_for_the_end(fails: bool) -> None:
+    running: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(outlast(running))
+    await asyncio.sleep(1)
+
+    waiting.cancel()
+    await asyncio.sleep(1)
+    waiting.cancel()
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    if fails:
+        running.set_exception(ValueError("too late to matter"))
+    else:
+        running.set_result(1)
+    await asyncio.wait([waiting])
+
+    assert waiting.cancelled()

@@ -1,0 +1,348 @@
+"""Pulling: from the right place, never too much, and with the progress on board."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq.consumer import Consumer, ConsumeStatus
+from rmq.wire.errors import ConnectionLost, Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET, Op, PullResult
+
+from .fake_broker import FakeBroker
+from .test_orderly import Recorder
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
+Make = Callable[..., Consumer]
+QUEUE = MessageQueue("t", 0)
+
+
+def asked(broker: FakeBroker) -> list[int]:
+    return [request.payload.queues[0].queue_offset for request in broker.sent(Op.PULL)]
+
+
+async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committed_offset(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 10)
+    broker.offsets["g", QUEUE] = 7
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+
+    kinds = [request.op for request in broker.requests]
+    assert kinds.index(Op.ACQUIRE) < kinds.index(Op.PULL)
+    assert asked(broker)[0] == 7
+    assert broker.sent(Op.PULL)[0].payload.queues[0].epoch == 1
+    assert listener.offsets == [7, 8, 9]
+
+
+@pytest.mark.parametrize(("start_from", "first"), [("first", 4), ("last", 10)])
+async def test_a_group_without_progress_begins_where_it_is_told(
+    broker: FakeBroker, make: Make, start_from: str, first: int
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 4)
+    broker.send("t", 0, *[b"x"] * 6)
+    broker.min_offsets[QUEUE] = 4
+
+    async with make(topics={"t": "*"}, start_from=start_from):
+        await asyncio.sleep(0.5)
+        assert asked(broker)[0] == first
+        # The decision is recorded: "last" means the last of now for whoever goes on.
+        assert broker.offsets["g", QUEUE] >= first
+
+
+async def test_a_queue_made_after_the_group_subscribed_is_read_from_0(broker: FakeBroker, make: Make) -> None:
+    broker.create("old")
+    broker.send("old", 0, b"x")
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*", "old": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+        broker.topics["t"] = 1
+        broker.send("t", 0, b"a", b"b")
+        broker.create("t")
+        await asyncio.sleep(1)
+
+    assert listener.offsets == [0, 1]
+
+
+@pytest.mark.parametrize("error", [Internal("x"), ConnectionLost("x"), RequestTimeout("x")])
+async def test_a_start_that_cannot_be_read_is_asked_for_again_and_never_guessed(
+    broker: FakeBroker, make: Make, error: Exception
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    broker.refuse[Op.RANGES] = [error]
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(4)
+
+    assert len(broker.sent(Op.RANGES)) == 2
+    assert asked(broker)[0] == 0
+    assert listener.offsets == [0]
+
+
+async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(46)
+
+    assert broker.times(Op.PULL) == [0.0, 15.0, 30.0, 45.0]
+
+
+async def test_a_pull_without_an_answer_is_asked_again_after_30_s(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    hold = broker.hold_request(Op.PULL)
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(31)
+        assert broker.times(Op.PULL) == [0.0, 30.0]
+        hold.let_go.set()
+
+
+async def test_a_message_is_delivered_when_it_arrives(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(7)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(1)
+
+    assert listener.times == [7.0]
+
+
+async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    listener = Recorder(takes_s=0.5)
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(0.75)
+        assert broker.offsets["g", QUEUE] == 1
+        broker.send("t", 0, b"b")
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"c")
+        await asyncio.sleep(1)
+        assert broker.offsets["g", QUEUE] == 3
+
+    # Where it began rode on the first pull; the rest came while a pull was parked.
+    assert broker.sent(Op.PULL)[0].payload.queues[0].commit_offset == 0
+    commits = [request.payload.entries[0].queue_offset for request in broker.sent(Op.COMMIT)]
+    assert commits == [1, 2, 3]
+    done = [1.5, 2.25, 3.25]
+    assert all(0 < at - end <= 0.2 for at, end in zip(broker.times(Op.COMMIT), done, strict=True))
+
+
+async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(5)
+        before = len(broker.requests)
+        await asyncio.sleep(60)
+
+    kinds = [request.op for request in broker.requests[before:-1]]
+    assert set(kinds) == {Op.PULL, Op.JOIN, Op.RENEW}
+    assert len(kinds) == 4 + 2 + 3
+
+
+async def test_above_a_thousand_messages_no_pull_is_asked_for(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 1010)
+    listener = Recorder(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(9.5)
+        assert len(broker.sent(Op.PULL)) == 1
+        await asyncio.sleep(1)
+        # Ten are done at 10 s: a thousand are left.
+        assert broker.times(Op.PULL) == [0.0, 10.0]
+
+
+async def test_bytes_are_shared_out_to_the_queues_and_one_batch_is_always_let_in(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t", 2)
+    for queue_id in (0, 1):
+        for _ in range(4):
+            broker.send("t", queue_id, b"x" * 600)
+    listener = Recorder(takes_s=10.0)
+
+    async with make(listener, topics={"t": "*"}, cache_bytes=3000):
+        await asyncio.sleep(5)
+        pulls = broker.sent(Op.PULL)
+        # 1500 a queue: one batch of 760, then one more; a third would be asked for above the share.
+        assert [pull.payload.max_bytes for pull in pulls if pull.payload.queues[0].queue_id == 0] == [1500, 740]
+        await asyncio.sleep(60)
+    assert len(listener.calls) == 8
+
+
+@pytest.mark.parametrize(("commit_every", "delivered"), [(100, 4), (4, 12)])
+async def test_uncommitted_messages_stop_the_pull_and_a_commit_lets_it_go_on(
+    broker: FakeBroker, make: Make, commit_every: int, delivered: int
+) -> None:
+    broker.create("t")
+    for _ in range(6):
+        broker.send("t", 0, *[b"x"] * 2)
+    calls = 0
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.auto_commit = False
+        return ConsumeStatus.SUCCESS if calls % commit_every else ConsumeStatus.COMMIT
+
+    async with make(listener, topics={"t": "*"}, cache_messages=3, pull_bytes=1):
+        await asyncio.sleep(130)
+        assert calls == delivered
+        assert broker.offsets["g", QUEUE] == (12 if delivered == 12 else 0)
+
+
+async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        broker.give("g", QUEUE, "thief")  # which answers the parked pull
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == []
+        broker.free("g", QUEUE)
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == [QUEUE]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
+    broker: FakeBroker, make: Make, refused: bool
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    broker.refuse[Op.PULL] = [Internal("x") if refused else Fenced("x")]
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5)
+
+    assert listener.times == [3.0 if refused else 0.0]
+    assert len(broker.sent(Op.ACQUIRE)) == (1 if refused else 2)
+
+
+async def test_an_offset_below_the_log_goes_on_at_its_begin(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 5)
+    broker.send("t", 0, *[b"x"] * 2)
+    broker.min_offsets[QUEUE] = 5
+    broker.offsets["g", QUEUE] = 2
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+
+    assert asked(broker)[:2] == [2, 5]
+    assert listener.offsets == [5, 6]
+
+
+async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 5)
+    broker.offsets["g", QUEUE] = 9
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(1)
+
+    assert asked(broker)[:2] == [9, 5]
+    assert listener.offsets == [5]
+
+
+class Scripted(FakeBroker):
+    """A broker whose first pulls are answered from a script."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    async def _pull(self, connection: Any, pull: Any) -> Any:
+        if self.answers:
+            answer = self.answers.pop(0)
+            return [] if answer is None else [answer]
+        return await super()._pull(connection, pull)
+
+
+@pytest.mark.parametrize(
+    ("answer", "delivered", "at"),
+    [
+        (PullResult(0, Damaged.code, 2, 0, 4, b"", "rot"), [2, 3], 0.0),
+        (PullResult(0, Damaged.code, 0, 0, 4, b"", "rot"), [0, 1, 2, 3], 3.0),
+        (PullResult(0, OffsetOutOfRange.code, 0, 2, 4, b"", "gone"), [2, 3], 0.0),
+        (PullResult(0, Internal.code, 0, 0, 4, b"", "log id"), [0, 1, 2, 3], 3.0),
+        (PullResult(0, 0, 4, 0, 4, b"garbage"), [0, 1, 2, 3], 3.0),
+        (PullResult(0, 0, 0, 0, 4, b""), [0, 1, 2, 3], 3.0),
+        (None, [0, 1, 2, 3], 0.0),
+    ],
+    ids=["damaged", "damaged here", "out of range", "internal", "bad batch", "nothing", "no result"],
+)
+async def test_odd_answers(make: Make, answer: Any, delivered: list[int], at: float) -> None:
+    broker = Scripted(answer)
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b", b"c", b"d")
+    listener = Recorder()
+    consumer = Consumer(
+        "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
+        now=asyncio.get_running_loop().time,
+    )  # fmt: skip
+
+    async with consumer:
+        await asyncio.sleep(5)
+
+    assert listener.offsets == delivered
+    assert listener.times[0] == at
+
+
+async def test_progress_of_a_pull_that_failed_is_sent_again(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    listener = Recorder(takes_s=0.1)
+
+    async with make(listener, topics={"t": "*"}, pull_wait_s=0.15, commit_every_s=5):
+        await asyncio.sleep(0.05)
+        broker.refuse[Op.PULL] = []
+        await asyncio.sleep(0.06)
+        broker.refuse[Op.PULL] = [RequestTimeout("x")]  # the one that carries offset 1
+        await asyncio.sleep(0.2)
+        carried = [request.payload.queues[0].commit_offset for request in broker.sent(Op.PULL)]
+        assert carried.count(1) == 2
+        assert NO_OFFSET in carried
+        assert broker.offsets["g", QUEUE] == 1
+
+
+async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 3
+    listener = Recorder(takes_s=5.0)
+
+    async with make(listener, topics={"t": "*"}, pull_wait_s=0.5):
+        await asyncio.sleep(28.5)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(7.9)
+        # The belief ended at 30 s, the call at 33.5; the renewals asked for at 33.51 and before came to nothing.
+        assert len(listener.ended) == 1
+        assert broker.offsets["g", QUEUE] == 0
+        await asyncio.sleep(0.6)
+        assert broker.offsets["g", QUEUE] == 1

@@ -1,0 +1,40 @@
+"""Messages made a few at a time are the messages of the batch."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.consumer.subscription import Subscription
+from rmq.consumer.unread import UnreadBatch
+from rmq.wire import batch
+
+from support.batches import FULL, STORE_ID, any_rows, quick, stamped
+
+
+@quick
+@given(any_rows(), st.integers(995, 1010), st.integers(1, 4))
+def test_reading_in_pieces_gives_what_reading_at_once_gives(rows: batch.Rows, from_offset: int, most: int) -> None:
+    whole = batch.read(stamped(batch.encode("orders", 2, rows)), store_id=STORE_ID)
+    unread = UnreadBatch(whole, from_offset)
+    expected = whole.messages(from_offset)
+    assert max(unread.left, 0) == len(expected)
+
+    made = []
+    while unread.left > 0:
+        made += unread.read(most, Subscription())
+
+    assert [(m.queue_offset, m.body, m.tag, m.keys) for m in made] == [
+        (m.queue_offset, m.body, m.tag, m.keys) for m in expected
+    ]
+    assert unread.end_offset == 1000 + len(rows.bodies)
+
+
+def test_only_wanted_messages_are_made_and_carry_their_deliveries() -> None:
+    whole = batch.read(stamped(batch.encode("orders", 2, FULL)), store_id=STORE_ID)
+    unread = UnreadBatch(whole, 0)
+
+    (message,) = unread.read(10, Subscription("bezahlt-€"))
+
+    assert (message.queue_offset, message.attempt) == (1002, 65536)
+    assert unread.left == 0
