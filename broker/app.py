@@ -31,6 +31,7 @@ from .handlers.hello import HelloHandler
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
 from .handlers.topics import TopicHandler
+from .patience import Limits
 from .receive_budget import ReceiveBudget
 from .replay import Replay
 from .services.attempt_table import AttemptTable
@@ -93,7 +94,7 @@ class Broker:
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.handlers: dict[int, Handler] = {}
         self._connections: set[Connection] = set()
-        self._max_connections = config.max_connections or _default_connections()
+        self._max_connections = _connections(config.max_connections)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -252,9 +253,9 @@ class Broker:
         self._pulls.expire()
 
     def _each_second(self) -> None:
-        now, config = self.now(), self.config
+        now, limits = self.now(), Limits(self.config.hello_timeout_s, self.config.stall_timeout_s)
         for connection in list(self._connections):
-            connection.check_patience(now, hello_s=config.hello_timeout_s, stall_s=config.stall_timeout_s)
+            connection.check_patience(now, limits)
         self._producers.expire(now=now)
         self._store.flush_indexes()
         self._watch_disk()
@@ -334,6 +335,8 @@ class Broker:
                     await asyncio.sleep(0.005)
 
 
-def _default_connections() -> int:
+def _connections(wanted: int) -> int:
+    """As many as wanted, and as the limit of open files allows: beyond that nobody could be told why."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(soft - RESERVED_DESCRIPTORS, 16)
+    possible = max(soft - RESERVED_DESCRIPTORS, 16)
+    return min(wanted, possible) if wanted else possible

@@ -20,7 +20,7 @@ import structlog
 
 from rmq.wire.model import MessageQueue
 
-from .services.state import Change
+from .services.state import Change, TopicMade
 from .store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -61,6 +61,8 @@ class Committer:
         self._request_flush: Callable[[], None] = lambda: None
         self._scheduled = False
         self._changes: list[Change] = []
+        self._staged: list[Change] = []  # changes that a send of this turn had to come behind
+        self._topic_made = False  # whether one of the unstaged changes makes a topic
         self._sends: list[SendTicket] = []
         self._answers: list[Callable[[], None]] = []
         self._waiting: deque[tuple[int, list[Callable[[], None]]]] = deque()
@@ -78,7 +80,19 @@ class Committer:
     def record(self, change: Change) -> None:
         """A change that is true in memory and belongs into the log with this turn."""
         self._changes.append(change)
+        self._topic_made |= isinstance(change, TopicMade)
         self.schedule()
+
+    def before_send(self) -> None:
+        """A batch is about to be staged: a topic that was made in this turn must come before it in the log."""
+        if self._topic_made:
+            self._stage_changes()
+
+    def _stage_changes(self) -> None:
+        changes, self._changes = self._changes, []
+        self._topic_made = False
+        self._staged += changes
+        self._store.stage_changes(changes)
 
     def when_durable(self, answer: Callable[[], None]) -> None:
         """Run ``answer`` once everything recorded so far is as durable as a send would be."""
@@ -94,9 +108,9 @@ class Committer:
     def commit(self) -> None:
         """Write the turn and publish it; answers follow now or when the flusher has posted."""
         self._scheduled = False
-        changes, self._changes = self._changes, []
         sends, self._sends = self._sends, []
-        self._store.stage_changes(changes)
+        self._stage_changes()
+        changes, self._staged = self._staged, []
         try:
             self._store.write()
         except OSError as error:
@@ -119,6 +133,7 @@ class Committer:
     def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
         self.failed_writes += 1
         self._changes[:0] = changes
+        self._topic_made = any(isinstance(change, TopicMade) for change in self._changes)
         if self._changes or self._answers:
             self._scheduled = True
             self._loop.call_later(RETRY_S, self.commit)

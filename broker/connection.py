@@ -23,19 +23,19 @@ from rmq.wire import frames
 from rmq.wire.errors import (
     BadFrame,
     Fatal,
-    FrameStalled,
     HelloRequired,
-    HelloTimeout,
     Internal,
     Refused,
     SlowReader,
     TooManyInFlight,
     UnknownOp,
     WireError,
+    code_name,
 )  # fmt: skip
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
 
+from .patience import Limits, Patience, Peer
 from .receive_budget import ReceiveBudget
 from .services.sessions import Session
 
@@ -93,15 +93,14 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_budget = False
         self._out: list[Buffer] = []
         self._flush_scheduled = False
-        self._written = 0  # bytes given to the transport, and how many of those the peer had taken when last looked at
-        self._taken = 0
+        self._written = 0  # bytes given to the transport
+        self._held: dict[object, bytes] = {}  # the newest push of each key that waits for a blocked peer
         self.session: Session | None = None  # set by the hello
         self.peer = ""
         self.in_flight = 0
         self.blocked = False  # above the write high-water mark
         self._closing_since: float | None = None  # as first seen by check_patience
-        self.opened_at = service.now()
-        self.last_progress = self.opened_at  # of an unfinished frame or of a blocked reader
+        self._patience = Patience(service.now())
 
     # ---- life
 
@@ -160,13 +159,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle what came; leave the rest for the next turn when it is too much for one."""
-        began = self._service.clock()
+        began, unfinished = self._service.clock(), self._reader.unfinished
         try:
             found = self._reader.received(nbytes)
         except Fatal as error:
             self.fail(error)
             return
-        self.last_progress = self._service.now()
+        if found or not unfinished:
+            self._patience.frame_began(self._service.now())
         for i, frame in enumerate(found):
             if i and self._service.clock() - began > WORK_S:
                 self._backlog.extend(map(bytes, found[i:]))  # views of the shared buffer die with this callback
@@ -206,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def budget_freed(self) -> None:
         """Called by the budget when there may be room again."""
-        self.last_progress = self._service.now()  # the wait was ours, not the peer's
+        self._patience.frame_began(self._service.now())  # the wait was ours, not the peer's
         self._settle_budget()
         self._resume()
 
@@ -299,6 +299,17 @@ class Connection(asyncio.BufferedProtocol):
         """Tell the client something it did not ask for."""
         self._write(frames.pack(frames.PUSH, 0, push, payload))
 
+    def push_frame(self, frame: bytes, key: object = None) -> None:
+        """
+        Tell the client something that many are told, packed once for all of them.
+
+        While the peer does not read, only the newest frame of a ``key`` is kept for it.
+        """
+        if self.blocked and key is not None:
+            self._held[key] = frame
+        else:
+            self._write(frame)
+
     def _write(self, *buffers: Buffer) -> None:
         if self.closing:
             return
@@ -314,51 +325,64 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         self._written += sum(map(len, out))
         self._transport.writelines(out)
-        self._pause_if_flooded()
+        self._bound_unread()
         if self.session is not None:
             self.session.answered_at = self._service.now()
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as it is answered."""
         self.blocked = True
-        self.last_progress = self._service.now()
-
-    def _pause_if_flooded(self) -> None:
-        if self.blocked and not self.closing and self._flooded:
-            self._pause()
-
-    @property
-    def _flooded(self) -> bool:
-        """Whether so many answers wait that no more requests are read."""
-        assert self._transport is not None
-        return self._transport.get_write_buffer_size() > 4 * self._service.high_water
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self.blocked = False
         if self._transport is not None:
+            held, self._held = self._held, {}
+            self._write(*held.values())
             self._resume()
             self._service.unblocked(self)
 
+    def _bound_unread(self) -> None:
+        """Read nothing more from a peer that does not read; end it when what it is told unasked grows too much."""
+        if not self.blocked or self.closing or not self._flooded:
+            return
+        self._pause()
+        if self._unread > 4 * self._service.high_water + frames.MAX_FRAME:
+            log.warning("connection.aborted", peer=self.peer, reason=code_name(SlowReader.code), unread=self._unread)
+            self.abort()  # it reads nothing, so it cannot be told
+
+    @property
+    def _unread(self) -> int:
+        assert self._transport is not None
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def _flooded(self) -> bool:
+        """Whether so many answers wait that no more requests are read."""
+        return self._unread > 4 * self._service.high_water
+
     # ---- patience
 
-    def check_patience(self, now: float, *, hello_s: float, stall_s: float) -> None:
+    def check_patience(self, now: float, limits: Limits) -> None:
         """Close a connection that keeps the broker waiting. Called about once a second."""
         if self.closing:
-            self._check_farewell(now, stall_s)
+            self._check_farewell(now, limits.stall_s)
             return
-        if self.session is None:
-            if now - self.opened_at > hello_s:
-                self.fail(HelloTimeout(f"no hello within {hello_s:g} s"))
-            return
-        if self.blocked and self._peer_took_some():
-            self.last_progress = now
-        if now - self.last_progress <= stall_s:
-            return
-        if self.blocked:
-            self.fail(SlowReader(f"answers were not read for {stall_s:g} s"))
-        elif self._reader.unfinished and self._reading:
-            self.fail(FrameStalled(f"a frame was begun and did not go on for {stall_s:g} s"))
+        verdict = self._patience.judge(now, self._seen(), limits)
+        if verdict is not None:
+            self._end(verdict)
+
+    def _seen(self) -> Peer:
+        unfinished = self._reader.pending if self._reader.unfinished and self._reading else None
+        contended, unread = self._service.budget.contended, self._unread
+        return Peer(self.session is not None, unfinished, contended, unread, self._written - unread)
+
+    def _end(self, error: Fatal) -> None:
+        """Say why and close, without waiting for a peer that does not read."""
+        unread = self._unread
+        self.fail(error)
+        if unread:
+            self.abort()
 
     def _check_farewell(self, now: float, stall_s: float) -> None:
         """A peer that does not take its last answers would keep a closed connection for ever."""
@@ -366,11 +390,6 @@ class Connection(asyncio.BufferedProtocol):
             self._closing_since = now
         elif now - self._closing_since > stall_s:
             self.abort()
-
-    def _peer_took_some(self) -> bool:
-        assert self._transport is not None
-        before, self._taken = self._taken, self._written - self._transport.get_write_buffer_size()
-        return self._taken > before
 
 
 def _peer_name(name: object) -> str:

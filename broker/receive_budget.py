@@ -26,6 +26,11 @@ class ReceiveBudget:
         self.used = 0
         self._waiting: deque[Waiter] = deque()
 
+    @property
+    def contended(self) -> bool:
+        """Whether somebody waits for memory."""
+        return bool(self._waiting)
+
     def charge(self, who: Waiter, held: int, needed: int) -> bool:
         """Change what ``who`` holds from ``held`` to ``needed``; False puts it in line and changes nothing."""
         if needed > held and not self._fits(who, held, needed):

@@ -10,23 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
-from contextlib import suppress
 from typing import Any, TextIO, cast
+
+from .log_sink import LogSink
 
 FORMATS = ("auto", "console", "logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
-
-
-class _Forgiving:
-    """Standard error; a log line that cannot be written (a full disk, a closed pipe) must not fail what it tells of."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
 
 
 def configure(level: str, form: str = "auto") -> None:
@@ -36,6 +25,7 @@ def configure(level: str, form: str = "auto") -> None:
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "logfmt"
     threshold = getattr(logging, level.upper())
+    sink = LogSink(sys.stderr)
     first: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -45,10 +35,10 @@ def configure(level: str, form: str = "auto") -> None:
     structlog.configure(
         processors=[*first, *last],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Forgiving())),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, sink)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(cast(TextIO, sink))
     without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*first, _unfold], processors=[without_meta, *last])

@@ -135,9 +135,9 @@ class Sender:
             if size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
                 self._transmit(connection, frame)
                 frame, size = [], 0
-                if self._loop.time() - began > TURN_S:
-                    self._pump_soon()
-                    break
+            if self._loop.time() - began > TURN_S:
+                self._pump_soon()
+                break
         if frame and connection is not None:
             self._transmit(connection, frame)
         self.after_answers()  # a message that cannot be encoded was told so

@@ -105,6 +105,7 @@ class SendHandler:
         if header.kind != layout.KIND_DATA:
             raise UnsupportedFormat(f"a producer may not send batches of kind {header.kind}")
         topic = self._topics.require_queue(header.topic, queue_id)
+        self._committer.before_send()
         return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
 
 

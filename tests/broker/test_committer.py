@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.committer import RETRY_S, Committer
-from rmq.broker.services.state import Committed
+from rmq.broker.services.state import Committed, TopicMade
 from rmq.broker.store.segment import Segment
+from rmq.wire import layout
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
 
-from .builders import ORDERS, PAYMENTS, Opened
+from .builders import ORDERS, PAYMENTS, Opened, log_bytes
 
 ERROR = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -326,3 +327,31 @@ def test_a_ticket_that_raises_when_told_of_a_failure_does_not_hold_the_others_ba
     rig.synced()
 
     assert rig.story == ["a failed", "x answered"]
+
+
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_a_topic_comes_before_its_first_batch_in_the_log_also_after_a_failed_write(
+    memory_path: Path, fails_first: bool
+) -> None:
+    rig = Rig(memory_path, sync=True)
+    Fragile.broken = fails_first
+    rig.committer.record(TopicMade("orders", 1, 4, 4, 0))
+    if fails_first:
+        rig.loop.turn()
+        Fragile.broken = False
+    rig.committer.before_send()
+    rig.send("first")
+    rig.committer.commit()
+    rig.opened.close()
+
+    kinds = [header.kind for header in _headers(memory_path)]
+
+    assert kinds == [layout.KIND_STATE, layout.KIND_DATA]
+
+
+def _headers(path: Path) -> list[layout.Header]:
+    data, at, found = log_bytes(path), 0, []
+    while at < len(data):
+        found.append(layout.parse_header(data, at))
+        at += found[-1].size
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rmq.broker.patience import Limits
 from rmq.wire import frames
 from rmq.wire.errors import BadFrame, FrameStalled, HelloTimeout
 from rmq.wire.ops import Op, Push
@@ -19,7 +20,7 @@ def wait(service: FakeService, peer: Peer, seconds: float) -> None:
     end = service.time + seconds
     while service.time < end:
         service.time = min(service.time + 1.0, end)
-        peer.connection.check_patience(service.time, hello_s=HELLO_S, stall_s=STALL_S)
+        peer.connection.check_patience(service.time, Limits(HELLO_S, STALL_S))
 
 
 def told(peer: Peer) -> list[tuple[int, int]]:
@@ -152,19 +153,48 @@ def test_an_idle_connection_is_left_alone() -> None:
     assert not peer.transport.closing
 
 
-def test_a_frame_that_does_not_go_on_closes_and_one_that_does_is_waited_for() -> None:
+def test_a_frame_must_be_finished_in_its_time_also_if_it_trickles() -> None:
     service = FakeService()
     peer = Peer(service)
     data = request(1, ECHO, ["abc"])
 
-    for byte in data[:-1]:
+    for byte in data[:-2]:
         peer.send(bytes((byte,)))
-        wait(service, peer, STALL_S)
+        wait(service, peer, STALL_S / len(data))
     assert not peer.transport.closing
-    wait(service, peer, 0.5)
+    wait(service, peer, STALL_S)
 
     assert told(peer) == [(Push.CLOSING, FrameStalled.code)]
     assert peer.transport.ended
+
+
+def test_each_frame_has_a_time_of_its_own() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    data = request(1, ECHO, ["abc"])
+
+    for _ in range(5):
+        peer.send(data[:5])
+        wait(service, peer, STALL_S - 1)
+        peer.send(data[5:])
+
+    assert [answer[1] for answer in peer.answers()] == [1] * 5
+    assert not peer.transport.closing
+
+
+def test_while_others_wait_for_memory_an_unfinished_frame_has_5_s_and_a_second_a_mebibyte() -> None:
+    service = FakeService(budget=1000)
+    holder, other = Peer(service), Peer(service)
+    holder.send(request(1, ECHO, [b"1" * 700])[:100])
+    other.send(request(2, ECHO, [b"2" * 700])[:100])
+
+    wait(service, holder, 5.0)
+    assert not holder.transport.closing
+    wait(service, holder, 1.0)
+
+    assert holder.transport.ended
+    other.send(request(2, ECHO, [b"2" * 700])[100:])
+    assert [answer[1] for answer in other.answers()] == [2]
 
 
 def test_the_wait_for_room_does_not_count_as_a_stall_of_the_peer() -> None:
@@ -196,6 +226,50 @@ def test_a_reader_that_takes_nothing_for_30_s_is_closed() -> None:
 
     assert peer.transport.ended
     assert peer.taken() == []  # it could not even be told
+
+
+def test_a_reader_that_takes_nothing_is_closed_also_below_the_high_water_mark() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [500]))
+    peer.answers()
+    assert not peer.connection.blocked
+
+    wait(service, peer, STALL_S + 2)
+
+    assert peer.transport.ended
+
+
+def test_a_blocked_peer_is_kept_the_newest_push_of_each_key_and_gets_it_when_it_reads() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [1200]))
+    peer.answers()
+
+    for number in range(1000):
+        for key in ("a", "b"):
+            peer.connection.push_frame(frames.pack(frames.PUSH, 0, 9, [key, number]), key)
+    assert len(peer.transport.unsent) < 2000
+    peer.transport.takes = True
+    peer.transport.take(1 << 20)
+
+    assert [answer[3] for answer in peer.answers() if answer[0] == frames.PUSH] == [["a", 999], ["b", 999]]
+
+
+def test_pushes_that_nobody_reads_end_the_connection_before_they_fill_the_memory() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [1200]))
+    peer.answers()
+
+    for _ in range(40):
+        peer.connection.push_frame(frames.pack(frames.PUSH, 0, 9, [bytes(1 << 20)]))
+        peer.answers()
+
+    assert peer.transport.ended
 
 
 def test_a_reader_that_takes_a_little_now_and_then_is_kept() -> None:
