@@ -24,7 +24,10 @@ class BrokerConfig:
     cluster: str = _setting("default", "the cluster's name, told to clients")
     flush: str = _setting("sync", "sync: acknowledge after fdatasync; async: at once, synced later")
     flush_interval_s: float = _setting(0.5, "async only: sync at least this often")
-    segment_bytes: int = _setting(1 << 30, "a log segment is closed before it grows beyond this")
+    segment_bytes: int = _setting(
+        1 << 30,
+        "a log segment is closed before it grows beyond this, unless one write is larger or the disk lags behind",
+    )
     min_free_bytes: int = _setting(256 << 20, "sends are refused below this much free disk space")
     auto_create_topics: bool = _setting(True, "make a topic when a producer first asks for it")
     default_queues: int = _setting(4, "queues of a topic that was made automatically")

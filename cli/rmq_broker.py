@@ -86,6 +86,8 @@ def _say_ready(broker: Broker) -> None:
 
 
 def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
+    from rmq.broker.store.directory import remedy
+
     if error.errno == errno.EADDRINUSE:
         text = f"{config.listen} is taken: is a broker running there? Choose another address with --listen"
     elif error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and not error.filename:
@@ -94,7 +96,7 @@ def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
         )
     else:
         where = error.filename or config.data_path()
-        text = f"{where}: {error.strerror or error}; choose another folder with --data-dir"
+        text = f"{where}: {error.strerror or error}; {remedy(error)}"
     return Failure(text, exit_codes.OS_ERROR)
 
 

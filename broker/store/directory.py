@@ -38,7 +38,7 @@ class DataDirectory:
             _keep_names(path, is_new=is_new)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"the data directory {path} cannot be used: {error.strerror}") from error
+            raise StoreError(f"the data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
         try:
             self._take()
             self._store: dict[str, Any] = self._load()
@@ -59,13 +59,14 @@ class DataDirectory:
         file = self.path / "config" / _STORE_FILE
         try:
             store = json.loads(file.read_bytes())
-            if type(store) is not dict:
-                raise ValueError("not an object")
+            if type(store) is not dict or "format" not in store:
+                raise ValueError("it names no format")
             int(store.get("store_id", "0"), 16)
         except FileNotFoundError:
             return {}
         except (TypeError, ValueError) as error:
-            raise StoreError(f"{file} cannot be read ({error}): remove it, the log holds what it says") from error
+            text = f"{file} is no store file ({error}): removing it is safe, since the log holds what it says"
+            raise StoreError(text) from error
         if store.get("format") != FORMAT or store.get("incompatible"):
             text = f"{file} names format {store.get('format')} {store.get('incompatible') or ''}".rstrip()
             raise StoreError(f"{text}; this version reads format {FORMAT} only")
@@ -102,6 +103,15 @@ class DataDirectory:
     def close(self) -> None:
         """Let another broker have the directory."""
         os.close(self._lock)
+
+
+def remedy(error: OSError) -> str:
+    """What an operator can do about an error at start."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space"
+    if error.errno == errno.EMFILE:
+        return "raise the limit of open files (ulimit -n)"
+    return "choose another folder with --data-dir"
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -11,8 +11,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 Synced = Callable[[int], None]
-Failed = Callable[[OSError], None]
+Failed = Callable[[Exception], None]
 
 
 class SyncableLog(Protocol):
@@ -79,7 +83,9 @@ class Flusher:
             self._wanted.clear()  # before the position is read: a later write asks again
             try:
                 position = self._log.sync()
-            except OSError as error:
+            except Exception as error:  # also of a defect: a thread that ends in silence leaves everybody waiting
+                if not isinstance(error, OSError):
+                    log.exception("flusher.failed")
                 self._post(self._failed, error)  # what a failed fsync left behind is unknown: never try again
                 return
             self._post(self._synced, position)

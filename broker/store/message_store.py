@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
+FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
 STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
 _BASE_OFFSET = struct.Struct(">Q")
 _COUNT = struct.Struct(">H")
@@ -93,12 +94,14 @@ class MessageStore:
         segment: type[Segment] = Segment,
     ) -> None:
         self._directory = directory
+        self._index_directory = str(directory.consumequeue)
         self._wall_us = wall_us
         self._last_us = 0
         self.log = CommitLog(directory.commitlog, segment_bytes, segment)
         self.log_epoch = 0
         self.store_id = 0
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
+        self._to_flush: set[ConsumeQueue] = set()  # those with enough waiting entries
         self._staged: list[_Publication] = []
         self._unexposed: deque[tuple[int, MessageQueue, int]] = deque()  # (position, queue, end), in log order
 
@@ -131,8 +134,10 @@ class MessageStore:
                     f"the log misses {place}: the batch at {header.physical_offset} begins at {header.base_offset}"
                 )
             queue.end += header.count
-            queue.add(header.physical_offset, header.size, header.count, columns.tags)
+            self._index(queue, header.physical_offset, header.size, header.count, columns.tags)
             queue.readable = queue.published
+            if not totals[0] % FLUSH_EVERY:
+                self.flush_indexes()
             on_batch(header)
 
         cut = recover(self.log, self._directory.quarantine, visit)
@@ -144,9 +149,13 @@ class MessageStore:
         """The index of a queue; whether the queue exists is the topic table's to say."""
         queue = self._queues.get(of)
         if queue is None:
-            queue = ConsumeQueue(self._directory.consumequeue / of.topic / str(of.queue_id))
+            queue = ConsumeQueue(f"{self._index_directory}/{of.topic}/{of.queue_id}")
             self._queues[of] = queue
         return queue
+
+    def _index(self, queue: ConsumeQueue, position: int, size: int, count: int, tags: TagColumn | None) -> None:
+        if queue.add(position, size, count, tags):
+            self._to_flush.add(queue)
 
     def stage(self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked) -> Placed:
         """Give a judged batch its offset and place; it exists once :meth:`write` returned."""
@@ -193,7 +202,7 @@ class MessageStore:
             raise
         for item in staged:  # nothing from here on may raise: the batches exist
             queue = self._queues[item.queue]
-            queue.add(item.position, item.size, item.messages, item.tags)
+            self._index(queue, item.position, item.size, item.messages, item.tags)
             self._unexposed.append((item.position + item.size, item.queue, queue.published))
 
     def expose(self, until: int) -> list[MessageQueue]:
@@ -222,20 +231,20 @@ class MessageStore:
         (count,) = _COUNT.unpack_from(last, 78)
         return Found(buffers, sum(map(len, buffers)), base + count)
 
-    def flush_indexes(self, *, everything: bool = False) -> None:
-        """Write index entries that wait in memory; they can be made again from the log, so no one waits for them."""
-        for queue in self._queues.values():
-            if everything or queue.wants_flush:
-                try:
-                    queue.flush()
-                except OSError as error:  # the entries stay in memory
-                    log.error("index.write_failed", error=str(error))
-                    return
+    def flush_indexes(self) -> None:
+        """Write index entries where enough wait in memory, to free it; they can be made again from the log."""
+        while self._to_flush:
+            queue = self._to_flush.pop()
+            try:
+                queue.flush()
+            except OSError as error:  # the entries stay in memory
+                self._to_flush.add(queue)
+                log.error("index.write_failed", error=str(error))
+                return
 
     def close(self) -> None:
-        """Write indexes, sync the log and let go of the directory."""
+        """Sync the log and let go of the directory; what waits for the indexes is made again at the next start."""
         try:
-            self.flush_indexes(everything=True)
             self.log.sync()
         finally:
             self.abandon()

@@ -64,12 +64,7 @@ def recover(log: CommitLog, quarantine: Path, visit: Visit) -> Cut | None:
         if walked.size < segment.size:
             cut = _cut(log, index, walked.size, walked.reason, quarantine)
             break
-    log.written = log.end = log.segments[-1].end
-    for segment in log.segments:
-        segment.rewrite(proven)
-        segment.synced = 0
-        segment.name_synced = False
-    log.durable = log.sync()
+    log.settle(proven)
     return cut
 
 
@@ -121,7 +116,8 @@ def _cut(log: CommitLog, index: int, good: int, reason: str, quarantine: Path) -
             )
     kept_in = _unused(quarantine / f"{position:020d}")
     size = _copy_tail(log.segments[index:], good, kept_in)
-    log.segments[index].truncate(good)
+    with log.segments[index].opened():
+        log.segments[index].truncate(good)
     log.drop_behind(index)
     return Cut(position, size, reason, kept_in)
 
@@ -168,11 +164,12 @@ def _copy_tail(segments: list[Segment], at: int, to: Path) -> int:
     size = 0
     with open(to, "wb") as file:
         for segment in segments:
-            while at < segment.size:
-                part = segment.read(segment.start + at, min(_COPY_BYTES, segment.size - at))
-                file.write(part)
-                size += len(part)
-                at += len(part)
+            with segment.opened():
+                while at < segment.size:
+                    part = segment.read(segment.start + at, min(_COPY_BYTES, segment.size - at))
+                    file.write(part)
+                    size += len(part)
+                    at += len(part)
             at = 0
         file.flush()
         os.fsync(file.fileno())

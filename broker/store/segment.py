@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rmq.wire.layout import Buffer
@@ -18,7 +19,8 @@ class Segment:
     """
     An append-only file named by its start offset in the log.
 
-    ``size`` counts what was written in full; a failed :meth:`append` leaves the file as it was before.
+    ``size`` counts what was written in full; a failed :meth:`append` leaves the file as it was before. A new segment
+    is open, an existing one has no descriptor until :meth:`reopen`.
     """
 
     def __init__(self, path: Path, start: int, size: int, *, is_new: bool) -> None:
@@ -27,7 +29,9 @@ class Segment:
         self.size = size
         self.synced = 0 if is_new else size
         self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = -1
+        if is_new:
+            self.reopen()
 
     @classmethod
     def create(cls, directory: Path, start: int) -> Segment:
@@ -38,6 +42,27 @@ class Segment:
     def open(cls, path: Path) -> Segment:
         """An existing segment, whose content is yet to be judged."""
         return cls(path, int(path.name), path.stat().st_size, is_new=False)
+
+    def reopen(self) -> None:
+        """Take a descriptor, unless there is one."""
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Have a descriptor for a while; it is given back if there was none before."""
+        was_open = self.is_open
+        self.reopen()
+        try:
+            yield
+        finally:
+            if not was_open:
+                self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a descriptor of its own."""
+        return self._fd >= 0
 
     @property
     def end(self) -> int:
@@ -83,7 +108,8 @@ class Segment:
 
     def mapped(self) -> mmap.mmap:
         """The whole file as memory, for recovery."""
-        return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+        with self.opened():
+            return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
 
     def truncate(self, size: int) -> None:
         """Cut the file; used by recovery before anything is served."""
@@ -103,5 +129,7 @@ class Segment:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._fd)
+        """Give the descriptor back, if there is one."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)

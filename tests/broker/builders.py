@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,3 +114,18 @@ def files_limited_to(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def descriptors_limited_to(more: int) -> Iterator[None]:
+    """This process can open so many more files, not one beyond."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    plugs = [os.open(os.devnull, os.O_RDONLY) for _ in range(highest)]  # so that no number below is free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(plugs) + 1 + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for plug in plugs:
+            os.close(plug)

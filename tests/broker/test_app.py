@@ -13,13 +13,13 @@ import pytest
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.directory import StoreError
-from rmq.broker.store.flusher import Failed, SyncableLog, Synced
+from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
 from rmq.broker.testing import InMemoryBroker
 from rmq.client.connection import Connection
-from rmq.wire.errors import ConfigError, ConnectionLost, DiskFull, LockHeld, ShuttingDown
+from rmq.wire.errors import ConfigError, ConnectionLost, DiskFull, LockHeld, ShuttingDown, StoreFailed
 from rmq.wire.ops import EMPTY, Op, OutgoingBatch, Send
 
-from .builders import make_batch, segment_files
+from .builders import descriptors_limited_to, make_batch, segment_files
 from .harness import Client, bodies, holder, until
 
 
@@ -287,6 +287,47 @@ async def test_a_failed_sync_answers_nothing_more_and_the_next_start_judges(memo
 
     async with InMemoryBroker(data_dir=str(memory_path)) as again, Client(again) as client:
         assert (await client.route("orders")).shards == 1  # it was in the file all the same
+
+
+@pytest.mark.virtual_time
+async def test_a_broker_without_free_descriptors_refuses_what_needs_a_new_segment_and_goes_on(
+    memory_path: Path,
+) -> None:
+    async with InMemoryBroker(data_dir=str(memory_path), segment_bytes=4096) as broker, Client(broker) as client:
+        await client.create()
+        with descriptors_limited_to(0):
+            assert (await client.send(b"a")).status == 0
+            assert (await client.send(b"b" * 5000)).status == StoreFailed.code
+        assert (await client.send(b"b" * 5000)).status == 0
+
+        assert not broker.broker.failed.is_set()
+        assert [body[:1] for body in bodies(await client.pull(0))] == [b"a", b"b"]
+
+
+@pytest.mark.both_loops
+async def test_a_defect_in_the_flusher_ends_the_broker_instead_of_leaving_everybody_waiting(
+    tmp_path: Path, logs: list[dict[str, object]]
+) -> None:
+    class Defective:
+        def sync(self) -> int:
+            raise AssertionError
+
+    def make(log: SyncableLog, post: Callable[..., object], synced: Synced, failed: Failed) -> Flusher:
+        return Flusher(Defective(), post, synced, failed)
+
+    broker = Broker(settings(tmp_path), flusher=make)
+    await broker.start()
+    connection = Connection(broker.address)
+    await connection.open(timeout_s=5.0)
+
+    with pytest.raises(ConnectionLost, match=r"the disk failed"):
+        await connection.request(Op.CREATE_TOPIC, ["orders", 1])
+
+    assert broker.failed.is_set()
+    await connection.close()
+    await broker.stop()
+    (poisoned,) = [entry for entry in logs if entry["event"] == "store.poisoned"]
+    assert poisoned["error"] == "AssertionError()"
 
 
 # ---- slow readers, and timers that fail

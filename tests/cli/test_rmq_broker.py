@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rmq.broker.config import BrokerConfig
 from rmq.cli import exit_codes
-from rmq.cli.rmq_broker import command
+from rmq.cli.rmq_broker import _cannot_start, command
 
 from support.processes import BrokerProcess, Running
 
@@ -83,3 +85,17 @@ def test_it_is_ready_soon(tmp_path: Path) -> None:
     began = time.perf_counter()
     with BrokerProcess(tmp_path):
         assert time.perf_counter() - began < 2.1
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space"),
+        (errno.EMFILE, "Too many open files; raise the limit of open files (ulimit -n)"),
+        (errno.EROFS, "Read-only file system; choose another folder with --data-dir"),
+    ],
+)
+def test_a_start_that_fails_says_what_helps(number: int, advice: str) -> None:
+    error = OSError(number, os.strerror(number), "/data/commitlog/0")
+
+    assert str(_cannot_start(BrokerConfig(), error)) == f"/data/commitlog/0: {advice}"

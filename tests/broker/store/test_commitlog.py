@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.commitlog import CommitLog
+from rmq.broker.store.commitlog import MAX_UNSYNCED, CommitLog
 from rmq.broker.store.segment import Segment
 from rmq.wire.layout import Buffer
 
-from ..builders import files_limited_to
+from ..builders import descriptors_limited_to, files_limited_to
 
 
 def append(log: CommitLog, *runs: bytes) -> None:
@@ -219,4 +219,100 @@ def test_a_short_system_call_does_not_shorten_a_turn(tmp_path: Path) -> None:
     append(log, b"0123456789", b"abcdefghij")
 
     assert log.read(0, 20) == b"0123456789abcdefghij"
+    log.close()
+
+
+# ---- descriptors
+
+
+def open_segments(log: CommitLog) -> list[int]:
+    return [segment.start for segment in log.segments if segment.is_open]
+
+
+def test_a_synced_segment_keeps_no_descriptor_and_is_read_all_the_same(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 4)
+    for i in range(10):
+        append(log, b"%04d" % i)
+        log.sync()
+
+    assert open_segments(log) == [32, 36]  # the one before the newest goes at the next roll
+    assert [log.read(4 * i, 4) for i in range(10)] == [b"%04d" % i for i in range(10)]
+    log.close()
+    assert open_segments(log) == []
+
+
+def test_a_segment_that_is_not_synced_keeps_its_descriptor(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 4)
+    append(log, b"0000")
+    append(log, b"0001")
+    log.sync()
+    for i in range(2, 6):
+        append(log, b"%04d" % i)
+
+    assert open_segments(log) == [4, 8, 12, 16, 20]
+    log.close()
+
+
+def test_a_segment_written_to_while_it_is_synced_stays_open_until_a_sync_covers_it(tmp_path: Path) -> None:
+    class WrittenMeanwhile(Segment):
+        def sync(self) -> None:
+            super().sync()
+            if log.written == 2:
+                append(log, b"34")
+                append(log, b"5678")
+
+    log = CommitLog(tmp_path, 4, WrittenMeanwhile)
+    append(log, b"12")
+
+    assert log.sync() == 2
+    append(log, b"9abc")
+    assert open_segments(log) == [0, 4, 8]
+    assert log.sync() == 12
+    append(log, b"defg")
+    assert open_segments(log) == [8, 12]
+    log.close()
+
+
+def test_a_segment_grows_on_while_the_disk_is_many_segments_behind(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 4)
+    for i in range(MAX_UNSYNCED + 5):
+        append(log, b"%04d" % i)
+    assert len(open_segments(log)) == len(log.segments) == MAX_UNSYNCED
+
+    log.sync()
+    append(log, b"next")
+
+    assert open_segments(log) == [log.segments[-2].start, log.segments[-1].start]
+    assert [log.read(4 * i, 4) for i in range(MAX_UNSYNCED + 5)] == [b"%04d" % i for i in range(MAX_UNSYNCED + 5)]
+    log.close()
+
+
+def test_a_sync_looks_at_no_segment_that_is_done(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 4)
+    for i in range(10):
+        append(log, b"%04d" % i)
+        log.sync()
+    for done in log.segments[:-1]:
+        done.synced = -1  # would be synced again, through a descriptor that it does not have
+
+    append(log, b"next")
+
+    assert log.sync() == 44
+    log.close()
+
+
+def test_a_log_without_free_descriptors_refuses_writes_syncs_on_and_recovers_by_itself(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 4)
+    append(log, b"1234")
+
+    with descriptors_limited_to(0):
+        with pytest.raises(OSError) as failure:
+            append(log, b"5678")
+        assert failure.value.errno == errno.EMFILE
+        assert log.sync() == 4
+    append(log, b"5678")
+    with descriptors_limited_to(0):
+        assert log.sync() == 8
+
+    assert log.read(0, 4) + log.read(4, 4) == b"12345678"
     log.close()

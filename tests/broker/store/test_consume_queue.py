@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from array import array
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.store.consume_queue import ENTRY, ConsumeQueue, Location, entries
+from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES, ConsumeQueue, Location, entries
 from rmq.wire.columns import TagColumn
 from rmq.wire.hashing import tag_hash
 
@@ -60,7 +61,7 @@ def expected(model: list[Run], offset: int, max_bytes: int, max_batches: int, ma
         total += size
         if found and (total > max_bytes or len(found) >= max_batches or base - offset > max_entries):
             break
-        found.append(Location(position, size))
+        found.append((position, size))
         assert first <= base
     return found
 
@@ -119,9 +120,9 @@ def test_an_offset_inside_a_batch_finds_that_batch(tmp_path: Path, in_files: boo
     fill(queue, [Run(0, 80, (0,) * 10), Run(80, 40, (0,) * 5), Run(120, 8, (0,)), Run(128, 8, (0,))])
     queue.flush()
 
-    assert queue.locate(9, **WIDE)[0] == Location(0, 80)
-    assert queue.locate(10, **WIDE)[0] == Location(80, 40)
-    assert queue.locate(14, **WIDE) == [Location(80, 40), Location(120, 8), Location(128, 8)]
+    assert queue.locate(9, **WIDE)[0] == (0, 80)
+    assert queue.locate(10, **WIDE)[0] == (80, 40)
+    assert queue.locate(14, **WIDE) == [(80, 40), (120, 8), (128, 8)]
 
 
 @pytest.mark.parametrize("in_files", [False, True])
@@ -131,8 +132,8 @@ def test_nothing_behind_the_readable_end_is_found(tmp_path: Path, in_files: bool
     queue.flush()
     queue.readable = 15
 
-    assert queue.locate(0, **WIDE) == [Location(0, 80), Location(80, 40)]
-    assert queue.locate(12, **WIDE) == [Location(80, 40)]
+    assert queue.locate(0, **WIDE) == [(0, 80), (80, 40)]
+    assert queue.locate(12, **WIDE) == [(80, 40)]
 
 
 @pytest.mark.parametrize("in_files", [False, True])
@@ -141,7 +142,7 @@ def test_one_batch_is_found_however_small_the_limits(tmp_path: Path, in_files: b
     fill(queue, [Run(at, 80, (0,) * 10) for at in range(0, 800, 80)])
     queue.flush()
 
-    assert queue.locate(3, max_bytes=1, max_batches=1, max_entries=1) == [Location(0, 80)]
+    assert queue.locate(3, max_bytes=1, max_batches=1, max_entries=1) == [(0, 80)]
 
 
 def test_a_batch_over_a_file_boundary_is_found_from_both_sides(tmp_path: Path) -> None:
@@ -149,22 +150,45 @@ def test_a_batch_over_a_file_boundary_is_found_from_both_sides(tmp_path: Path) -
     fill(queue, [Run(0, 24, (0,) * 3), Run(24, 80, (0,) * 10), Run(104, 8, (0,)), Run(112, 8, (0,))])
     queue.flush()
 
-    assert [queue.locate(offset, **WIDE)[0] for offset in (3, 4, 7, 8, 12)] == [Location(24, 80)] * 5
-    assert queue.locate(0, **WIDE)[2] == Location(104, 8)
+    assert [queue.locate(offset, **WIDE)[0] for offset in (3, 4, 7, 8, 12)] == [(24, 80)] * 5
+    assert queue.locate(0, **WIDE)[2] == (104, 8)
 
 
 def test_entries_are_flushed_when_enough_wait(tmp_path: Path) -> None:
     queue = ConsumeQueue(tmp_path)
-    queue.add(0, 80, 10, None)
-    assert not queue.wants_flush
-    for i in range(1, 10):
-        queue.add(80 * i, 80, 4000, None)
-    assert queue.wants_flush
+    enough = FLUSH_BYTES // ENTRY.size
 
+    assert not queue.add(0, 80, 10, None)
+    assert not queue.add(80, 80, enough - 10, None)
+    assert queue.add(160, 80, 1, None)
     queue.flush()
 
-    assert not queue.wants_flush
-    assert (tmp_path / f"{0:020d}").stat().st_size == queue.published * ENTRY.size
+    assert not queue.add(240, 80, 1, None)
+    assert (tmp_path / f"{0:020d}").stat().st_size == (enough + 1) * ENTRY.size
+
+
+def test_a_queue_has_no_folder_before_it_has_something_to_write(tmp_path: Path) -> None:
+    queue = ConsumeQueue(tmp_path / "orders" / "0")
+    fill(queue, [Run(0, 8, (0,))])
+
+    assert queue.locate(0, **WIDE) == [(0, 8)]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_busy_queue_of_small_batches_takes_at_most_40_kib(tmp_path: Path) -> None:
+    def most(batches: int) -> int:
+        queue, most = ConsumeQueue(tmp_path / "busy"), 0
+        for i in range(batches):
+            queue.add((1 << 40) + 200 * i, 200, 1, None)
+            most = max(most, tracemalloc.get_traced_memory()[0])
+        return most
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        assert most(3 * RECENT_BATCHES) - before < 40 << 10
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_failed_flush_keeps_the_entries_for_the_next(tmp_path: Path) -> None:
@@ -178,11 +202,11 @@ def test_a_failed_flush_keeps_the_entries_for_the_next(tmp_path: Path) -> None:
         with pytest.raises(OSError):
             queue.flush()
     queue.readable = queue.published
-    assert queue.locate(0, **WIDE) == [Location(8 * i, 8) for i in range(6)]
+    assert queue.locate(0, **WIDE) == [(8 * i, 8) for i in range(6)]
     queue.flush()
 
     assert (tmp_path / f"{0:020d}").read_bytes() == b"".join(ENTRY.pack(8 * i, 8, 0) for i in range(6))
     queue.add(48, 8, 1, None)
     queue.add(56, 8, 1, None)
     queue.readable = queue.published
-    assert queue.locate(2, **WIDE) == [Location(8 * i, 8) for i in range(2, 8)]
+    assert queue.locate(2, **WIDE) == [(8 * i, 8) for i in range(2, 8)]

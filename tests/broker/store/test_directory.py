@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from rmq.broker.services.state import Started
-from rmq.broker.store.directory import DataDirectory, StoreError, replace_file
+from rmq.broker.store.directory import DataDirectory, StoreError, remedy, replace_file
 
 from ..builders import Opened
 
@@ -38,7 +40,9 @@ def test_a_directory_that_cannot_be_made_is_one_clear_sentence(tmp_path: Path, w
     with pytest.raises(StoreError) as failure:
         DataDirectory(tmp_path / where)
 
-    assert str(failure.value) == f"the data directory {tmp_path / where} cannot be used: Not a directory"
+    assert str(failure.value).startswith(
+        f"the data directory {tmp_path / where} cannot be used: Not a directory; choose"
+    )
 
 
 def test_a_directory_below_a_system_file_is_one_clear_sentence() -> None:
@@ -51,7 +55,6 @@ def test_a_directory_below_a_system_file_is_one_clear_sentence() -> None:
     [
         ({"format": 2, "incompatible": []}, "names format 2; this version reads format 1 only"),
         ({"format": 1, "incompatible": ["lz4"]}, "names format 1 ['lz4']; this version reads format 1 only"),
-        ({}, "names format None; this version reads format 1 only"),
     ],
 )
 def test_an_unknown_format_is_refused_and_left_as_it_is(
@@ -70,13 +73,29 @@ def test_an_unknown_format_is_refused_and_left_as_it_is(
     DataDirectory(tmp_path).close()  # the refused start had let go of the lock
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"format": 1, "store_id": "xyz"}', '{"store_id": 5}', "\x80"])
-def test_a_damaged_store_file_says_that_it_may_be_removed(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "7", "{}", '{"format": 1, "store_id": "xyz"}', '{"store_id": 5}', "\x80"]
+)
+def test_what_is_no_store_file_says_that_it_may_be_removed(tmp_path: Path, content: str) -> None:
     DataDirectory(tmp_path).close()
     (tmp_path / "config" / "store.json").write_bytes(content.encode("latin-1"))
 
-    with pytest.raises(StoreError, match=r"store\.json cannot be read .*: remove it, the log holds what it says"):
+    sentence = r"store\.json is no store file \(.+\): removing it is safe, since the log holds what it says"
+    with pytest.raises(StoreError, match=sentence):
         DataDirectory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EMFILE, "raise the limit of open files (ulimit -n)"),
+        (errno.EACCES, "choose another folder with --data-dir"),
+    ],
+)
+def test_an_error_at_start_comes_with_what_helps_against_it(number: int, text: str) -> None:
+    assert remedy(OSError(number, os.strerror(number))) == text
 
 
 def test_a_new_store_gets_an_id_of_its_own_and_keeps_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class ScriptedLog:
     def __init__(self) -> None:
         self.written = 0
         self.began: queue.Queue[int] = queue.Queue()
-        self.go_on: queue.Queue[OSError | None] = queue.Queue()
+        self.go_on: queue.Queue[Exception | None] = queue.Queue()
 
     def sync(self) -> int:
         position = self.written
@@ -117,6 +117,19 @@ def test_a_failed_sync_is_told_once_and_never_tried_again() -> None:
 
         assert posts.line.empty()
         assert log.began.empty()
+
+
+def test_a_defect_in_a_sync_is_told_like_a_failed_disk(logs: list[dict[str, object]]) -> None:
+    log, posts = ScriptedLog(), Posts()
+    error = ValueError("a defect")
+    with flushing(log, posts) as flusher:
+        flusher.request()
+        began(log)
+        log.go_on.put(error)
+
+        assert posts.next() is error
+
+    assert [entry["event"] for entry in logs] == ["flusher.failed"]
 
 
 def test_stopping_syncs_what_was_written_during_the_last_sync() -> None:

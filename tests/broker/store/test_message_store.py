@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq.broker.services.state import Change, Committed, Started, TopicMade
-from rmq.broker.store.consume_queue import RECENT_BATCHES
-from rmq.broker.store.message_store import MAX_PULL_BATCHES, STATE_CHUNK
+from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES
+from rmq.broker.store.message_store import FLUSH_EVERY, MAX_PULL_BATCHES, STATE_CHUNK
 from rmq.broker.store.segment import Segment
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark
@@ -171,23 +171,63 @@ def test_a_full_disk_under_the_index_does_not_fail_a_batch_that_was_written(
     opened.store.write()
     opened.sync()
 
-    assert [entry["event"] for entry in logs] == ["index.write_failed"]
+    assert [entry["event"] for entry in logs] == ["index.write_failed"] * 2
     assert opened.store.read(ORDERS, 0, 1 << 20).next_offset == MAX_PULL_BATCHES
     assert opened.store.queue(ORDERS).readable == 2 * RECENT_BATCHES + 1
     opened.close()
 
 
-def test_indexes_that_cannot_be_written_do_not_keep_the_store_from_closing(
+def test_neither_a_start_nor_a_stop_writes_the_index_of_a_queue_with_few_messages(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    opened.append(b"a")
+    opened.store.flush_indexes()
+    opened.close()
+    again = Opened(memory_path)
+
+    assert again.bodies() == [b"a"]
+    again.close()
+    assert [path.name for path in (memory_path / "consumequeue").rglob("*")] == []
+
+
+def index_files(path: Path) -> list[Path]:
+    return sorted(file.parent.relative_to(path / "consumequeue") for file in path.glob("consumequeue/*/*/*"))
+
+
+def test_only_queues_with_enough_waiting_entries_are_written_and_a_failure_is_tried_again(
     memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
     opened = Opened(memory_path)
-    opened.append(b"a")
-    with files_limited_to(0):
-        opened.close()
+    opened.append(b"few", to=PAYMENTS)
+    opened.append(*[b"x"] * (FLUSH_BYTES // ENTRY.size + 1))
 
+    with files_limited_to(0):
+        opened.store.flush_indexes()
     assert [entry["event"] for entry in logs] == ["index.write_failed"]
+    opened.store.flush_indexes()
+
+    (file,) = memory_path.glob("consumequeue/*/*/*")
+    assert index_files(memory_path) == [Path("orders") / "0"]
+    assert file.stat().st_size >= FLUSH_BYTES
+    file.unlink()
+    opened.store.flush_indexes()  # nothing waits
+    assert index_files(memory_path) == []
+    opened.close()
+
+
+def test_a_start_writes_entries_while_it_reads_so_that_they_do_not_fill_the_memory(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    for _ in range(FLUSH_EVERY):
+        opened.stage(b"x")
+    for _ in range(FLUSH_EVERY):
+        opened.stage(*[b"y"] * 2, to=PAYMENTS)
+    opened.store.write()
+    opened.close()
+
     again = Opened(memory_path)
-    assert again.bodies() == [b"a"]
+
+    assert index_files(memory_path) == [Path("orders") / "0", Path("payments") / "1"]
+    assert len(again.store.queue(PAYMENTS)._pending) < FLUSH_BYTES
+    assert len(again.bodies(PAYMENTS)) == 2 * FLUSH_EVERY
     again.close()
 
 
@@ -232,14 +272,19 @@ def test_the_log_epoch_rises_at_every_start(memory_path: Path) -> None:
 
 def test_an_index_left_from_before_is_made_anew(memory_path: Path) -> None:
     opened = Opened(memory_path)
-    opened.append(b"a")
+    bodies = [b"%d" % i for i in range(2 * RECENT_BATCHES + 1)]
+    for body in bodies:
+        opened.stage(body)
+    opened.store.write()
     opened.close()
     (file,) = (memory_path / "consumequeue" / "orders" / "0").iterdir()
-    file.write_bytes(b"\xff" * 20)
+    file.write_bytes(b"\xff" * 2 * file.stat().st_size)
+    (memory_path / "consumequeue" / "gone").mkdir()
 
     again = Opened(memory_path)
 
-    assert again.bodies() == [b"a"]
+    assert again.bodies() == bodies
+    assert not (memory_path / "consumequeue" / "gone").exists()
     again.close()
 
 

@@ -17,7 +17,7 @@ from rmq.wire import layout
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.layout import Buffer
 
-from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, log_bytes, segment_files
+from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, segment_files
 from support.batches import patched
 
 
@@ -60,7 +60,6 @@ def build(path: Path, *, synced: bool) -> Small:
         store.stage_changes([Committed("g", *ORDERS, i), Attempted("g", *ORDERS, i, 1)])
         store.write()
         note(made=2)
-    store.flush_indexes(everything=True)
     store.abandon()
     return small
 
@@ -381,3 +380,40 @@ def test_queues_and_state_of_several_topics_come_back_apart(tmp_path: Path) -> N
 
     assert (again.bodies(ORDERS), again.bodies(PAYMENTS)) == ([b"a", b"c"], [b"b"])
     again.close()
+
+
+def test_hundreds_of_segments_need_few_descriptors_to_be_written_recovered_and_read(memory_path: Path) -> None:
+    wanted = [b"%03d" % i + bytes(100) for i in range(300)]
+    with descriptors_limited_to(80):
+        opened = Opened(memory_path, segment_bytes=200)
+        for body in wanted:
+            opened.append(body)
+        assert len(segment_files(memory_path)) == 300
+        assert opened.bodies() == wanted
+        opened.store.abandon()
+
+    with descriptors_limited_to(10):
+        again = Opened(memory_path, segment_bytes=200)
+        assert again.bodies() == wanted
+        assert again.append(b"on").base_offset == 300
+        again.close()
+
+
+def test_a_tail_over_hundreds_of_segments_is_put_aside_with_few_descriptors(memory_path: Path) -> None:
+    opened = Opened(memory_path, segment_bytes=200)
+    for i in range(100):
+        opened.append(b"%03d" % i + bytes(100))
+    opened.close()
+    whole, files = log_bytes(memory_path), segment_files(memory_path)
+    for file in files[1:]:  # as if nothing behind the first had ever been proven durable
+        content = bytearray(file.read_bytes())
+        content[4:8] = bytes(4)
+        file.write_bytes(content)
+
+    with descriptors_limited_to(10):
+        opened = Opened(memory_path, segment_bytes=200)
+
+    assert opened.recovered.cut is not None
+    assert opened.recovered.cut.size == len(whole) - int(files[1].name)
+    assert segment_files(memory_path) == files[:2]
+    opened.close()

@@ -48,7 +48,20 @@ def test_an_opened_segment_has_the_size_of_its_file(segment: Segment) -> None:
     opened = Segment.open(segment.path)
 
     assert (opened.start, opened.size, opened.synced, opened.name_synced) == (4096, 8, 8, True)
-    opened.close()
+    assert not opened.is_open
+
+
+def test_a_segment_opened_for_a_while_is_then_as_it_was(segment: Segment) -> None:
+    segment.append([b"12345678"], 8)
+    closed = Segment.open(segment.path)
+
+    with closed.opened(), segment.opened():
+        assert closed.read(4096, 8) == b"12345678"
+
+    assert (closed.is_open, segment.is_open) == (False, True)
+    with closed.mapped() as content:
+        assert content[:] == b"12345678"
+    closed.close()  # once more is no error
 
 
 def test_more_buffers_than_one_call_takes_arrive_in_order(segment: Segment) -> None:
