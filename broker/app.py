@@ -28,6 +28,7 @@ from .config import BrokerConfig
 from .connection import Connection, Handler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
+from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
 from .handlers.topics import TopicHandler
@@ -176,10 +177,11 @@ class Broker:
             self._topics, store, self._committer, broker=config.name, default_queues=config.default_queues,
             auto_create=config.auto_create_topics, wall_us=wall_us,
         )  # fmt: skip
+        notices = Notices(self._members, self._sessions, call_soon=loop.call_soon, call_later=loop.call_later)
         self._groups = GroupHandler(
             topics=self._topics, sessions=self._sessions, members=self._members, locks=self._locks,
             offsets=self._offsets, attempts=self._attempts, committer=self._committer, now=self.now,
-            readable_end=lambda queue: store.queue(queue).readable, topic_info=topics.info,
+            readable_end=lambda queue: store.queue(queue).readable, topic_info=topics.info, notices=notices,
         )  # fmt: skip
         self._pulls = PullHandler(
             store, self._topics, self._holds, self._groups, now=self.now, clock=self.clock,
@@ -193,7 +195,7 @@ class Broker:
             groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
         )  # fmt: skip
         topics.committed = self._groups.committed
-        topics.made = self._groups.tell_topic
+        topics.made = notices.topic_made
         self._groups.lease_changed = self._pulls.lease_changed
         groups = self._groups
         self.handlers = {
@@ -285,9 +287,9 @@ class Broker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _poisoned(self, error: OSError) -> None:
+    def _poisoned(self, error: Exception) -> None:
         """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""
-        log.critical("store.poisoned", error=str(error))
+        log.critical("store.poisoned", error=str(error) or repr(error))
         self._stopping = True
         if self._server is not None:
             self._server.close()

@@ -295,10 +295,6 @@ class Connection(asyncio.BufferedProtocol):
         self.in_flight -= 1
         self._write(frames.pack(frames.REPLY, request_id, error.code, (error.text,)))
 
-    def push(self, push: Push, payload: object) -> None:
-        """Tell the client something it did not ask for."""
-        self._write(frames.pack(frames.PUSH, 0, push, payload))
-
     def push_frame(self, frame: bytes, key: object = None) -> None:
         """
         Tell the client something that many are told, packed once for all of them.

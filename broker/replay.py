@@ -58,15 +58,25 @@ class Replay:
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
 
-    def lower_offsets(self, readable_end: Callable[[MessageQueue], int]) -> list[Committed]:
-        """A log that lost its tail may have lost messages that were consumed: a group goes on where the queue ends."""
-        lowered = []
+    def lower_offsets(self, readable_end: Callable[[MessageQueue], int]) -> list[Change]:
+        """
+        A log that lost its tail may have lost messages that were consumed: a group goes on where the queue ends.
+
+        Failed deliveries of a lost message are forgotten, since another one takes its offset. Returns the changes.
+        """
+        lowered: list[Change] = []
         for group, topic, queue_id, offset in list(self._offsets.rows()):
             queue = MessageQueue(topic, queue_id)
             end = readable_end(queue)
             if self._offsets.lower(group, queue, end):
                 log.warning("offset.lowered", group=group, queue=str(queue), was=offset, now=end)
                 lowered.append(Committed(group, queue.topic, queue.queue_id, end))
+        for attempted in list(self._attempts.rows()):
+            queue = MessageQueue(attempted.topic, attempted.queue_id)
+            forgotten = self._attempts.forget_from(attempted.group, queue, readable_end(queue))
+            if forgotten is not None:
+                log.warning("attempts.forgotten", group=attempted.group, queue=str(queue), was=attempted.queue_offset)
+                lowered.append(forgotten)
         return lowered
 
     @staticmethod

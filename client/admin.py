@@ -7,7 +7,18 @@ from typing import Final
 
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import CreateTopic, LockRow, LockStatus, Op, QueueRef, Range, Ranges, Route, TopicInfo
+from rmq.wire.ops import (
+    MAX_ENTRIES,
+    CreateTopic,
+    LockRow,
+    LockStatus,
+    Op,
+    QueueRef,
+    Range,
+    Ranges,
+    Route,
+    TopicInfo,
+)  # fmt: skip
 
 from .connection import Connection
 
@@ -51,8 +62,12 @@ class Admin:
 
     async def ranges(self, queues: Iterable[MessageQueue | QueueRef], group: str | None = None) -> list[Range]:
         """The offsets that each queue holds, in the order asked for, and the committed ones of ``group``."""
-        asked = Ranges(group, [QueueRef(*queue) for queue in queues])
-        return decode_list(Range, await self._connection.request(Op.RANGES, asked, timeout_s=self._timeout_s))
+        asked, held = [QueueRef(*queue) for queue in queues], []
+        for at in range(0, len(asked), MAX_ENTRIES):
+            part = Ranges(group, asked[at : at + MAX_ENTRIES])
+            reply = await self._connection.request(Op.RANGES, part, timeout_s=self._timeout_s)
+            held += decode_list(Range, reply)
+        return held
 
     async def lock_status(self, group: str | None = None) -> list[LockRow]:
         """The leases of ``group``, or of all groups."""

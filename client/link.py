@@ -60,7 +60,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             for frame in self._reader.received(nbytes):
                 if not self._ending:
-                    self._on_frame(self, unpack(frame))
+                    self._on_frame(self, unpack(frame, trusted=True))
         except WireError as error:
             self.drop(error)
 

@@ -9,7 +9,7 @@ from rmq.wire import ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.ops import MAX_ENTRIES, Op
 
 T = TypeVar("T")
 
@@ -76,25 +76,26 @@ class GroupClient:
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
-        """Ask for the leases of queues, in one request."""
+        """Ask for the leases of at most ``MAX_ENTRIES`` queues, in one request: a part of the answer is of no use."""
         payload = ops.Acquire(self.group, [ops.QueueRef(*queue) for queue in queues])
         return await self._list(Op.ACQUIRE, payload, ops.Grant, len(queues))
 
     async def renew(self, leases: list[ops.LeaseRef]) -> list[ops.Outcome]:
-        """Keep leases, in one request."""
-        return await self._list(Op.RENEW, ops.Renew(self.group, leases), ops.Outcome, len(leases))
+        """Keep leases."""
+        return await self._outcomes(Op.RENEW, ops.Renew, leases)
 
     async def release(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
-        """Commit and give back, in one request."""
-        return await self._list(Op.RELEASE, ops.Release(self.group, leases), ops.Outcome, len(leases))
+        """Commit and give back."""
+        return await self._outcomes(Op.RELEASE, ops.Release, leases)
 
     async def leave(self, leases: list[ops.LeaseEnd]) -> None:
-        """Commit, give back and leave, in one request."""
-        await self._request(Op.LEAVE, ops.Leave(self.group, leases))
+        """Commit, give back and leave, in one request; what a request cannot hold is given back before."""
+        await self.release(leases[MAX_ENTRIES:])
+        await self._request(Op.LEAVE, ops.Leave(self.group, leases[:MAX_ENTRIES]))
 
     async def commit(self, entries: list[ops.CommitEntry]) -> list[ops.Outcome]:
-        """Store progress, in one request."""
-        return await self._list(Op.COMMIT, ops.Commit(self.group, entries), ops.Outcome, len(entries))
+        """Store progress."""
+        return await self._outcomes(Op.COMMIT, ops.Commit, entries)
 
     async def attempt(self, queue: MessageQueue, epoch: int, queue_offset: int, attempts: int) -> None:
         """Have it recorded that delivery number ``attempts`` of a message failed."""
@@ -114,6 +115,16 @@ class GroupClient:
         reply = await self.link.request(Op.PULL, payload, timeout_s=timeout_s)
         results = decode_list(ops.PullResult, reply)
         return results[0] if results else None
+
+    async def _outcomes(
+        self, op: Op, shape: Callable[[str, list[Any]], Sequence[Any]], entries: list[Any]
+    ) -> list[ops.Outcome]:
+        """Have the same done for each entry, in as many requests as it takes."""
+        outcomes: list[ops.Outcome] = []
+        for at in range(0, len(entries), MAX_ENTRIES):
+            part = entries[at : at + MAX_ENTRIES]
+            outcomes += await self._list(op, shape(self.group, part), ops.Outcome, len(part))
+        return outcomes
 
     async def _request(self, op: Op, payload: Sequence[Any]) -> Any:
         return await self.link.request(op, payload, timeout_s=self._timeout_s)

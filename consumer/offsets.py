@@ -54,7 +54,7 @@ class OffsetReporter:
                 self._turned.set()  # there is more to come, or the same again
 
     async def report(self) -> bool:
-        """Send what is new, in one request; says whether nothing is left to be sent."""
+        """Send what is new; says whether nothing is left to be sent."""
         unreported = [g for g in self._generations.values() if g.cache.commit_offset != g.reported and not g.lease.lost]
         news = [(generation, generation.cache.commit_offset) for generation in unreported if self._believed(generation)]
         if not news:

@@ -25,7 +25,7 @@ from rmq.wire.errors import (
     code_name,
 )  # fmt: skip
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Grant, TopicInfo
+from rmq.wire.ops import MAX_ENTRIES, Grant, TopicInfo
 
 from .allocation import evenly
 from .config import ConsumerConfig
@@ -208,10 +208,12 @@ class Rebalancer:
                 await generation.ended.wait()
         self._refused = {queue: reason for queue, reason in self._refused.items() if queue in wanted}
         missing = sorted(queue for queue in wanted | self._unsure if queue not in self._generations)
-        if missing and not self._stopping:
-            await self._acquire(missing)
+        for at in range(0, len(missing), MAX_ENTRIES):
+            if self._stopping or not await self._acquire(missing[at : at + MAX_ENTRIES]):
+                return
 
-    async def _acquire(self, queues: list[MessageQueue]) -> None:
+    async def _acquire(self, queues: list[MessageQueue]) -> bool:
+        """Ask for queues, in one request; says whether there was an answer."""
         sent_at = self._broker.now()
         self._freed.clear()
         self._unsure.update(queues)
@@ -223,19 +225,20 @@ class Rebalancer:
             if isinstance(error, NotAMember):
                 self._join_due = asyncio.get_running_loop().time() + JOIN_RETRY_S
             self.notice(JOIN_RETRY_S)
-            return
+            return False
         except RmqError as error:
             # The broker may have granted them. They are asked for again, also if they fall to another member
             # meanwhile: only a grant that is known can be given back.
             log.warning("lock.request_failed", error=str(error))
             self.notice(self._config.lock_retry_s)
-            return
+            return False
         self._unsure.difference_update(queues)
         for queue, grant in zip(queues, grants, strict=True):
             if grant.status == OK:
                 self._begin(queue, grant, sent_at)
             else:
                 self._note_refused(queue, grant)
+        return True
 
     def _begin(self, queue: MessageQueue, grant: Grant, sent_at: float) -> None:
         self._refused.pop(queue, None)

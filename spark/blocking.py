@@ -104,7 +104,8 @@ class BlockingConnection:
             if not count:
                 raise ConnectionLost(f"the broker at {self.address} closed the connection before it answered {op.name}")
             # Unpacking copies, so nothing refers to the receive buffer when the next bytes arrive.
-            for kind, request_id, code, payload, *_ in map(frames.unpack, self._reader.received(count)):
+            for frame in self._reader.received(count):
+                kind, request_id, code, payload, *_ = frames.unpack(frame, trusted=True)
                 if kind == frames.REPLY and request_id == self._last_id:
                     return code, payload
                 if kind == frames.PUSH and code == Push.CLOSING:

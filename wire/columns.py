@@ -19,6 +19,7 @@ from .hashing import tag_bloom, tag_hash
 from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Header
 
 META_COLUMNS = 8
+META_VALUES = 1024  # besides names; far more than the columns of today
 _SIZES = {"H": 2, "I": 4, "q": 8}
 _SPACE = 0x20
 _SWAP = sys.byteorder == "big"
@@ -128,8 +129,10 @@ def check_columns(meta: memoryview, header: Header) -> Columns:
     Raises:
         BadBatch, MessageTooLarge: with one sentence of what is wrong.
     """
+    # Each tag has a message, each name of a property a value, which takes 6 bytes besides: a meta of more is unsound.
+    most = META_VALUES + header.count + min(len(meta) // 8, unpacking.MAX_ARRAY)
     try:
-        parts = unpacking.unpack(meta)
+        parts = unpacking.unpack(meta, max_items=most)
     except unpacking.Malformed as error:
         raise BadBatch(f"the meta is not msgpack: {error}") from error
     if type(parts) is not list or len(parts) < META_COLUMNS:
@@ -212,8 +215,12 @@ def _times(value: object, count: int) -> int | array[int]:
     return column
 
 
-def _names(column: str, value: object, longest: int | None = None) -> list[str]:
-    if type(value) is not list or not all(type(item) is str for item in value):
+def _names(column: str, value: object, most: int, longest: int | None = None) -> list[str]:
+    if type(value) is not list:
+        raise BadBatch(f"the dictionary of the column {column} is not a list of texts")
+    if len(value) > most:  # each costs time, so that names which nobody uses are not even looked at
+        raise BadBatch(f"the column {column} has {len(value)} names, and {most} places that could use one")
+    if not all(type(item) is str for item in value):
         raise BadBatch(f"the dictionary of the column {column} is not a list of texts")
     check_names(column, value, longest)
     return value
@@ -226,9 +233,7 @@ def _tags(value: object, header: Header) -> TagColumn | None:
         return None
     if type(value) is not list or len(value) != 2:
         raise BadBatch("the column tags is not a dictionary and codes")
-    names = _names("tags", value[0], MAX_TAG)
-    if len(names) > header.count:  # the bloom costs time for each
-        raise BadBatch(f"there are {len(names)} tags for {header.count} messages")
+    names = _names("tags", value[0], header.count, MAX_TAG)
     codes = _numbers("tags", "H", value[1], header.count)
     if max(codes) > len(names):
         raise BadBatch(f"a tag code {max(codes)} lies outside of {len(names)} tags")
@@ -270,9 +275,9 @@ def _hashes(value: object, keys: TextColumn | None) -> array[int] | None:
 def _properties(value: object, count: int) -> PropertyColumn:
     if type(value) is not list or len(value) != 5 or type(value[4]) is not bytes:
         raise BadBatch("the column properties is not names, counts, codes, lengths and bytes")
-    names = _names("properties", value[0])
     counts = _numbers("properties", "H", value[1], count)
     total = sum(counts)
+    names = _names("properties", value[0], total)
     codes = _numbers("properties", "H", value[2], total)
     if codes and max(codes) >= len(names):
         raise BadBatch(f"a property code {max(codes)} lies outside of {len(names)} names")

@@ -116,15 +116,15 @@ class FrameReader:
         return frames
 
 
-def unpack(frame: Buffer) -> list[Any]:
+def unpack(frame: Buffer, *, trusted: bool = False) -> list[Any]:
     """
-    The array in a frame.
+    The array in a frame. ``trusted`` (by a client, of its broker) lifts the limits on how many values it may hold.
 
     Raises:
         BadFrame: the bytes are not one msgpack array of known types with at least four elements.
     """
     try:
-        parts = unpacking.unpack(frame)
+        parts = unpacking.unpack(frame, trusted=trusted)
     except unpacking.Malformed as error:
         raise BadFrame(f"a frame is not msgpack: {error}") from error
     if type(parts) is not list or len(parts) < 4:

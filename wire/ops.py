@@ -24,6 +24,8 @@ from .hello import hello_to_map as hello_to_map
 PROTOCOL: Final = 1
 EMPTY: Final = -1  # the status of a pulled queue with nothing new; not an error
 NO_OFFSET: Final = -1
+MAX_ENTRIES: Final = 1024  # of one request: queues, leases, progress
+MAX_BATCHES: Final = 256  # of one SEND
 
 
 class Op(IntEnum):

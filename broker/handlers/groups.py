@@ -7,7 +7,7 @@ rides on pulls is gathered and reaches the log within ``offset_flush_s``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -29,7 +29,6 @@ from rmq.wire.ops import (
     LockRow,
     LockStatus,
     Outcome,
-    Push,
     Release,
     Renew,
     TopicInfo,
@@ -38,12 +37,14 @@ from rmq.wire.ops import (
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
 from ..services.attempt_table import AttemptTable
-from ..services.lock_table import Lease, LockTable
+from ..services.lock_table import Lease, LockTable, shown
 from ..services.membership import GroupMode, Membership
 from ..services.offset_table import OffsetTable
 from ..services.sessions import Session, SessionTable
 from ..services.state import Attempted, Committed, LeaseEnded
 from ..services.topics import TopicTable
+from .limits import check_entries
+from .notices import Notices
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ class GroupHandler:
     def __init__(
         self, *, topics: TopicTable, sessions: SessionTable, members: Membership, locks: LockTable,
         offsets: OffsetTable, attempts: AttemptTable, committer: Committer, now: Callable[[], float],
-        readable_end: Callable[[MessageQueue], int], topic_info: Callable[[str], TopicInfo],
+        readable_end: Callable[[MessageQueue], int], topic_info: Callable[[str], TopicInfo], notices: Notices,
     ) -> None:  # fmt: skip
         self._topics = topics
         self._sessions = sessions
@@ -68,6 +69,7 @@ class GroupHandler:
         self._now = now
         self._readable_end = readable_end
         self._topic_info = topic_info
+        self._notices = notices
         self._riding: dict[tuple[str, MessageQueue], int] = {}
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
 
@@ -80,13 +82,18 @@ class GroupHandler:
         mode = GroupMode(request.ordered, request.model, request.strategy)
         if self._members.join(request.group, mode, request.subscriptions, session, now=self._now()):
             log.info("group.joined", group=request.group, member=session.member)
-            self._tell_members(request.group, but=session.id)
+            self._notices.members_changed(request.group, but=session.id)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
-        return JoinReply(self._members.members(request.group), topics)
+        self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
+            lambda: connection.reply(request_id, JoinReply(self._members.members(request.group), topics))
+        )
+        return DEFERRED
 
     def leave(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Commit, give back and leave in one step; a lease whose grant the member never learned of goes too."""
+        check_entries(payload, 1)
         request = decode(Leave, payload)
+        names.check_group(request.group)
         session = _session(connection)
         outcomes = self._end_leases(session.id, request.group, request.leases)
         for lease in self._locks.of_session(session.id, now=self._now()):
@@ -94,32 +101,16 @@ class GroupHandler:
                 self._end_lease(session.id, lease.group, LeaseEnd(*lease.queue, lease.epoch))
         if self._members.leave(request.group, session.id):
             log.info("group.left", group=request.group, member=session.member)
-            self._tell_members(request.group)
+            self._notices.members_changed(request.group)
         return self._later(connection, request_id, outcomes)
-
-    def _tell_members(self, group: str, but: bytes = b"") -> None:
-        members = self._members.members(group)
-        for session in self._live(self._members.sessions(group)):
-            if session.id != but:
-                self._push(session, Push.MEMBERS_CHANGED, (group, members))
-
-    def tell_topic(self, info: TopicInfo) -> None:
-        """A topic was made: whoever waits for it can begin."""
-        for session in self._live(self._members.subscribers(info.topic)):
-            self._push(session, Push.TOPIC_CHANGED, info)
-
-    def _live(self, ids: Iterable[bytes]) -> list[Session]:
-        return [session for session in map(self._sessions.get, ids) if session is not None]
-
-    def _push(self, session: Session, push: Push, payload: object) -> None:
-        if isinstance(session.connection, Connection):
-            session.connection.push(push, payload)
 
     # ---- leases
 
     def acquire(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Grant the leases that are free."""
+        check_entries(payload, 1)
         request = decode(Acquire, payload)
+        names.check_group(request.group)
         session = _session(connection)
         if not self._members.is_member(request.group, session.id):
             raise NotAMember(f"join the group {request.group!r} before asking for its queues")
@@ -147,7 +138,9 @@ class GroupHandler:
 
     def renew(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Keep leases; one that is not held any more is refused."""
+        check_entries(payload, 1)
         request = decode(Renew, payload)
+        names.check_group(request.group)
         session, now = _session(connection), self._now()
         outcomes = []
         for topic, queue_id, epoch in request.leases:
@@ -155,12 +148,14 @@ class GroupHandler:
             if self._locks.renew(request.group, queue, session.id, epoch, now=now):
                 outcomes.append(Outcome())
             else:
-                outcomes.append(Outcome(Fenced.code, f"the lease of {queue} with epoch {epoch} is gone"))
+                outcomes.append(Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone"))
         return outcomes
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Commit and give back; giving back what is not held is no error."""
+        check_entries(payload, 1)
         request = decode(Release, payload)
+        names.check_group(request.group)
         outcomes = self._end_leases(_session(connection).id, request.group, request.leases)
         return self._later(connection, request_id, outcomes)
 
@@ -180,12 +175,13 @@ class GroupHandler:
         self._committer.record(LeaseEnded(group, queue.topic, queue.queue_id, epoch))
         self.lease_changed(group, queue)
         log.info("lock.freed", group=group, queue=str(queue), epoch=epoch, why=why)
-        for session in self._live(self._members.sessions(group)):
-            self._push(session, Push.LEASE_FREE, (group, queue.topic, queue.queue_id))
+        self._notices.lease_free(group, queue)
 
     def lock_status(self, connection: Connection, request_id: int, payload: Any) -> object:
         """The leases as people see them."""
         group, now = decode(LockStatus, payload).group, self._now()
+        if group is not None:
+            names.check_group(group)
         return [self._row(lease, now) for lease in self._locks.rows(group, now=now)]
 
     def _row(self, lease: Lease, now: float) -> LockRow:
@@ -208,6 +204,7 @@ class GroupHandler:
 
     def commit(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Store progress; the answer follows when it is durable."""
+        check_entries(payload, 1)
         request = decode(Commit, payload)
         names.check_group(request.group)
         session_id = _session(connection).id
@@ -220,6 +217,7 @@ class GroupHandler:
     def attempt(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Note a failed delivery; the answer follows when it is durable."""
         request = decode(Attempt, payload)
+        names.check_group(request.group)
         queue = MessageQueue(request.topic, request.queue_id)
         if not 1 <= request.attempts < 1 << 31:
             raise BadRequest(f"attempts must be 1 or more, not {request.attempts}")
@@ -288,7 +286,7 @@ class GroupHandler:
             self._freed(lease.group, lease.queue, lease.epoch, "expired")
         for group, session_id in self._members.expire(now=now):
             log.warning("group.member_expired", group=group, session=session_id.hex()[:8])
-            self._tell_members(group)
+            self._notices.members_changed(group)
 
     def _end_session(self, session: Session) -> None:
         groups = self._members.remove_session(session.id)
@@ -296,7 +294,7 @@ class GroupHandler:
             self._freed(lease.group, lease.queue, lease.epoch, "connection lost")
         for group in groups:
             log.info("group.member_lost", group=group, member=session.member)
-            self._tell_members(group)
+            self._notices.members_changed(group)
 
     def _later(self, connection: Connection, request_id: int, payload: object) -> object:
         self._committer.when_durable(lambda: connection.reply(request_id, payload))

@@ -9,7 +9,7 @@ import structlog
 
 from rmq.wire import frames, layout
 from rmq.wire.errors import BadRequest, ProtocolUnsupported, SessionReplaced
-from rmq.wire.ops import PROTOCOL, Hello, HelloReply, Limits, ResumedLease, hello_from_map, hello_to_map
+from rmq.wire.ops import PROTOCOL, Hello, HelloReply, Limits, ProducerHello, ResumedLease, hello_from_map, hello_to_map
 
 from ..config import BrokerConfig
 from ..connection import Connection
@@ -69,6 +69,8 @@ class HelloHandler:
             raise BadRequest(f"the client's name must have 1 to {MAX_CLIENT_NAME} printable characters")
         if hello.namespace is not None:
             raise BadRequest("namespaces are not supported by this broker")
+        if hello.producer is not None:
+            _judge_producer(hello.producer)
 
     def _reply(self, session: Session, now: float) -> HelloReply:
         config, (store_id, log_epoch) = self._config, self._identity()
@@ -86,3 +88,10 @@ class HelloHandler:
     def ping(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Show that the broker is there."""
         return ()
+
+
+def _judge_producer(producer: ProducerHello) -> None:
+    """A number that no batch header can hold would never be met, or be met by another's."""
+    for name, value, bits in zip(producer._fields, producer, (64, 16, 64), strict=True):
+        if not 0 <= value < 1 << bits:
+            raise BadRequest(f"the {name} of a producer is a number of {bits} bits, not {value}")

@@ -15,22 +15,23 @@ from typing import Any, Protocol
 import msgpack
 import structlog
 
-from rmq.wire import frames
+from rmq.wire import frames, names
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused
+from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused, TooManyInFlight
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, NO_OFFSET, Pull
+from rmq.wire.ops import EMPTY, MAX_ENTRIES, NO_OFFSET, Pull
 
 from ..connection import DEFERRED, WORK_S, Connection
 from ..services.hold_table import HoldTable, Parked
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
+from .limits import entries_in
 
 log = structlog.get_logger(__name__)
 
 MAX_PULL_BYTES = 8 << 20
-MAX_PULL_QUEUES = 1024
+MAX_WAITING_QUEUES = 16_384  # of all unanswered pulls of a connection
 
 
 class Progress(Protocol):
@@ -74,22 +75,46 @@ class PullHandler:
         self._line: deque[PullRequest] = deque()
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
+        self._waiting: dict[Connection, int] = {}  # how many queues the unanswered pulls of a connection name
+        self._unswept: list[Parked] = []
         self.rescued = 0
 
     # ---- events
 
     def pull(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Serve a pull, or put it in line behind those of other connections."""
+        if entries_in(payload, 3) > MAX_ENTRIES:
+            raise BadRequest(f"a pull names 1 to {MAX_ENTRIES} queues, not {entries_in(payload, 3)}")
         pull = decode(Pull, payload)
-        if not 1 <= len(pull.queues) <= MAX_PULL_QUEUES:
-            raise BadRequest(f"a pull names 1 to {MAX_PULL_QUEUES} queues, not {len(pull.queues)}")
+        if not pull.queues:
+            raise BadRequest(f"a pull names 1 to {MAX_ENTRIES} queues, not 0")
+        if pull.group is not None:
+            names.check_group(pull.group)
         for queue in pull.queues:
             self._topics.require_queue(queue.topic, queue.queue_id)
         wait_s = min(max(pull.wait_ms, 0) / 1000, self._max_hold_s)
         request = PullRequest(connection, request_id, pull, self._now() + wait_s)
         self._note_progress(request)
-        self._serve(request)
+        self._admit(request)
+        try:
+            self._serve(request)
+        except BaseException:
+            self._done(request)
+            raise
         return DEFERRED
+
+    def _admit(self, request: PullRequest) -> None:
+        waiting = self._waiting.get(request.connection, 0) + len(request.queues)
+        if waiting > MAX_WAITING_QUEUES:
+            raise TooManyInFlight(f"the unanswered pulls of this connection name more than {MAX_WAITING_QUEUES} queues")
+        self._waiting[request.connection] = waiting
+
+    def _done(self, request: PullRequest) -> None:
+        waiting = self._waiting.get(request.connection, 0) - len(request.queues)
+        if waiting > 0:
+            self._waiting[request.connection] = waiting
+        else:
+            self._waiting.pop(request.connection, None)  # nothing left, or the connection is gone
 
     def arrived(self, queues: list[MessageQueue]) -> None:
         """Queues can be read further: wake who waits for them."""
@@ -113,6 +138,7 @@ class PullHandler:
         """A connection ended: nobody waits for its pulls."""
         self._holds.drop_owner(connection)
         self._blocked.pop(connection, None)
+        self._waiting.pop(connection, None)
 
     def expire(self) -> None:
         """Answer the parked pulls whose time is up."""
@@ -121,13 +147,29 @@ class PullHandler:
 
     def sweep(self) -> None:
         """Look for parked pulls that an arrival should have woken; finding one is a defect worth knowing."""
-        for parked in self._holds.all():
-            request = _request(parked)
-            if any(self._ready(request, i) for i in range(len(request.queues))):
+        if not self._unswept:
+            self._unswept = self._holds.all()
+        self._sweep_on()
+
+    def _sweep_on(self) -> None:
+        until = self._clock() + WORK_S
+        while self._unswept:
+            if self._clock() > until:
+                self._call_soon(self._sweep_on)
+                return
+            parked = self._unswept.pop()
+            if parked.waits and (queue := self._overlooked(_request(parked))) is not None:
                 self.rescued += 1
-                log.error("pull.rescued", queues=[str(queue) for queue in request.queues], total=self.rescued)
+                log.error("pull.rescued", queue=str(queue), total=self.rescued)
                 self._holds.cancel(parked)
-                self._enqueue(request)
+                self._enqueue(_request(parked))
+
+    def _overlooked(self, request: PullRequest) -> MessageQueue | None:
+        find = self._store.queue
+        for queue, wanted in zip(request.queues, request.pull.queues, strict=True):
+            if find(queue).readable > wanted.queue_offset:
+                return queue
+        return None
 
     # ---- the line
 
@@ -149,8 +191,10 @@ class PullHandler:
             try:
                 self._serve(request)
             except Refused as error:
+                self._done(request)
                 request.connection.refuse(request.request_id, error)
             except Exception as error:
+                self._done(request)
                 request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
 
     def _serve(self, request: PullRequest) -> None:
@@ -167,6 +211,7 @@ class PullHandler:
         if not parts:
             parts = [self._answer(i, EMPTY, request) for i in range(len(request.queues))]
         connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *_flatten(parts)])
+        self._done(request)
 
     def _collect(self, request: PullRequest) -> list[list[Buffer]]:
         """What each queue has to say, within the bytes the reader wants and 2 ms."""

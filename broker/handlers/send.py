@@ -11,13 +11,14 @@ from rmq.wire import layout
 from rmq.wire.codec import decode
 from rmq.wire.errors import OK, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Send, SendResult
+from rmq.wire.ops import MAX_BATCHES, Send, SendResult
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
 from ..services.producers import ProducerTable
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore, Placed
+from .limits import check_entries
 
 # Refusals that may pass by themselves: the producer keeps its number and comes again.
 _TEMPORARY = (OutOfSequence, StoreFailed, DiskFull)
@@ -68,6 +69,7 @@ class SendHandler:
 
     def send(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Stage every batch of a frame; each has its own answer."""
+        check_entries(payload, 0, MAX_BATCHES)
         request = decode(Send, payload)
         ticket = SendTicket(self, connection, request_id)
         self._committer.add_send(ticket)  # first: what is staged below must be taken back if the write fails

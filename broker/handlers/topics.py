@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from rmq.wire import names
 from rmq.wire.codec import decode
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
@@ -17,6 +18,7 @@ from ..connection import DEFERRED, Connection
 from ..services.state import TopicMade
 from ..services.topics import Topic, TopicTable
 from ..store.message_store import MessageStore
+from .limits import check_entries
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +37,7 @@ class TopicHandler:
         self._default_queues = default_queues
         self._auto_create = auto_create
         self._wall_us = wall_us
+        self._queues: dict[int, list[QueueInfo]] = {}  # by their number; nobody changes a list
         self.committed: Callable[[str, MessageQueue], int] = lambda group, queue: NO_OFFSET
         self.made: Callable[[TopicInfo], None] = lambda info: None
 
@@ -43,7 +46,10 @@ class TopicHandler:
         return self._info(self._topics.require(name))
 
     def _info(self, topic: Topic) -> TopicInfo:
-        queues = [QueueInfo(queue_id, self._broker) for queue_id in range(topic.queues)]
+        queues = self._queues.get(topic.queues)
+        if queues is None:  # equal for all topics of a shape; made anew, a list of wide topics takes long
+            queues = [QueueInfo(queue_id, self._broker) for queue_id in range(topic.queues)]
+            self._queues[topic.queues] = queues
         return TopicInfo(topic.name, topic.generation, topic.shards, queues)
 
     def route(self, connection: Connection, request_id: int, payload: Any) -> object:
@@ -69,11 +75,14 @@ class TopicHandler:
 
     def list(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Every topic."""
-        return [self._info(topic) for topic in self._topics.all()]
+        return self._later(connection, request_id, [self._info(topic) for topic in self._topics.all()])
 
     def ranges(self, connection: Connection, request_id: int, payload: Any) -> object:
         """What queues hold, and how far a group got."""
+        check_entries(payload, 1)
         request = decode(Ranges, payload)
+        if request.group is not None:
+            names.check_group(request.group)
         return [self._range(request.group, MessageQueue(*ref)) for ref in request.queues]
 
     def _range(self, group: str | None, queue: MessageQueue) -> Range:
@@ -85,7 +94,7 @@ class TopicHandler:
         committed = NO_OFFSET if group is None else self.committed(group, queue)
         return Range(0, index.min_offset, index.readable, committed)
 
-    def _later(self, connection: Connection, request_id: int, info: TopicInfo) -> object:
+    def _later(self, connection: Connection, request_id: int, answer: object) -> object:
         # Also a topic that exists is told only when that is durable: its creator may still wait for the disk.
-        self._committer.when_durable(lambda: connection.reply(request_id, info))
+        self._committer.when_durable(lambda: connection.reply(request_id, answer))
         return DEFERRED

@@ -38,10 +38,20 @@ class AttemptTable:
         del self._attempts[group, queue]
         return True
 
+    def forget_from(self, group: str, queue: MessageQueue, queue_end: int) -> Attempted | None:
+        """Forget a message that recovery cut off: the next one at its offset is another. The change that says so."""
+        if self.get(group, queue)[0] < queue_end:
+            return None
+        del self._attempts[group, queue]
+        return Attempted(group, *queue, *NO_ATTEMPT)
+
     def apply(self, change: Attempted) -> None:
-        """Repeat a change from the log: the last one stands."""
-        queue = MessageQueue(change.topic, change.queue_id)
-        self._attempts[change.group, queue] = (change.queue_offset, change.attempts)
+        """Repeat a change from the log: the last one stands, also when it says that nothing fails."""
+        key = change.group, MessageQueue(change.topic, change.queue_id)
+        if change.queue_offset == NO_OFFSET:
+            self._attempts.pop(key, None)
+        else:
+            self._attempts[key] = (change.queue_offset, change.attempts)
 
     def rows(self) -> Iterator[Attempted]:
         """All failing messages, as the changes that bring them back."""

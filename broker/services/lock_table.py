@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
 
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
@@ -17,6 +18,8 @@ from rmq.wire.model import MessageQueue
 from .state import LeaseEnded, LeaseGranted
 
 Key = tuple[str, MessageQueue]
+
+MAX_SHOWN: Final = 64  # characters of a client's text in a sentence
 
 
 @dataclass(slots=True, eq=False)
@@ -179,12 +182,18 @@ class LockTable:
 
     def _why_fenced(self, group: str, queue: MessageQueue, epoch: int | None, now: float) -> str:
         holder = self.holder(group, queue, now=now)
-        live = "none: nobody holds it" if holder is None else f"{holder.epoch}, held by {holder.member}"
+        where = f"{shown(str(queue))} of group {shown(group)!r}"
+        live = "none: nobody holds it" if holder is None else f"{holder.epoch}, held by {shown(holder.member)}"
         if epoch is None:
-            return f"an epoch is missing for {queue} of group {group!r} (the live one: {live}): acquire the queue first"
+            return f"an epoch is missing for {where} (the live one: {live}): acquire the queue first"
         if holder is not None and holder.epoch == epoch:
-            return f"epoch {epoch} of {queue} in group {group!r} is held by {holder.member}, not by this session"
-        return f"epoch {epoch} is not the live one ({live}) for {queue} of group {group!r}: drop it and acquire again"
+            return f"epoch {epoch} of {where} is held by {shown(holder.member)}, not by this session"
+        return f"epoch {epoch} is not the live one ({live}) for {where}: drop it and acquire again"
+
+
+def shown(text: str) -> str:
+    """As much of a client's text as a sentence repeats; a request may name thousands of things."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
 def _key(lease: Lease) -> Key:

@@ -19,6 +19,10 @@ from rmq.wire.errors import BadRequest, GroupMismatch
 from .sessions import Session
 
 MODELS: Final = ("clustering", "broadcasting")
+MAX_STRATEGY: Final = 64  # characters
+MAX_EXPRESSION: Final = 1024  # characters
+MAX_SUBSCRIPTIONS: Final = 1024
+MAX_GROUPS: Final = 256  # of one session
 
 
 class GroupMode(NamedTuple):
@@ -59,7 +63,7 @@ class Membership:
 
         Raises:
             BadName: the group or a topic has an illegal name.
-            BadRequest: the model is unknown.
+            BadRequest: the model is unknown, or something is over its limit.
             GroupMismatch: a live member has another mode or subscription.
         """
         self._check(group, mode, subscriptions, session)
@@ -129,10 +133,10 @@ class Membership:
 
     def _check(self, group: str, mode: GroupMode, subscriptions: Mapping[str, str], session: Session) -> None:
         names.check_group(group)
-        for topic in subscriptions:
-            names.check_topic(topic)
-        if mode.model not in MODELS:
-            raise BadRequest(f"the model {mode.model[:40]!r} is unknown: it is 'clustering' or 'broadcasting'")
+        _check_mode(mode)
+        _check_subscriptions(subscriptions)
+        if group not in session.groups and len(session.groups) >= MAX_GROUPS:
+            raise BadRequest(f"a session can be in {MAX_GROUPS} groups at once: leave one first")
         other = self._another(group, session.id)
         if other is None:
             return
@@ -149,6 +153,25 @@ class Membership:
             if other_id != session_id:
                 return member
         return None
+
+
+def _check_mode(mode: GroupMode) -> None:
+    if mode.model not in MODELS:
+        raise BadRequest(f"the model {mode.model[:40]!r} is unknown: it is 'clustering' or 'broadcasting'")
+    if len(mode.strategy) > MAX_STRATEGY:
+        raise BadRequest(f"the strategy has {len(mode.strategy)} characters, at most {MAX_STRATEGY} are allowed")
+
+
+def _check_subscriptions(subscriptions: Mapping[str, str]) -> None:
+    if len(subscriptions) > MAX_SUBSCRIPTIONS:
+        raise BadRequest(f"a member subscribes to at most {MAX_SUBSCRIPTIONS} topics, not {len(subscriptions)}")
+    for topic, expression in subscriptions.items():
+        names.check_topic(topic)
+        if len(expression) > MAX_EXPRESSION:
+            raise BadRequest(
+                f"the tag expression for {topic!r} has {len(expression)} characters, "
+                f"at most {MAX_EXPRESSION} are allowed"
+            )
 
 
 def _difference(group: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:

@@ -64,7 +64,7 @@ class Committed(NamedTuple):
 
 
 class Attempted(NamedTuple):
-    """Delivery number ``attempts`` of the message at ``queue_offset`` failed."""
+    """Delivery number ``attempts`` of the message at ``queue_offset`` failed; -1 and 0: no message fails any more."""
 
     group: str
     topic: str

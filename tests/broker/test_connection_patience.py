@@ -64,7 +64,7 @@ def test_every_write_counts_as_an_answer_to_the_session() -> None:
     assert peer.connection.session is not None
     service.time = 7.0
 
-    peer.connection.push(Push.LEASE_FREE, ("g", "orders", 0))
+    peer.connection.push_frame(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, ("g", "orders", 0)))
     assert peer.answers() == [[frames.PUSH, 0, Push.LEASE_FREE, ["g", "orders", 0]]]
 
     assert peer.connection.session.answered_at == 7.0
@@ -112,7 +112,7 @@ def test_nothing_is_written_to_a_connection_that_closes() -> None:
     peer.answers()
 
     peer.connection.reply(1, "late")
-    peer.connection.push(Push.LEASE_FREE, ("g", "orders", 0))
+    peer.connection.push_frame(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, ("g", "orders", 0)))
 
     assert peer.answers() == []
     assert peer.turns.soon == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.services.state import Committed, TopicMade
+from rmq.broker.services.state import Attempted, Committed, TopicMade
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire.errors import Fenced, LockHeld
 from rmq.wire.model import MessageQueue
@@ -214,3 +214,26 @@ async def test_an_offset_behind_the_end_of_a_shortened_queue_is_lowered_and_said
 
     (entry,) = [entry for entry in logs if entry["event"] == "offset.lowered"]
     assert (entry["queue"], entry["was"], entry["now"]) == ("orders/0", 5, 2)
+
+
+async def test_failed_deliveries_of_a_message_that_the_log_lost_are_forgotten_for_good(
+    memory_path: Path, logs: list[dict[str, object]]
+) -> None:
+    opened = Opened(memory_path)
+    lost, kept = Attempted("g", "orders", 0, 2, 4), Attempted("h", "orders", 0, 1, 3)
+    opened.store.stage_changes([TopicMade("orders", 1, 4, 4, 0), lost, kept])
+    opened.append(b"a", b"b")
+    opened.close()
+
+    for _ in range(2):
+        async with InMemoryBroker(data_dir=str(memory_path)) as broker, Client(broker) as client:
+            await client.send(b"another")  # at the offset of the lost one
+            await client.join("g")
+            await client.join("h")
+            assert (await client.acquire(group="g"))[3:5] == (-1, 0)
+            assert (await client.acquire(group="h"))[3:5] == (1, 3)
+            await client.leave(group="g")
+            await client.leave(group="h")
+
+    (entry,) = [entry for entry in logs if entry["event"] == "attempts.forgotten"]
+    assert (entry["group"], entry["queue"], entry["was"]) == ("g", "orders/0", 2)

@@ -6,6 +6,7 @@ import pytest
 
 from rmq.client import Admin, MessageQueue, Producer
 from rmq.wire import errors
+from rmq.wire.ops import Op
 
 from .fake_broker import FakeBroker
 
@@ -29,6 +30,17 @@ async def test_ranges_come_in_the_order_asked_for(broker: FakeBroker) -> None:
         ranges = await admin.ranges([MessageQueue("orders", 1), MessageQueue("orders", 0)], group="g")
 
     assert [(found.min_offset, found.max_offset) for found in ranges] == [(0, 2), (0, 0)]
+
+
+async def test_ranges_of_many_queues_are_asked_for_in_parts(broker: FakeBroker) -> None:
+    broker.create("wide", 1024)
+    queues = [MessageQueue("wide", i % 1024) for i in range(2500)]
+
+    async with Admin(broker.address) as admin:
+        assert len(await admin.ranges(queues)) == 2500
+        assert await admin.ranges([]) == []
+
+    assert [len(payload[1]) for _, op, payload in broker.requests if op == Op.RANGES] == [1024, 1024, 452]
 
 
 async def test_lock_status_is_a_list_of_rows(broker: FakeBroker) -> None:

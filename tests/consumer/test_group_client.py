@@ -55,3 +55,48 @@ async def test_before_the_first_greeting_nothing_is_known_of_the_broker() -> Non
 
 async def test_a_range_is_the_one_of_the_queue() -> None:
     assert (await client([[0, 2, 9, -1]]).range(MessageQueue("t", 0))).max_offset == 9
+
+
+class Counting(Answering):
+    """A connection that says yes to every entry."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.sizes: list[tuple[Op, int]] = []
+
+    async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float = 3.0) -> Any:
+        self.sizes.append((op, len(payload[1])))
+        return [[0]] * len(payload[1])
+
+
+async def test_more_entries_than_a_request_may_have_are_cut_into_several() -> None:
+    link = Counting()
+    many = GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0)
+
+    assert len(await many.renew([ops.LeaseRef("t", i, 1) for i in range(1024)])) == 1024
+    assert len(await many.renew([ops.LeaseRef("t", i, 1) for i in range(1025)])) == 1025
+    assert len(await many.commit([ops.CommitEntry("t", i, 1, 0) for i in range(2049)])) == 2049
+    assert await many.release([]) == []
+    assert link.sizes == [
+        (Op.RENEW, 1024), (Op.RENEW, 1024), (Op.RENEW, 1), (Op.COMMIT, 1024), (Op.COMMIT, 1024), (Op.COMMIT, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("leases", "requests"),
+    [
+        (0, [(Op.LEAVE, 0)]),
+        (1024, [(Op.LEAVE, 1024)]),
+        (1030, [(Op.RELEASE, 6), (Op.LEAVE, 1024)]),
+    ],
+)
+async def test_leaving_is_one_request_and_what_does_not_fit_is_given_back_before(
+    leases: int, requests: list[tuple[Op, int]]
+) -> None:
+    link = Counting()
+
+    await GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0).leave(
+        [ops.LeaseEnd("t", i, 1) for i in range(leases)]
+    )
+
+    assert link.sizes == requests

@@ -37,6 +37,30 @@ async def test_all_locks_are_asked_for_in_one_request(broker: FakeBroker, make: 
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
+async def test_more_locks_than_a_request_may_have_are_asked_for_in_several(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 1000)
+    broker.create("u", 100)
+    consumer = make(topics={"t": "*", "u": "*"})
+
+    async with consumer:
+        await asyncio.sleep(0.1)
+        assert len(ids(consumer)) == 1100
+
+    assert [len(request.payload.queues) for request in broker.sent(Op.ACQUIRE)] == [1024, 76]
+    assert [len(request.payload.leases) for request in broker.sent(Op.LEAVE)] == [1024]
+
+
+async def test_locks_behind_a_request_that_failed_are_asked_for_with_it_again(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 1000)
+    broker.create("u", 100)
+    broker.refuse[Op.ACQUIRE] = [RequestTimeout("no answer")]
+    consumer = make(topics={"t": "*", "u": "*"})
+
+    async with consumer:
+        await asyncio.sleep(4)
+        assert len(ids(consumer)) == 1100
+
+
 async def test_two_members_share_and_the_one_that_stays_takes_all(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     first, second = make(topics={"t": "*"}), make(topics={"t": "*"})

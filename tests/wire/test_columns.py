@@ -118,7 +118,7 @@ def test_answers_are_the_same_when_asked_again() -> None:
         ("tags", [[""], bytes(6)], "a name of the column tags is empty"),
         ("tags", [["a", "a"], bytes(6)], "a name of the column tags is there twice"),
         ("tags", [["x" * 256], bytes(6)], "a name of the column tags is over the limit of 255 bytes"),
-        ("tags", [["a", "b", "c", "d"], bytes(6)], "there are 4 tags for 3 messages"),
+        ("tags", [["a", "b", "c", "d"], bytes(6)], "the column tags has 4 names, and 3 places that could use one"),
         ("tags", [["a"], bytes(5)], "the column tags is not 3 numbers of 2 bytes"),
         ("tags", [["a"], little("H", [0, 2, 1])], "a tag code 2 lies outside of 1 tags"),
         ("tags", [[], little("H", [0, 0, 1])], "a tag code 1 lies outside of 0 tags"),
@@ -160,6 +160,21 @@ def test_a_column_that_could_not_be_read_is_refused(column: str, value: object, 
         check({column: value})
 
 
+def test_a_meta_full_of_names_that_nobody_uses_is_refused_before_they_are_built() -> None:
+    names = [f"{i:x}" for i in range(30_000)]
+
+    with pytest.raises(BadBatch, match=r"the meta is not msgpack: it holds more than \d+ values"):
+        check({"properties": [names, bytes(6), b"", b"", b""]})
+
+
+def test_every_message_may_have_properties_of_its_own_names() -> None:
+    rows = [{f"{i:x}-{j}": "" for j in range(8)} for i in range(4096)]
+
+    data = batch.encode("orders", 0, Rows([b""] * 4096, BORN_AT, properties=rows))
+
+    assert batch.check(data, stamped=False).columns.properties_of(4095) == rows[4095]
+
+
 def properties(names: object, counts: list[int], codes: list[int], *values: bytes) -> list[object]:
     lengths, blob = text_column(*values)
     return [names, little("H", counts), little("H", codes), lengths, blob]
@@ -170,8 +185,10 @@ def properties(names: object, counts: list[int], codes: list[int], *values: byte
     [
         ([], "the column properties is not names, counts"),
         ([["a"], bytes(6), b"", b"", ""], "the column properties is not names, counts"),
-        (properties(["a", 1], [0, 0, 0], []), "the dictionary of the column properties is not a list of texts"),
-        (properties(["a", ""], [0, 0, 0], []), "a name of the column properties is empty"),
+        (properties("ab", [0, 0, 0], []), "the dictionary of the column properties is not a list of texts"),
+        (properties(["a", 1], [2, 0, 0], [0, 1], b"", b""), "column properties is not a list of texts"),
+        (properties(["a", ""], [2, 0, 0], [0, 1], b"", b""), "a name of the column properties is empty"),
+        (properties(["a", "b"], [1, 0, 0], [0], b""), "properties has 2 names, and 1 places that could use one"),
         (properties(["a", "a"], [1, 0, 1], [0, 1], b"", b""), "a name of the column properties is there twice"),
         (properties(["a"], [1, 0], [0], b"x"), "the column properties is not 3 numbers of 2 bytes"),
         (properties(["a"], [1, 0, 1], [0], b"x"), "the column properties is not 2 numbers of 2 bytes"),
@@ -196,7 +213,7 @@ def test_properties_that_could_not_be_read_are_refused(value: object, why: str) 
         (properties(["a", "b"], [2, 0, 1], [1, 0, 0], b"1", b"2", b"3"), [{"b": "1", "a": "2"}, {}, {"a": "3"}]),
         (properties(["a"], [1, 1, 1], [0, 0, 0], b"1", b"2", b"3"), [{"a": "1"}, {"a": "2"}, {"a": "3"}]),
         (properties(["a", "b"], [1, 1, 1], [0, 1, 0], b"", b"2", b""), [{"a": ""}, {"b": "2"}, {"a": ""}]),
-        (properties(["unused"], [0, 0, 0], []), [{}, {}, {}]),
+        (properties(["a", "b"], [0, 2, 0], [0, 1], b"", b""), [{}, {"a": "", "b": ""}, {}]),
     ],
 )
 def test_properties_are_read_in_their_order(value: object, rows: list[dict[str, str]]) -> None:

@@ -109,7 +109,7 @@ def test_a_large_value_of_few_parts_is_read() -> None:
 
 
 def test_a_large_input_may_hold_as_many_values_as_the_limit() -> None:
-    rows: list[list[int]] = [[1000] * 65535, [1000] * 65535, [1000] * 65535, [1000] * (65536 - 2)]
+    rows: list[list[int]] = [[1000] * 30_000, [1000] * 30_000, [1000] * (MAX_ITEMS - 60_004)]
     data = msgpack.packb(rows)
     assert len(data) > SMALL
     assert items_in(rows) == MAX_ITEMS
@@ -117,6 +117,16 @@ def test_a_large_input_may_hold_as_many_values_as_the_limit() -> None:
     assert unpack(data) == rows
     with pytest.raises(Malformed, match="more than"):
         unpack(msgpack.packb([*rows, 1]))
+
+
+def test_what_a_client_trusts_may_hold_more_values() -> None:
+    rows = [[[queue, "rmq"] for queue in range(MAX_ARRAY + 1)], [[1000] * 5] * 50_000]
+    data = msgpack.packb(rows)
+    assert items_in(rows) > MAX_ITEMS
+
+    assert unpack(data, trusted=True) == rows
+    with pytest.raises(Malformed):
+        unpack(data)
 
 
 @pytest.mark.parametrize("cut", [1, 3, SMALL + 1])

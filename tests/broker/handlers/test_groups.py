@@ -26,6 +26,7 @@ from ..harness import Client, holder, until
 pytestmark = pytest.mark.virtual_time
 
 TICK_S = 0.1
+QUIET_S = 0.06  # a little more than between two lists of members
 OTHER = MessageQueue("orders", 1)
 
 
@@ -113,6 +114,7 @@ async def test_leaving_commits_and_gives_back_in_one_step(broker: InMemoryBroker
 
         assert outcomes == [(0, None)]
         assert two.of(Push.LEASE_FREE) == [["g", "orders", 0]]
+        await until(now() + QUIET_S)
         assert two.of(Push.MEMBERS_CHANGED) == [["g", [two.member]]]
         grant = await two.acquire()
         assert (grant.status, grant.committed_offset) == (0, 2)
@@ -144,6 +146,57 @@ async def test_a_member_without_heartbeat_is_gone_after_120_s(broker: InMemoryBr
         await one.request(Op.PING, [])
 
         assert one.of(Push.MEMBERS_CHANGED)[-1] == ["g", [one.member]]
+
+
+LONG = "g" * 100_000
+GROUP_REQUESTS = [
+    (Op.JOIN, [True, "clustering", "evenly", {"orders": "*"}]),
+    (Op.LEAVE, [[["orders", 0, 7, 0]]]),
+    (Op.ACQUIRE, [[["orders", 0]]]),
+    (Op.RENEW, [[["orders", 0, 7]]]),
+    (Op.RELEASE, [[["orders", 0, 7, 0]]]),
+    (Op.COMMIT, [[["orders", 0, 7, 0]]]),
+    (Op.ATTEMPT, ["orders", 0, 7, 0, 1]),
+    (Op.PULL, [0, 1, [["orders", 0, 0, 7]]]),
+    (Op.RANGES, [[["orders", 0]]]),
+    (Op.LOCK_STATUS, []),
+]
+
+
+@pytest.mark.parametrize(("op", "rest"), GROUP_REQUESTS)
+async def test_no_request_is_served_and_no_text_repeated_for_a_bad_group(
+    broker: InMemoryBroker, op: Op, rest: list[object]
+) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        for name in (LONG, "a b", ""):
+            with pytest.raises(BadName) as refused:
+                await client.request(op, [name, *rest])
+            assert len(refused.value.text) < 200
+
+
+@pytest.mark.parametrize("op", [Op.RENEW, Op.RELEASE, Op.COMMIT, Op.ACQUIRE])
+async def test_a_refusal_repeats_little_of_a_long_topic(broker: InMemoryBroker, op: Op) -> None:
+    async with Client(broker) as client:
+        await client.join()
+        entry = ["t" * 100_000, 0, 7, 0][: {Op.RENEW: 3, Op.ACQUIRE: 2}.get(op, 4)]
+
+        (refused,) = await client.request(op, ["g", [entry]])
+
+        assert refused[0] != 0
+        assert len(refused[-1]) < 400
+
+
+@pytest.mark.parametrize("op", [Op.ACQUIRE, Op.RENEW, Op.RELEASE, Op.LEAVE, Op.COMMIT])
+async def test_a_request_has_at_most_1024_entries(broker: InMemoryBroker, op: Op) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        await client.join()
+        entry = ["orders", 0] if op == Op.ACQUIRE else ["orders", 0, 7, 0]
+
+        with pytest.raises(BadRequest, match="a request has at most 1024 entries, not 1025: cut it into several"):
+            await client.request(op, ["g", [entry] * 1025])
+        assert len(await client.request(op, ["g", [entry] * 1024])) == 1024
 
 
 # ---- leases

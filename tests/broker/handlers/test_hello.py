@@ -67,6 +67,16 @@ async def test_the_greeting_tells_who_the_broker_is_and_what_it_accepts(broker: 
         assert hello.leases == []
 
 
+@pytest.mark.parametrize("producer", [[0, 0, 0], [(1 << 64) - 1, 65535, (1 << 64) - 1], [1, 0, 0]])
+async def test_a_producer_may_use_all_numbers_that_a_batch_can_hold(
+    broker: InMemoryBroker, producer: list[int]
+) -> None:
+    raw = await Raw.open(broker)
+
+    assert (await raw.ask(request(1, Op.HELLO, {**GREETING, "producer": producer})))[:3] == [frames.REPLY, 1, 0]
+    await raw.close()
+
+
 async def test_unknown_fields_of_a_greeting_are_ignored(broker: InMemoryBroker) -> None:
     raw = await Raw.open(broker)
 
@@ -87,6 +97,10 @@ async def test_unknown_fields_of_a_greeting_are_ignored(broker: InMemoryBroker) 
         ({"namespace": "x"}, "namespaces are not supported"),
         ({"proto": "1"}, "proto must be list"),
         ({"producer": [1]}, "producer"),
+        ({"producer": [-1, 0, 1]}, "the producer_id of a producer is a number of 64 bits, not -1"),
+        ({"producer": [7, 65536, 1]}, "the producer_epoch of a producer is a number of 16 bits, not 65536"),
+        ({"producer": [7, -1, 1]}, "the producer_epoch of a producer is a number of 16 bits, not -1"),
+        ({"producer": [7, 0, -5]}, "the first_unresolved of a producer is a number of 64 bits, not -5"),
     ],
 )
 async def test_a_greeting_that_is_wrong_is_refused_and_may_be_repeated(

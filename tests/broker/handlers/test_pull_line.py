@@ -12,7 +12,7 @@ from rmq.broker.handlers.pull import PullHandler
 from rmq.broker.services.hold_table import HoldTable
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.store.message_store import Found, MessageStore
-from rmq.wire.errors import Internal
+from rmq.wire.errors import Internal, TooManyInFlight
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
 
@@ -107,6 +107,70 @@ def test_an_arrival_that_is_withheld_is_found_and_counted_by_the_sweep(rig: Rig,
     assert [entry["total"] for entry in logs if entry["event"] == "pull.rescued"] == [1]
     rig.pulls.sweep()
     assert rig.pulls.rescued == 1
+
+
+def test_the_sweep_looks_for_2_ms_a_turn_and_comes_to_an_end(rig: Rig) -> None:
+    for i in range(10):
+        rig.peer.send(pull(i))
+    rig.arrive(told=False)
+    looked = []
+
+    def costly() -> float:
+        rig.service.fine += 0.0006
+        return rig.service.fine
+
+    rig.clock = costly
+    rig.pulls.sweep()
+    while len(rig.holds):
+        looked.append(10 - len(rig.holds))
+        rig.pulls._sweep_on()
+
+    assert looked == [3, 6, 9]
+    rig.clock = rig.service.clock
+    assert len(rig.peer.answers()) == 10
+    assert rig.pulls.rescued == 10
+
+
+def wide(request_id: int, *, wait_ms: int = 15_000) -> bytes:
+    queues = [PullQueue("orders", i % 4, 0) for i in range(1024)]
+    return request(request_id, Op.PULL, Pull(None, wait_ms, 1 << 20, queues))
+
+
+def test_the_unanswered_pulls_of_a_connection_name_at_most_16384_queues(rig: Rig) -> None:
+    other = Peer(rig.service, rig.turns)
+    for i in range(16):
+        rig.peer.send(wide(i))
+    assert rig.peer.answers() == []
+
+    rig.peer.send(pull(16) + wide(17, wait_ms=0))
+    refused = rig.peer.answers()
+    other.send(wide(1))
+
+    assert [answer[1:3] for answer in refused] == [[16, TooManyInFlight.code], [17, TooManyInFlight.code]]
+    assert "more than 16384 queues" in refused[0][3][0]
+    assert (other.answers(), len(rig.holds)) == ([], 17)
+    rig.arrive()
+    assert {answer[2] for answer in rig.peer.answers()} == {0}
+    assert rig.pulls._waiting == {}
+
+
+@pytest.mark.parametrize("end", ["answered", "expired", "defect", "closed"])
+def test_a_pull_that_ended_counts_no_longer(rig: Rig, end: str) -> None:
+    rig.service.closed = rig.pulls.closed  # type: ignore[method-assign]
+    rig.peer.send(wide(1))
+    assert rig.pulls._waiting == {rig.peer.connection: 1024}
+
+    if end == "closed":
+        rig.peer.transport.abort()
+    elif end == "expired":
+        rig.service.time = 16.0
+        rig.pulls.expire()
+    else:
+        rig.store.before_read = (lambda: 1 // 0) if end == "defect" else rig.store.before_read  # type: ignore[assignment, return-value]
+        rig.arrive()
+    rig.peer.answers()
+
+    assert rig.pulls._waiting == {}
 
 
 def test_a_pull_that_an_arrival_and_its_time_both_end_is_answered_once(rig: Rig) -> None:

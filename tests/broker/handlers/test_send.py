@@ -259,3 +259,13 @@ async def test_below_the_free_space_sends_are_refused_and_reads_go_on() -> None:
         await client.connection.wait_connected()
         (result,) = await client.send_batches(numbered(1))  # the refusal had not spent the number
         assert result.status == 0
+
+
+async def test_a_send_has_at_most_256_batches(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        outgoing = OutgoingBatch(0, make_batch(b"x"))
+
+        assert len(await client.send_batches(*[outgoing] * 256)) == 256
+        with pytest.raises(BadRequest, match="a request has at most 256 entries, not 257"):
+            await client.send_batches(*[outgoing] * 257)

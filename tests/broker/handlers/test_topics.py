@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from rmq.broker.testing import InMemoryBroker
+from rmq.client.connection import Connection
 from rmq.wire.errors import BadName, BadRequest, QueueNotFound, TopicExists, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.ops import CreateTopic, Join, Op, Route
 
 from ..harness import Client
+from ..test_app import held, turns
 
 pytestmark = pytest.mark.virtual_time
 
@@ -73,3 +78,49 @@ async def test_ranges_tell_what_can_be_read_and_why_not(broker: InMemoryBroker) 
         assert await client.range(MessageQueue("orders", 1), group=None) == (0, 0, 0, -1, None)
         assert (await client.range(MessageQueue("orders", 4))).status == QueueNotFound.code
         assert (await client.range(MessageQueue("nothing", 0))).status == TopicNotFound.code
+
+
+async def test_a_topic_is_listed_and_told_to_joiners_only_when_it_is_durable(memory_path: Path) -> None:
+    broker, flusher = await held(memory_path)
+    connection = Connection(broker.address)
+    await connection.open(timeout_s=5.0)
+
+    asked = [
+        asyncio.create_task(connection.request(op, payload))
+        for op, payload in (
+            (Op.CREATE_TOPIC, CreateTopic("orders", 1)),
+            (Op.LIST_TOPICS, []),
+            (Op.JOIN, Join("g", True, "clustering", "evenly", {"orders": "*"})),
+            (Op.ROUTE, Route("orders")),
+        )
+    ]
+    await turns()
+    assert not any(task.done() for task in asked)
+    flusher.flush()
+
+    info = ["orders", 1, 1, [[0, "rmq"]]]
+    assert await asyncio.gather(*asked) == [info, [info], [[connection.member], [info]], info]
+    await connection.close()
+    await broker.stop()
+
+
+async def test_a_list_of_more_values_than_a_broker_would_accept_is_read(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        for i in range(90):
+            await client.create(f"t{i}", 1024)
+
+        listed = await client.request(Op.LIST_TOPICS, [])
+
+    assert sum(len(topic[3]) for topic in listed) == 90 * 1024
+
+
+async def test_a_bad_group_and_too_many_queues_are_refused(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create("wide", 1024)
+        every = [["wide", queue_id] for queue_id in range(1024)]
+
+        assert len(await client.request(Op.RANGES, ["g", every])) == 1024
+        with pytest.raises(BadRequest, match="a request has at most 1024 entries, not 1025: cut it into several"):
+            await client.request(Op.RANGES, ["g", [*every, ["wide", 0]]])
+        with pytest.raises(BadName):
+            await client.range(MessageQueue("wide", 0), group="g" * 128)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.services.attempt_table import AttemptTable
+from rmq.broker.services.attempt_table import NO_ATTEMPT, AttemptTable
 from rmq.broker.services.state import Attempted
 from rmq.wire.model import MessageQueue
 
@@ -48,6 +48,24 @@ def test_a_commit_forgets_the_message_once_it_has_passed_it(
 
 def test_a_commit_where_nothing_failed_forgets_nothing(table: AttemptTable) -> None:
     assert not table.forget_below("g", Q0, 100)
+
+
+@pytest.mark.parametrize(("queue_end", "forgotten"), [(6, False), (5, True), (0, True)])
+def test_a_message_at_or_behind_the_end_of_a_shortened_queue_is_forgotten(
+    table: AttemptTable, queue_end: int, forgotten: bool
+) -> None:
+    table.record("g", Q0, 5, 3)
+    before = list(table.rows())
+
+    change = table.forget_from("g", Q0, queue_end)
+
+    assert (change is not None) == forgotten
+    assert table.get("g", Q0) == (NO_ATTEMPT if forgotten else (5, 3))
+    assert table.forget_from("g", Q1, 0) is None
+    again = AttemptTable()
+    for row in [*before, *([change] if change is not None else [])]:
+        again.apply(row)
+    assert list(again.rows()) == list(table.rows())  # the log says so too
 
 
 def test_the_rows_bring_the_table_back_and_the_last_change_stands(table: AttemptTable) -> None:

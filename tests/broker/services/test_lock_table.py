@@ -155,6 +155,17 @@ def test_a_missing_epoch_is_fenced_also_for_the_holder(table: LockTable) -> None
         table.check("g", Q1, A, None, now=0.0)
 
 
+def test_a_sentence_repeats_little_of_what_clients_wrote(table: LockTable) -> None:
+    group, queue, member = "g" * 127, MessageQueue("t" * 127, 1023), "m" * 137
+    lease = granted(table.acquire(group, queue, A, member, now=0.0))
+
+    for session, epoch in ((B, None), (B, lease.epoch), (B, 7), (A, None)):
+        with pytest.raises(Fenced) as refused:
+            table.check(group, queue, session, epoch, now=0.0)
+        assert all(letter * 65 not in refused.value.text for letter in "gtm")
+        assert len(refused.value.text) < 400
+
+
 def test_an_epoch_of_a_free_queue_is_fenced(table: LockTable) -> None:
     with pytest.raises(Fenced, match=r"epoch 5 is not the live one \(none: nobody holds it\)"):
         table.check("g", Q0, A, 5, now=0.0)

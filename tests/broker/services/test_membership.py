@@ -148,6 +148,39 @@ def test_an_unknown_model_is_refused(table: Membership, a: Session) -> None:
         table.join("g", MODE._replace(model="sharing"), ORDERS, a, now=0.0)
 
 
+def test_a_member_brings_texts_of_bounded_length(table: Membership, a: Session) -> None:
+    longest = MODE._replace(strategy="s" * 64)
+    assert table.join("g", longest, {"orders": "x" * 1024}, a, now=0.0)
+
+    with pytest.raises(BadRequest, match="the strategy has 65 characters, at most 64 are allowed"):
+        table.join("g", MODE._replace(strategy="s" * 65), ORDERS, a, now=0.0)
+    with pytest.raises(BadRequest, match="the tag expression for 'orders' has 1025 characters, at most 1024"):
+        table.join("g", MODE, {"orders": "x" * 1025}, a, now=0.0)
+    with pytest.raises(BadRequest, match=f"the model '{'m' * 40}' is unknown"):
+        table.join("g", MODE._replace(model="m" * 65), ORDERS, a, now=0.0)
+    assert table.mode("g") == longest
+
+
+def test_a_member_subscribes_to_at_most_1024_topics(table: Membership, a: Session) -> None:
+    topics = {f"t{i}": "*" for i in range(1024)}
+    assert table.join("g", MODE, topics, a, now=0.0)
+
+    with pytest.raises(BadRequest, match="a member subscribes to at most 1024 topics, not 1025"):
+        table.join("g", MODE, {**topics, "more": "*"}, a, now=0.0)
+
+
+def test_a_session_is_in_at_most_256_groups(table: Membership, a: Session, b: Session) -> None:
+    for i in range(256):
+        assert table.join(f"g{i}", MODE, ORDERS, a, now=0.0)
+
+    with pytest.raises(BadRequest, match="a session can be in 256 groups at once: leave one first"):
+        table.join("more", MODE, ORDERS, a, now=0.0)
+    assert not table.join("g7", MODE, ORDERS, a, now=1.0)  # a heartbeat is no new group
+    assert table.join("more", MODE, ORDERS, b, now=1.0)
+    table.leave("g7", a.id)
+    assert table.join("more", MODE, ORDERS, a, now=2.0)
+
+
 def test_leaving_is_idempotent_and_touches_one_group(table: Membership, a: Session) -> None:
     table.join("g", MODE, ORDERS, a, now=0.0)
     table.join("h", MODE, ORDERS, a, now=0.0)

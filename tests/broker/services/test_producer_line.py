@@ -44,6 +44,7 @@ class Link(RuleBasedStateMachine):
         super().__init__()
         self.line: list[Batch] = []  # all, ever
         self.sent: set[Batch] = set()
+        self.put_off: set[Batch] = set()  # to be sent again, as all that was sent behind them
         self.requests: deque[Batch] = deque()
         self.waiting: list[Reply] = []
         self.replies: deque[Reply] = deque()
@@ -66,6 +67,7 @@ class Link(RuleBasedStateMachine):
         self.replies.clear()
         self.waiting.clear()
         self.sent.clear()
+        self.put_off.clear()
         self.table.resume(P, 0, self.first_unresolved(), now=0.0)
 
     @precondition(lambda self: len(self.line) + 1 - self.first_unresolved() < WINDOW)
@@ -78,6 +80,7 @@ class Link(RuleBasedStateMachine):
         for batch in self.unresolved():
             if batch not in self.sent:
                 self.sent.add(batch)
+                self.put_off.discard(batch)
                 self.requests.append(batch)
 
     @rule(count=st.integers(1, 4))
@@ -86,12 +89,14 @@ class Link(RuleBasedStateMachine):
             reply = self.replies.popleft()
             if reply.outcome == "later":
                 self.sent.discard(reply.batch)
-                if reply.batch.sequence == self.first_unresolved() and not self.sent & set(self.unresolved()):
-                    self.hello()  # nothing of ours is before it: the broker lost a refusal that it told us
-                    return
+                self.put_off.add(reply.batch)
             else:
                 assert (reply.outcome == "refused") is reply.batch.bad
                 reply.batch.outcome = reply.outcome
+            unresolved = self.unresolved()
+            if unresolved and unresolved[0] in self.put_off and not self.sent.intersection(unresolved):
+                self.hello()  # nothing of ours is before it: the broker lost a refusal that it told us
+                return
 
     # the broker
 
