@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
-
 from rmq.wire.address import Address, parse_address
 from rmq.wire.errors import Fatal, ShuttingDown, TooManyConnections
 from rmq.wire.model import MessageQueue
@@ -32,6 +30,7 @@ from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
 from .handlers.topics import TopicHandler
+from .log import get_logger
 from .patience import Limits
 from .receive_budget import ReceiveBudget
 from .replay import Replay
@@ -48,7 +47,7 @@ from .store.directory import DataDirectory
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RECEIVE_BUFFER = 256 << 10
 TICK_S = 0.1
@@ -129,7 +128,9 @@ class Broker:
             self._abandon()
             raise
         self.address = str(Address(*self._server.sockets[0].getsockname()[:2]))
-        self._replay.open_sessions(self._locks, self._sessions, now=self.now())
+        self._replay.open_sessions(self._sessions, self._members, now=self.now())
+        if self._replay.grace_s > self.config.grace_s:
+            self._keep(self._lower_grace(self._replay.grace_s))
         self._keep(self._every(TICK_S, self._tick))
         self._keep(self._every(SECOND_S, self._each_second))
         self._keep(self._every(self.config.hold_sweep_s, self._pulls.sweep))
@@ -220,9 +221,15 @@ class Broker:
     async def _make_start_durable(self, loop: asyncio.AbstractEventLoop) -> None:
         """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
         lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
-        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch), *lowered])
+        grace_s = max(self._replay.grace_s, self.config.grace_s)  # if we crash at once, the longer one still counts
+        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch, grace_s), *lowered])
         self._store.write()
         self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
+
+    async def _lower_grace(self, old_s: float) -> None:
+        """Whoever knew a longer grace is back or gone when that is over: the next start need not wait for it."""
+        await asyncio.sleep(old_s + SECOND_S)
+        self._committer.record(Started(self._store.store_id, self._store.log_epoch, self.config.grace_s))
 
     # ---- service
 

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-import structlog
-
 from rmq.wire.model import MessageQueue
 
+from .log import get_logger
 from .services.state import Change, TopicMade
 from .store.message_store import MessageStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RETRY_S = 0.1
 

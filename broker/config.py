@@ -57,8 +57,10 @@ class BrokerConfig:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.segment_bytes < 1 << 12:
             raise ConfigError(f"segment_bytes must be at least 4096, not {self.segment_bytes}")
-        if not self.grace_s > self.ping_s:
-            raise ConfigError(f"grace_s ({self.grace_s}) must be longer than ping_s ({self.ping_s})")
+        for longer, shorter in _LONGER:
+            if not getattr(self, longer) > getattr(self, shorter):
+                lengths = getattr(self, longer), getattr(self, shorter)
+                raise ConfigError(f"{longer} ({lengths[0]}) must be longer than {shorter} ({lengths[1]})")
         if not 1 <= self.default_queues <= 1024:
             raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
 
@@ -69,6 +71,8 @@ class BrokerConfig:
         home = os.environ.get("RMQ_HOME")
         return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
 
+
+_LONGER = (("grace_s", "ping_s"), ("lock_lease_s", "grace_s"), ("member_expiry_s", "grace_s"))
 
 _POSITIVE = (
     "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",

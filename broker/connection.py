@@ -17,8 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
-import structlog
-
 from rmq.wire import frames
 from rmq.wire.errors import (
     BadFrame,
@@ -35,11 +33,12 @@ from rmq.wire.errors import (
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
 
+from .log import get_logger
 from .patience import Limits, Patience, Peer
 from .receive_budget import ReceiveBudget
 from .services.sessions import Session
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WORK_S = 0.002
 FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits
@@ -277,6 +276,14 @@ class Connection(asyncio.BufferedProtocol):
         self.session = session
         self._reader.max_frame = frames.MAX_FRAME
 
+    def set_aside(self) -> None:
+        """A request waits for an event and is bounded by its handler: it keeps no other request from being served."""
+        self.in_flight -= 1
+
+    def take_back(self) -> None:
+        """A request that was set aside is answered in this very step."""
+        self.in_flight += 1
+
     # ---- writing
 
     def reply(self, request_id: int, payload: object) -> None:
@@ -287,8 +294,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def reply_parts(self, request_id: int, payload: Sequence[Buffer]) -> None:
         """Answer a request with a payload that is msgpack already."""
+        buffers = frames.pack_parts(frames.REPLY, request_id, 0, payload)
         self.in_flight -= 1
-        self._write(*frames.pack_parts(frames.REPLY, request_id, 0, payload))
+        self._write(*buffers)
 
     def refuse(self, request_id: int, error: WireError) -> None:
         """Refuse a request; the connection goes on."""

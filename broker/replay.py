@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from rmq.wire import layout
 from rmq.wire.model import MessageQueue
 
+from .log import get_logger
 from .services.attempt_table import AttemptTable
 from .services.lock_table import LockTable
+from .services.membership import Membership
 from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
-from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, TopicMade
+from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, Started, TopicMade
 from .services.topics import TopicTable
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Replay:
@@ -33,10 +33,13 @@ class Replay:
         self._locks = locks
         self._producers = producers
         self._now = now
+        self.grace_s = 0.0  # what clients were told before this start
 
     def change(self, change: Change) -> None:
         """A change that was true when the broker went away."""
         match change:
+            case Started():
+                self.grace_s = change.grace_s
             case TopicMade():
                 self._topics.apply(change)
             case LeaseGranted():
@@ -79,9 +82,15 @@ class Replay:
                 lowered.append(forgotten)
         return lowered
 
-    @staticmethod
-    def open_sessions(locks: LockTable, sessions: SessionTable, *, now: float) -> None:
-        """Owners of leases may come back: their grace runs from now, when the port is open."""
-        locks.ready(now=now)
-        for lease in locks.rows(None, now=now):
-            sessions.restore(lease.session, lease.member, now=now)
+    def open_sessions(self, sessions: SessionTable, members: Membership, *, now: float) -> None:
+        """
+        Owners of leases may come back, and are members of their groups until it is clear that they do not.
+
+        Their grace runs from now, when the port is open. It is the longer of the one they know and the new one: a
+        client that is cut off believes in what it was told.
+        """
+        since = now + max(self.grace_s - sessions.grace_s, 0.0)
+        self._locks.ready(now=since)
+        for lease in self._locks.rows(None, now=now):
+            session = sessions.restore(lease.session, lease.member, now=since)
+            members.restore(lease.group, session, now=now)

@@ -2,7 +2,8 @@
 Logging for commands: to standard error, one look for all. Libraries ask for a logger; only this module configures.
 
 ``console`` is for people, ``logfmt`` and ``json`` are for machines; ``auto`` picks console on a terminal, else logfmt.
-The broker logs through structlog, client and consumer through the standard ``logging``: both end here.
+The broker logs through structlog once this has configured it, client and consumer through the standard ``logging``:
+both end here.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ class Limits(NamedTuple):
     max_in_flight: int
     grace_s: float
     ping_s: float
+    lock_lease_s: float = 60.0
+    member_expiry_s: float = 120.0
 
 
 class HelloReply(NamedTuple):

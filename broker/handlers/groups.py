@@ -8,9 +8,7 @@ rides on pulls is gathered and reaches the log within ``offset_flush_s``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import structlog
+from typing import Any, Final
 
 from rmq.wire import names
 from rmq.wire.codec import decode
@@ -36,6 +34,7 @@ from rmq.wire.ops import (
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
+from ..log import get_logger
 from ..services.attempt_table import AttemptTable
 from ..services.lock_table import Lease, LockTable, shown
 from ..services.membership import GroupMode, Membership
@@ -46,7 +45,9 @@ from ..services.topics import TopicTable
 from .limits import check_entries
 from .notices import Notices
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+
+LATE_S: Final = 1.0  # between two passes over what may expire; more than that is our own silence
 
 LeaseChanged = Callable[[str, MessageQueue], None]
 
@@ -70,6 +71,7 @@ class GroupHandler:
         self._readable_end = readable_end
         self._topic_info = topic_info
         self._notices = notices
+        self._looked_at = now()
         self._riding: dict[tuple[str, MessageQueue], int] = {}
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
 
@@ -112,6 +114,7 @@ class GroupHandler:
         request = decode(Acquire, payload)
         names.check_group(request.group)
         session = _session(connection)
+        self.expire()  # whoever is found to be silent leaves its group too, not only the queue that is asked for
         if not self._members.is_member(request.group, session.id):
             raise NotAMember(f"join the group {request.group!r} before asking for its queues")
         grants: list[Grant] = []
@@ -187,6 +190,7 @@ class GroupHandler:
     def _row(self, lease: Lease, now: float) -> LockRow:
         session = self._sessions.get(lease.session)
         expires_in = lease.renewed_at + self._locks.lease_s - now
+        renewed_ago = max(now - lease.renewed_at, 0.0)  # a restored one may count as renewed in a moment
         state = "held"
         if session is None or session.connection is None:
             state = "grace"
@@ -197,7 +201,7 @@ class GroupHandler:
             state += f", retrying offset {offset} (attempt {attempts + 1})"
         return LockRow(
             lease.group, lease.queue.topic, lease.queue.queue_id, lease.member, lease.session.hex()[:8], lease.epoch,
-            round(now - lease.granted_at, 3), round(now - lease.renewed_at, 3), round(max(expires_in, 0.0), 3), state,
+            round(now - lease.granted_at, 3), round(renewed_ago, 3), round(max(expires_in, 0.0), 3), state,
         )  # fmt: skip
 
     # ---- progress
@@ -253,8 +257,7 @@ class GroupHandler:
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
-        mode = self._members.mode(group)
-        if epoch is not None or mode is None or mode.ordered:
+        if epoch is not None or (mode := self._members.mode(group)) is None or mode.ordered:
             self._locks.check(group, queue, session, epoch, now=self._now())
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
@@ -280,13 +283,35 @@ class GroupHandler:
     def expire(self) -> None:
         """Free what silence has ended: sessions after their grace, leases after theirs, members without heartbeat."""
         now = self._now()
+        self._forgive(now)
         for session in self._sessions.expire(now=now):
             self._end_session(session)
-        for lease in self._locks.expire(now=now):
-            self._freed(lease.group, lease.queue, lease.epoch, "expired")
+        self._expire_leases(now)
         for group, session_id in self._members.expire(now=now):
             log.warning("group.member_expired", group=group, session=session_id.hex()[:8])
             self._notices.members_changed(group)
+
+    def _forgive(self, now: float) -> None:
+        """If the broker itself was stopped or suspended, that time is taken from nobody: all may be waiting for it."""
+        gap_s, self._looked_at = now - self._looked_at, now
+        if gap_s > LATE_S:
+            log.warning("broker.was_silent", seconds=round(gap_s, 1))
+            self._sessions.forgive(now=now)
+            self._locks.forgive(gap_s, now=now)
+            self._members.forgive(gap_s, now=now)
+
+    def _expire_leases(self, now: float) -> None:
+        """Free leases; who let the last one of a group expire is silent: the others share its queues at once."""
+        silent: dict[tuple[str, bytes], str] = {}
+        for lease in self._locks.expire(now=now):
+            self._freed(lease.group, lease.queue, lease.epoch, "expired")
+            silent[lease.group, lease.session] = lease.member
+        for (group, session_id), member in silent.items():
+            # One that is alive and let a single lease go has others, or joins again with its next heartbeat.
+            held = self._locks.of_session(session_id, now=now)
+            if not any(lease.group == group for lease in held) and self._members.leave(group, session_id):
+                log.warning("group.member_silent", group=group, member=member)
+                self._notices.members_changed(group)
 
     def _end_session(self, session: Session) -> None:
         groups = self._members.remove_session(session.id)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from rmq.wire import frames, layout
 from rmq.wire.errors import BadRequest, ProtocolUnsupported, SessionReplaced
 from rmq.wire.ops import PROTOCOL, Hello, HelloReply, Limits, ProducerHello, ResumedLease, hello_from_map, hello_to_map
 
 from ..config import BrokerConfig
 from ..connection import Connection
+from ..log import get_logger
 from ..services.attempt_table import AttemptTable
 from ..services.lock_table import LockTable
 from ..services.producers import ProducerTable
 from ..services.sessions import Session, SessionTable
 from .groups import GroupHandler
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SESSION_BYTES = 16
 MAX_CLIENT_NAME = 128
@@ -75,7 +74,10 @@ class HelloHandler:
     def _reply(self, session: Session, now: float) -> HelloReply:
         config, (store_id, log_epoch) = self._config, self._identity()
         in_flight = min(PRODUCER_WINDOW, config.max_in_flight)
-        limits = Limits(frames.MAX_FRAME, layout.MAX_BATCH, in_flight, config.grace_s, config.ping_s)
+        limits = Limits(
+            frames.MAX_FRAME, layout.MAX_BATCH, in_flight, config.grace_s, config.ping_s, config.lock_lease_s,
+            config.member_expiry_s,
+        )  # fmt: skip
         leases = [
             ResumedLease(
                 lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgpack
-import structlog
 
 from rmq.wire import frames, names
 from rmq.wire.codec import decode
@@ -23,12 +22,13 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, MAX_ENTRIES, NO_OFFSET, Pull
 
 from ..connection import DEFERRED, WORK_S, Connection
+from ..log import get_logger
 from ..services.hold_table import HoldTable, Parked
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
 from .limits import entries_in
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_PULL_BYTES = 8 << 20
 MAX_WAITING_QUEUES = 16_384  # of all unanswered pulls of a connection
@@ -108,8 +108,10 @@ class PullHandler:
         if waiting > MAX_WAITING_QUEUES:
             raise TooManyInFlight(f"the unanswered pulls of this connection name more than {MAX_WAITING_QUEUES} queues")
         self._waiting[request.connection] = waiting
+        request.connection.set_aside()  # a member of many queues parks as many pulls, and must still renew
 
     def _done(self, request: PullRequest) -> None:
+        request.connection.take_back()
         waiting = self._waiting.get(request.connection, 0) - len(request.queues)
         if waiting > 0:
             self._waiting[request.connection] = waiting

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from rmq.wire import names
 from rmq.wire.codec import decode
 from rmq.wire.errors import Refused
@@ -15,12 +13,13 @@ from rmq.wire.ops import NO_OFFSET, CreateTopic, QueueInfo, Range, Ranges, Route
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
+from ..log import get_logger
 from ..services.state import TopicMade
 from ..services.topics import Topic, TopicTable
 from ..store.message_store import MessageStore
 from .limits import check_entries
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TopicHandler:

@@ -70,6 +70,11 @@ class LockTable:
         for lease in self._leases.values():
             lease.renewed_at = now
 
+    def forgive(self, gap_s: float, *, now: float) -> None:
+        """Nobody could renew for this long: leases live on by as much, never shorter than they would have."""
+        for lease in self._leases.values():
+            lease.renewed_at = max(lease.renewed_at, min(lease.renewed_at + gap_s, now))
+
     def acquire(self, group: str, queue: MessageQueue, session: bytes, member: str, *, now: float) -> Lease | None:
         """Take a queue that nobody else holds, under a new epoch; None if another session holds it."""
         holder = self.holder(group, queue, now=now)

@@ -4,6 +4,9 @@ Which sessions are in which group, and the one mode that all members of a group 
 A member says that it is alive by joining again; one that did not for *more* than ``expiry_s`` is removed. The first
 live member sets mode and subscription; whoever comes with another one is refused. A member that is alone may change
 its mind.
+
+Who held a lease when the broker stopped counts as a member until it joins or its session ends, so that those who are
+back first do not share out what is not theirs. Nothing else is known of it: it sets no mode.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Member:
     """A session in a group."""
 
     session: Session
-    mode: GroupMode
+    mode: GroupMode | None  # None: known by a lease from before the start, has not joined yet
     subscriptions: dict[str, str]
     joined_at: float
 
@@ -67,15 +70,22 @@ class Membership:
             GroupMismatch: a live member has another mode or subscription.
         """
         self._check(group, mode, subscriptions, session)
-        members = self._groups.setdefault(group, {})
-        is_new = session.id not in members
-        member = Member(session, mode, dict(subscriptions), now)
-        members[session.id] = member
+        is_new = session.id not in self._groups.get(group, ())
+        self._put(group, Member(session, mode, dict(subscriptions), now))
+        return is_new
+
+    def restore(self, group: str, session: Session, *, now: float) -> None:
+        """Count the owner of a restored lease as a member."""
+        if session.id not in self._groups.get(group, ()):
+            self._put(group, Member(session, None, {}, now))
+
+    def _put(self, group: str, member: Member) -> None:
+        session = member.session
+        self._groups.setdefault(group, {})[session.id] = member
         session.groups.add(group)
         self._sessions[session.id] = session
         self._beats[group, session.id] = member
         self._beats.move_to_end((group, session.id))
-        return is_new
 
     def leave(self, group: str, session_id: bytes) -> bool:
         """Take a session out of a group; says whether it was in."""
@@ -110,6 +120,11 @@ class Membership:
             gone.append((group, session_id))
         return gone
 
+    def forgive(self, gap_s: float, *, now: float) -> None:
+        """Nobody was heard for this long, through no fault of theirs."""
+        for member in self._beats.values():
+            member.joined_at = max(member.joined_at, min(member.joined_at + gap_s, now))
+
     def members(self, group: str) -> list[str]:
         """The member ids of a group, sorted."""
         return sorted(member.session.member for member in self._groups.get(group, {}).values())
@@ -119,17 +134,18 @@ class Membership:
         return list(self._groups.get(group, ()))
 
     def is_member(self, group: str, session_id: bytes) -> bool:
-        """Whether a session is in a group."""
-        return session_id in self._groups.get(group, ())
+        """Whether a session has joined a group."""
+        member = self._groups.get(group, {}).get(session_id)
+        return member is not None and member.mode is not None
 
     def subscribers(self, topic: str) -> set[bytes]:
         """The sessions that subscribe to a topic in any group."""
         return {session_id for (_, session_id), member in self._beats.items() if topic in member.subscriptions}
 
     def mode(self, group: str) -> GroupMode | None:
-        """The mode of a group, None if it has no member."""
-        members = self._groups.get(group)
-        return None if members is None else next(iter(members.values())).mode
+        """The mode of a group, None if nobody has joined it."""
+        modes = (member.mode for member in self._groups.get(group, {}).values())
+        return next((mode for mode in modes if mode is not None), None)
 
     def _check(self, group: str, mode: GroupMode, subscriptions: Mapping[str, str], session: Session) -> None:
         names.check_group(group)
@@ -148,9 +164,9 @@ class Membership:
             raise GroupMismatch(_difference(group, other.subscriptions, subscriptions))
 
     def _another(self, group: str, session_id: bytes) -> Member | None:
-        # All members agree, so that any other one will do.
+        # All that have joined agree, so that any other one will do.
         for other_id, member in self._groups.get(group, {}).items():
-            if other_id != session_id:
+            if other_id != session_id and member.mode is not None:
                 return member
         return None
 

@@ -80,6 +80,11 @@ class SessionTable:
             self._queue(session)
         return session
 
+    def forgive(self, *, now: float) -> None:
+        """Nobody could be answered for a while: all have the full grace from now, also those lost in a moment."""
+        for session in self._sessions.values():
+            session.answered_at = max(session.answered_at, now)
+
     def expire(self, *, now: float) -> list[Session]:
         """Remove the sessions whose grace is over, the one that waited longest first."""
         gone = []

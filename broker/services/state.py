@@ -28,10 +28,15 @@ class TopicMade(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The broker started: every later epoch is above every earlier one."""
+    """
+    The broker started: every later epoch is above every earlier one.
+
+    ``grace_s`` is what clients of this start, or of one just before it, may count on.
+    """
 
     store_id: int
     log_epoch: int
+    grace_s: float = 5.0  # logs that do not say so were written under the default
 
 
 class LeaseGranted(NamedTuple):

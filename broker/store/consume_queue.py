@@ -16,11 +16,11 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from pathlib import Path
 
-import structlog
-
 from rmq.wire.columns import TagColumn
 
-log = structlog.get_logger(__name__)
+from ..log import get_logger
+
+log = get_logger(__name__)
 
 ENTRY = struct.Struct(">QIq")
 _POSITION = struct.Struct(">Q")

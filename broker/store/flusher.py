@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
+from ..log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Synced = Callable[[int], None]
 Failed = Callable[[Exception], None]

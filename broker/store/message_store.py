@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.columns import TagColumn
 from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 
+from ..log import get_logger
 from ..services.state import Change, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
@@ -28,7 +27,7 @@ from .directory import DataDirectory, StoreError
 from .recovery import Cut, recover
 from .segment import Segment
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000

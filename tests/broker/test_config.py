@@ -20,6 +20,8 @@ from rmq.wire.errors import ConfigError
         ({"grace_s": 0}, "grace_s must be more than 0, not 0"),
         ({"grace_s": 1.0}, "grace_s (1.0) must be longer than ping_s (1.0)"),
         ({"grace_s": 2, "ping_s": 3}, "grace_s (2) must be longer than ping_s (3)"),
+        ({"lock_lease_s": 5.0}, "lock_lease_s (5.0) must be longer than grace_s (5.0)"),
+        ({"member_expiry_s": 4}, "member_expiry_s (4) must be longer than grace_s (5.0)"),
         ({"ping_s": 0}, "ping_s must be more than 0, not 0"),
         ({"member_expiry_s": 0}, "member_expiry_s must be more than 0, not 0"),
         ({"max_hold_s": 0}, "max_hold_s must be more than 0, not 0"),

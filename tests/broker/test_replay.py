@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rmq.broker.services.state import Attempted, Committed, TopicMade
 from rmq.broker.testing import InMemoryBroker
-from rmq.wire.errors import Fenced, LockHeld
+from rmq.wire.errors import Fenced, LockHeld, NotAMember
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Push
 
@@ -140,6 +141,97 @@ async def test_restored_leases_are_freed_after_the_grace_unless_their_owner_is_b
         assert (await two.acquire(OTHER)).status == 0
         assert (await one.renew(first)).status == 0
         assert (await two.acquire()).status == LockHeld.code
+
+
+async def test_a_shorter_grace_does_not_hold_for_owners_who_know_the_longer_one(broker: InMemoryBroker) -> None:
+    client, _ = await holder(broker)
+    await client.connection.close()
+
+    broker.config = replace(broker.config, grace_s=1.0, ping_s=0.5)
+    for _ in range(2):  # a second restart at once does not make them know better
+        await broker.restart()
+    ready = now()
+
+    async with Client(broker, "b") as other:
+        await other.join()
+        await until(ready + 5.0)
+        assert (await other.acquire()).status == LockHeld.code
+        await until(ready + 5.0 + 2 * TICK_S)
+        assert (await other.acquire()).status == 0
+
+
+async def test_a_shorter_grace_holds_when_the_longer_one_is_over(broker: InMemoryBroker) -> None:
+    broker.config = replace(broker.config, grace_s=1.0, ping_s=0.5)
+    await broker.restart()
+    await until(now() + 5.0 + 1.0 + TICK_S)
+    client, _ = await holder(broker)
+    await client.connection.close()
+
+    await broker.restart()
+
+    async with Client(broker, "b") as other:
+        await other.join()
+        await until(now() + 1.0 + 2 * TICK_S)
+        assert (await other.acquire()).status == 0
+
+
+async def test_a_longer_grace_holds_at_once(broker: InMemoryBroker) -> None:
+    client, _ = await holder(broker)
+    await client.connection.close()
+
+    broker.config = replace(broker.config, grace_s=8.0)
+    await broker.restart()
+    ready = now()
+
+    async with Client(broker, "b") as other:
+        await other.join()
+        await until(ready + 8.0)
+        assert (await other.acquire()).status == LockHeld.code
+        await until(ready + 8.0 + 2 * TICK_S)
+        assert (await other.acquire()).status == 0
+
+
+async def test_owners_of_restored_leases_are_members_before_they_join_again(broker: InMemoryBroker) -> None:
+    one, _ = await holder(broker, "a", keep_alive=True)
+    async with one, Client(broker, "b", keep_alive=True) as two:
+        await two.join()
+        assert (await two.acquire(OTHER)).status == 0
+
+        await broker.restart()
+        await two.connection.wait_connected()
+        await one.connection.wait_connected()
+        two.pushes.clear()
+
+        assert (await two.join()).members == [one.member, two.member]
+        assert (await one.join()).members == [one.member, two.member]
+        await until(now() + 5.0 + 2 * TICK_S)
+        assert two.pushes == []
+
+
+async def test_an_owner_that_does_not_come_back_is_a_member_for_its_grace(broker: InMemoryBroker) -> None:
+    lost, _ = await holder(broker, "a")
+    await lost.connection.close()
+
+    await broker.restart()
+    ready = now()
+
+    async with Client(broker, "b") as other:
+        assert (await other.join()).members == [lost.member, other.member]
+        await until(ready + 5.0)
+        assert other.pushes == []
+        await until(ready + 5.0 + 2 * TICK_S)
+        assert other.of(Push.MEMBERS_CHANGED) == [["g", [other.member]]]
+
+
+async def test_an_owner_that_is_back_but_has_not_joined_gets_no_further_queue(broker: InMemoryBroker) -> None:
+    one, epoch = await holder(broker, keep_alive=True)
+    async with one:
+        await broker.restart()
+        await one.connection.wait_connected()
+
+        with pytest.raises(NotAMember):
+            await one.acquire(OTHER)
+        assert (await one.renew(epoch)).status == 0
 
 
 async def test_progress_that_rode_on_a_pull_is_in_the_log_within_100_ms(

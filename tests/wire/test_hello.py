@@ -21,7 +21,7 @@ HELLO = Hello(
 )  # fmt: skip
 REPLY = HelloReply(
     proto=1, broker="127.0.0.1:10911", cluster="default", store_id=STORE_ID, log_epoch=3, member="billing#00010203",
-    limits=Limits(16777216, 4259840, 256, 5.0, 1.0),
+    limits=Limits(16777216, 4259840, 256, 5.0, 1.0, 60.0, 120.0),
     leases=[ResumedLease("g", "orders", 2, (3 << 32) | 1, 1000, -1, 0)],
 )  # fmt: skip
 LEAST: dict[str, Any] = {"proto": [1, 1], "client": "c", "version": "v", "session": b"s"}
@@ -100,6 +100,12 @@ def test_a_known_field_of_a_wrong_type_is_refused(change: dict[str, Any], why: s
 def test_what_is_no_map_is_no_greeting(value: object) -> None:
     with pytest.raises(BadRequest, match="the hello is not a map"):
         hello_from_map(Hello, value)
+
+
+def test_limits_of_an_older_broker_have_the_timers_it_always_had() -> None:
+    reply = hello_from_map(HelloReply, {**hello_to_map(REPLY), "limits": [1, 2, 3, 5.0, 1.0], "leases": []})
+
+    assert (reply.limits.lock_lease_s, reply.limits.member_expiry_s) == (60.0, 120.0)
 
 
 def test_limits_may_be_whole_numbers() -> None:

@@ -56,7 +56,7 @@ FIELDS = {
     "LeaseEnd": "topic queue_id epoch queue_offset=-1",
     "LeaseRef": "topic queue_id epoch",
     "Leave": "group leases",
-    "Limits": "max_frame max_batch max_in_flight grace_s ping_s",
+    "Limits": "max_frame max_batch max_in_flight grace_s ping_s lock_lease_s=60.0 member_expiry_s=120.0",
     "LockRow": "group topic queue_id owner session epoch held_for_s renewed_ago_s expires_in_s state",
     "LockStatus": "group=None",
     "Outcome": "status=0 text=None",

@@ -55,12 +55,20 @@ class Raw:
         await self.writer.wait_closed()
 
 
+async def test_the_greeting_tells_the_timers_that_were_set() -> None:
+    async with (
+        InMemoryBroker(grace_s=3.0, ping_s=0.5, lock_lease_s=20.0, member_expiry_s=40.0) as broker,
+        Client(broker) as client,
+    ):
+        assert client.hello.limits[3:] == (3.0, 0.5, 20.0, 40.0)
+
+
 async def test_the_greeting_tells_who_the_broker_is_and_what_it_accepts(broker: InMemoryBroker) -> None:
     async with Client(broker, "me") as client:
         hello = client.hello
 
         assert hello[:3] == (1, "rmq", "default")
-        assert hello.limits == (frames.MAX_FRAME, layout.MAX_BATCH, 256, 5.0, 1.0)
+        assert hello.limits == (frames.MAX_FRAME, layout.MAX_BATCH, 256, 5.0, 1.0, 60.0, 120.0)
         assert hello.log_epoch == 1
         assert hello.store_id >> 63 == 1
         assert hello.member == f"me#{client.connection.session.hex()[:8]}"

@@ -173,6 +173,30 @@ def test_a_pull_that_ended_counts_no_longer(rig: Rig, end: str) -> None:
     assert rig.pulls._waiting == {}
 
 
+def test_parked_pulls_do_not_count_as_requests_in_flight(rig: Rig) -> None:
+    rig.service.max_in_flight = 2
+    for i in range(5):
+        rig.peer.send(pull(i))
+    rig.peer.send(request(9, ECHO, ["still served"]))
+
+    assert [answer[1:3] for answer in rig.peer.answers()] == [[9, 0]]
+    rig.arrive()
+    assert rig.statuses() == [(i, 0) for i in range(5)]
+    assert rig.peer.connection.in_flight == 0
+
+
+@pytest.mark.parametrize("defect", [False, True])
+def test_a_pull_that_is_refused_in_line_leaves_nothing_in_flight(rig: Rig, defect: bool) -> None:
+    rig.peer.send(pull(1))
+    rig.store.before_read = (lambda: 1 // 0) if defect else rig.store.before_read  # type: ignore[assignment, return-value]
+    rig.arrive()
+    rig.peer.answers()
+    rig.peer.send(request(2, Op.PULL, []))  # not even admitted
+    rig.peer.answers()
+
+    assert rig.peer.connection.in_flight == 0
+
+
 def test_a_pull_that_an_arrival_and_its_time_both_end_is_answered_once(rig: Rig) -> None:
     rig.peer.send(pull(1, wait_ms=1000))
     rig.service.time = 1.0
@@ -236,7 +260,7 @@ def test_the_line_is_worked_off_for_2_ms_a_turn(rig: Rig) -> None:
     served = []
     for _ in range(3):
         rig.turns.turn()
-        served.append(sum(peer.connection.in_flight == 0 for peer in peers))
+        served.append(sum(peer.connection not in rig.pulls._waiting for peer in peers))
 
     assert served == [2, 4, 6]
 

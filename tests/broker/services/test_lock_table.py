@@ -228,6 +228,20 @@ def test_owners_have_the_full_time_from_when_the_port_opens(table: LockTable) ->
     assert table.acquire("g", Q0, B, "b", now=160.001)
 
 
+@pytest.mark.parametrize(
+    ("renewed_at", "ends_at"),
+    [(0.0, 160.0), (105.0, 170.0), (110.0, 170.0), (130.0, 190.0)],  # the last: promised longer than from now
+)
+def test_time_in_which_nobody_could_renew_is_added_and_never_taken(renewed_at: float, ends_at: float) -> None:
+    table = LockTable(60.0)
+    table.restore(LeaseGranted("g", "orders", 0, A, "a", 9), now=renewed_at)
+
+    table.forgive(100.0, now=110.0)
+
+    assert table.expire(now=ends_at) == []
+    assert len(table.expire(now=ends_at + 0.001)) == 1
+
+
 def test_replay_ends_with_the_owner_that_the_log_names_last(table: LockTable) -> None:
     table.restore(LeaseGranted("g", "orders", 0, A, "a", 10), now=0.0)
     table.restore(LeaseGranted("g", "orders", 0, B, "b", 11), now=0.0)

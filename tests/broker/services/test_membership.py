@@ -236,3 +236,54 @@ def test_subscribers_of_a_topic_come_from_all_groups_once(table: Membership, a: 
     assert table.subscribers("orders") == {a.id, b.id}
     assert table.subscribers("payments") == {a.id}
     assert table.subscribers("unknown") == set()
+
+
+# ---- members known by a lease from before the start
+
+
+def test_a_restored_member_is_listed_but_sets_no_mode(table: Membership, a: Session, b: Session) -> None:
+    table.restore("g", a, now=0.0)
+
+    assert table.members("g") == ["client#a"]
+    assert table.mode("g") is None
+    assert not table.is_member("g", a.id)
+    assert table.join("g", MODE, ORDERS, b, now=0.0)
+    assert table.mode("g") == MODE
+    assert table.members("g") == ["client#a", "client#b"]
+
+
+def test_a_restored_member_that_joins_changes_no_list_and_must_agree(table: Membership, a: Session, b: Session) -> None:
+    table.restore("g", a, now=0.0)
+    table.join("g", MODE, ORDERS, b, now=0.0)
+
+    with pytest.raises(GroupMismatch):
+        table.join("g", MODE._replace(ordered=False), ORDERS, a, now=1.0)
+    assert not table.join("g", MODE, ORDERS, a, now=1.0)
+    assert table.is_member("g", a.id)
+
+
+def test_restoring_who_has_joined_changes_nothing(table: Membership, a: Session) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.restore("g", a, now=0.0)
+
+    assert table.mode("g") == MODE
+
+
+def test_a_restored_member_goes_with_its_session_or_its_silence(table: Membership, a: Session, b: Session) -> None:
+    table.restore("g", a, now=0.0)
+    table.restore("h", a, now=0.0)
+    table.restore("g", b, now=0.0)
+
+    assert table.remove_session(a.id) == ["g", "h"]
+    assert table.expire(now=120.0) == []
+    assert table.expire(now=120.0 + EPS) == [("g", b.id)]
+    assert table.members("g") == []
+
+
+def test_a_heartbeat_missed_through_no_fault_of_the_member_is_forgiven(table: Membership, a: Session) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+
+    table.forgive(100.0, now=110.0)
+
+    assert table.expire(now=220.0) == []
+    assert table.expire(now=220.0 + EPS) == [("g", a.id)]

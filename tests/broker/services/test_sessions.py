@@ -242,3 +242,15 @@ TestSessions = Sessions.TestCase
 
 def test_sessions_are_told_apart_by_identity() -> None:
     assert Session(A, "m", None, 0.0) != Session(A, "m", None, 0.0)
+
+
+def test_all_sessions_have_the_full_grace_after_time_in_which_nobody_was_answered(table: SessionTable) -> None:
+    table.hello(A, "a", "connection a", now=0.0)
+    table.hello(B, "b", "connection b", now=0.0)
+    table.lost(A, "connection a", now=1.0)
+
+    table.forgive(now=100.0)
+    table.lost(B, "connection b", now=100.0)
+
+    assert table.expire(now=105.0) == []
+    assert {session.id for session in table.expire(now=105.001)} == {A, B}

@@ -1,0 +1,119 @@
+"""Silence: of a member, whose queues go to the others; of the broker, which is held against nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.broker.testing import InMemoryBroker
+from rmq.wire.errors import LockHeld, NotAMember
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Push
+
+from ..harness import Client, bodies, holder, until
+
+pytestmark = pytest.mark.virtual_time
+
+TICK_S = 0.1
+OTHER = MessageQueue("orders", 1)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_a_member_whose_last_lease_expired_leaves_the_group_with_it(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "b") as other:
+        await silent.acquire(OTHER)
+        await other.join()
+        other.pushes.clear()
+
+        await until(60.0)
+        assert other.pushes == []
+        await until(60.0 + 2 * TICK_S)
+
+        assert other.of(Push.MEMBERS_CHANGED) == [["g", [other.member]]]
+        with pytest.raises(NotAMember):
+            await silent.acquire()
+        assert (await silent.join()).members == [silent.member, other.member]
+        assert (await silent.acquire()).status == 0
+
+
+async def test_a_member_that_keeps_another_lease_of_the_group_stays(broker: InMemoryBroker) -> None:
+    alive, epoch = await holder(broker, "a")
+    async with alive, Client(broker, "b") as other:
+        await alive.acquire(OTHER)
+        await other.join()
+        await until(50.0)
+        await alive.renew(epoch)
+        other.pushes.clear()
+
+        await until(61.0)
+
+        assert other.pushes == [(Push.LEASE_FREE, ["g", *OTHER])]
+        assert (await other.join()).members == [alive.member, other.member]
+
+
+async def test_a_silent_member_leaves_also_if_its_queue_is_asked_for_before_the_next_tick(
+    broker: InMemoryBroker,
+) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "b") as other:
+        await other.join()
+
+        await until(60.001)
+
+        assert (await other.acquire()).status == 0
+        assert (await other.join()).members == [other.member]
+
+
+async def test_time_in_which_the_broker_itself_was_stopped_is_taken_from_nobody() -> None:
+    slept = [0.0]
+    async with InMemoryBroker(now=lambda: now() + slept[0]) as broker:
+        one, epoch = await holder(broker, "a")
+        lost = await Client(broker, "b").__aenter__()
+        await lost.join()
+        assert (await lost.acquire(OTHER)).status == 0
+        async with one, Client(broker, "c") as other:
+            await other.join()
+            await lost.connection.close()
+            await until(2.0)
+
+            slept[0] = 600.0
+            await until(6.0)
+
+            assert (await other.join()).members == [one.member, lost.member, other.member]
+            assert (await one.renew(epoch)).status == 0
+            assert [row.queue_id for row in await other.locks()] == [0, 1]
+            await until(7.0 + 2 * TICK_S)  # the lost one had its full grace
+            assert (await other.join()).members == [one.member, other.member]
+
+
+async def test_a_broker_that_wakes_up_takes_no_queue_away_before_its_first_pass() -> None:
+    slept = [0.0]
+    async with InMemoryBroker(now=lambda: now() + slept[0]) as broker:
+        one, _ = await holder(broker, "a")
+        async with one, Client(broker, "b") as other:
+            await other.join()
+            await until(1.01)
+
+            slept[0] = 600.0
+
+            assert (await other.acquire()).status == LockHeld.code
+
+
+async def test_1200_parked_pulls_keep_no_member_from_renewing_and_committing(broker: InMemoryBroker) -> None:
+    client, epoch = await holder(broker)
+    async with client:
+        await client.send(b"a")
+        pulls = [asyncio.create_task(client.pull(0, queue=OTHER, wait_ms=20_000)) for _ in range(1200)]
+        await until(now() + 1.0)
+
+        assert (await client.renew(epoch)).status == 0
+        assert (await client.commit(epoch, 1)).status == 0
+        assert (await client.join()).members == [client.member]
+        assert not any(pull.done() for pull in pulls)
+        await client.send(b"b", to=OTHER)
+        assert [bodies(result) for result in await asyncio.gather(*pulls)] == [[b"b"]] * 1200
