@@ -71,6 +71,8 @@ class Consumer:
         self._stop: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
+        if topics is not None and not isinstance(topics, Mapping):
+            raise ConfigError(f"topics must be a dictionary such as {{'orders': '*'}}, not {topics!r}")
         for topic, expression in (topics or {}).items():
             self.subscribe(topic, expression)
 
@@ -80,24 +82,35 @@ class Consumer:
         """
         Consume a topic, or the messages of it whose tag is in ``expression``; may be called at any time.
 
+        All members of a group subscribe alike. A change of a running consumer that another member does not share is
+        refused by the broker: it is logged as ``group.subscription_refused``, and the consumer goes on with the
+        subscriptions it had. To change those of a group, stop its members first.
+
         Raises:
             ConfigError: the name or the expression is not legal.
         """
+        if not isinstance(topic, str):
+            raise ConfigError(f"a topic must be text, not {topic!r}")
         try:
             check_topic(topic)
         except BadName as error:
             raise ConfigError(str(error)) from error
         self._subscriptions[topic] = Subscription(expression)
-        self._subscriptions_changed(topic)
+        self._subscriptions_changed()
 
     def unsubscribe(self, topic: str) -> None:
-        """Stop consuming a topic: its queues are handed over as in a rebalance."""
-        self._subscriptions.pop(topic, None)
-        self._subscriptions_changed(topic)
+        """
+        Stop consuming a topic: its queues are handed over as in a rebalance.
 
-    def _subscriptions_changed(self, topic: str) -> None:
+        Without the last topic the consumer leaves its group until it is subscribed again. While it has others, what
+        :meth:`subscribe` says about the members of a group is true here, too.
+        """
+        self._subscriptions.pop(topic, None)
+        self._subscriptions_changed()
+
+    def _subscriptions_changed(self) -> None:
         if self._running is not None:
-            self._running.resubscribe(topic)
+            self._running.resubscribe()
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -119,9 +132,14 @@ class Consumer:
             raise self._error
 
     def start(self) -> None:
-        """Begin, in the background: connect, and consume from the first subscription on."""
-        if self._stop is not None:
-            raise RuntimeError("this consumer was stopped: make another one")
+        """
+        Begin, in the background: connect, and consume from the first subscription on.
+
+        Raises:
+            RuntimeError: it was stopped, or no event loop is running.
+        """
+        self._refuse_if_stopped()
+        asyncio.get_running_loop()  # refused before anything is made that would be taken for a started consumer
         if self._running is None:
             self._running = Running(
                 self.config,
@@ -133,6 +151,10 @@ class Consumer:
             )
             self._running.start()
 
+    def _refuse_if_stopped(self) -> None:
+        if self._stop is not None or self._stopped.is_set():
+            raise RuntimeError("this consumer was stopped: make another one") from self._error
+
     async def run(self) -> None:
         """
         Consume until :meth:`stop` is called; cancelling it stops the consumer.
@@ -140,7 +162,9 @@ class Consumer:
         Raises:
             ConfigError: there is no subscription.
             GroupMismatch: the group runs with other settings.
+            RuntimeError: it was stopped before.
         """
+        self._refuse_if_stopped()
         if not self._subscriptions:
             raise ConfigError("there is nothing to consume: call subscribe() before run()")
         self.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
@@ -15,10 +16,32 @@ Task = asyncio.Task[None]
 
 
 class Lost(asyncio.Event):
-    """Set when the lease is gone or can no longer be proven; true in a condition once it is set."""
+    """
+    True in a condition, and set, when the lease is gone or can no longer be proven.
+
+    It reads the clock by ``expired``: after a stop of the whole process a listener may run before the timer that would
+    set it. ``told`` is whether it was set, which is what wakes those who wait.
+    """
+
+    def __init__(self, expired: Callable[[], bool] = bool) -> None:
+        super().__init__()
+        self._expired = expired
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody has set it."""
+        return super().is_set()
+
+    def is_set(self) -> bool:
+        """Whether the lease is gone or can no longer be proven, at this moment."""
+        return super().is_set() or self._expired()
 
     def __bool__(self) -> bool:
         return self.is_set()
+
+    async def wait(self) -> Literal[True]:
+        """Wait until it is set. Cancelling is safe."""
+        return True if self.is_set() else await super().wait()
 
 
 class ConsumeGuard:
@@ -68,9 +91,11 @@ class Generation:
         self.guard = ConsumeGuard()
         self.dropped = False
         self.ended = asyncio.Event()  # nothing of it runs any more; written by the rebalancer
+        self._expired: Callable[[], bool] = bool  # bool() is False: nobody watches yet
         self.lost = Lost()
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
+        self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
         self.owner: Task | None = None
         self.puller: Task | None = None
         self._on_lost = on_lost
@@ -107,9 +132,14 @@ class Generation:
     def resumed(self) -> None:
         """The broker confirmed the lease: whoever doubted it since may go on."""
         self.believed_until = float("-inf")  # the grace may be another than before
-        if self.lost and not self.lease.lost:
-            self.lost = Lost()
+        if self.lost.told and not self.lease.lost:
+            self.lost = Lost(self._expired)
         self._proven.set()
+
+    def watched(self, expired: Callable[[], bool]) -> None:
+        """From here on ``lost`` reads the clock."""
+        self._expired = expired
+        self.lost = Lost(expired)
 
     def arrived(self) -> None:
         """Messages were put into the cache."""
@@ -118,6 +148,7 @@ class Generation:
     async def work(self) -> bool:
         """Wait until there is something to take; False if the generation was dropped. Cancelling is safe."""
         while not self.dropped and not self.cache.ready:
+            self.cache.starved()
             self._arrived.clear()
             await self._arrived.wait()
         return not self.dropped

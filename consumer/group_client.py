@@ -66,6 +66,11 @@ class GroupClient:
         return 0.0 if self.link.hello is None else self.link.hello.limits.grace_s
 
     @property
+    def limits(self) -> ops.Limits | None:
+        """The broker's limits and timers; None before the first connection."""
+        return None if self.link.hello is None else self.link.hello.limits
+
+    @property
     def store_id(self) -> int:
         """The store that message ids name."""
         return 0 if self.link.hello is None else self.link.hello.store_id

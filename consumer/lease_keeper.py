@@ -10,6 +10,7 @@ from rmq.wire.errors import OK, RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import LeaseRef
 
+from . import timers
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
@@ -27,6 +28,7 @@ class LeaseKeeper:
         self._config = config
         self._broker = broker
         self._changed = asyncio.Event()  # a lease was added: the watch has something to watch
+        self._greeted = asyncio.Event()  # the broker has told its limits
 
     # Renewal
 
@@ -34,16 +36,34 @@ class LeaseKeeper:
         """
         Renew 1 s after the start, then every 20 s, until cancelled.
 
-        The rate is fixed by deadlines: a slow answer does not shift the renewals behind it.
+        The rate is fixed by deadlines: a slow answer does not shift the renewals behind it. A broker whose leases are
+        shorter than 60 s has them renewed more often.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + self._config.relock_first_s
         while True:
-            await asyncio.sleep(due - loop.time())
+            due = await self._until(due)
             await self.renew_all()
-            due += self._config.relock_every_s
+            every_s = timers.relock_every_s(self._config, self._broker.limits)
+            due += every_s
             while due < loop.time():  # beats that were missed are not made up for
-                due += self._config.relock_every_s
+                due += every_s
+
+    async def _until(self, due: float) -> float:
+        """Wait for a beat; a broker that wants more of them than the last brings it forward. Returns when it was."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._greeted.clear()
+            due = min(due, loop.time() + timers.relock_every_s(self._config, self._broker.limits))
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._greeted.wait()
+            except TimeoutError:
+                return due
+
+    def connected(self) -> None:
+        """The broker has told its limits."""
+        self._greeted.set()
 
     async def renew_all(self) -> None:
         """Renew every lease in one request."""
@@ -74,8 +94,9 @@ class LeaseKeeper:
 
     # Belief
 
-    def added(self) -> None:
+    def added(self, generation: Generation) -> None:
         """A lease was granted."""
+        generation.watched(lambda: not self.believed(generation))
         self._changed.set()
 
     def proven(self, generation: Generation) -> None:
@@ -87,7 +108,7 @@ class LeaseKeeper:
         """The last moment at which a batch of the generation may start, as far as is known now."""
         return generation.lease.believed_until(
             answered_sent_at=self._broker.answered_sent_at,
-            lock_ttl_s=self._config.lock_ttl_s,
+            lock_ttl_s=timers.lock_ttl_s(self._config, self._broker.limits),
             grace_s=self._broker.grace_s,
         )
 
@@ -99,7 +120,7 @@ class LeaseKeeper:
         """
         Set ``context.lost`` when a belief runs out, until cancelled.
 
-        Turns do not need it, they read the clock. It is for the listener that is running meanwhile: it is told before
+        Turns do not need it, they read the clock. It is for the listener that waits for it meanwhile: it is told before
         the broker may give its queue to somebody else. Beliefs move on with every answer, so this wakes up, finds
         nothing, and sleeps until the new limit.
         """
@@ -117,7 +138,7 @@ class LeaseKeeper:
 
     def _check(self, generation: Generation) -> float | None:
         limit = self.believed_until(generation)
-        if generation.lost or generation.lease.lost:
+        if generation.lost.told or generation.lease.lost:
             return None
         if self._broker.now() <= limit:
             return limit

@@ -36,11 +36,18 @@ class Threads:
         Ends when the thread has ended, also if it is cancelled: a thread cannot be stopped, and whoever goes on
         before it would run beside it.
         """
-        run = partial(contextvars.copy_context().run, self._listener, messages, context)
+        run = partial(contextvars.copy_context().run, self._call, messages, context)
         running = asyncio.get_running_loop().run_in_executor(self._pool, run)
         result = await outlast(running)
         # A function that only makes a coroutine, such as a lambda around one, was meant to be awaited.
         return await result if inspect.isawaitable(result) else result
+
+    def _call(self, messages: list[StoredMessage], context: ConsumeContext) -> Result:
+        try:
+            return self._listener(messages, context)
+        except StopIteration as error:
+            # A future refuses to hold it, and whoever awaits that future would wait for ever.
+            raise RuntimeError("the listener raised StopIteration") from error
 
     def close(self) -> None:
         """Let idle threads end."""
@@ -63,14 +70,34 @@ async def outlast(running: asyncio.Future[T]) -> T:
 
 
 def adapt(listener: Listener, slots: int) -> tuple[AsyncListener, Threads | None]:
-    """The listener as something to await, and its threads if it needs any."""
-    if not callable(listener):
+    """
+    The listener as something to await, and its threads if it needs any.
+
+    Raises:
+        ConfigError: it cannot be called with messages and context, or it yields.
+    """
+    if not callable(listener) or not _takes_two(listener):
         raise ConfigError(f"listener must be a function of (messages, context), not {listener!r}")
     target = listener
     while isinstance(target, partial):
         target = target.func
     called = getattr(target, "__call__", None)  # noqa: B004  an object whose call is a coroutine function
+    if inspect.isasyncgenfunction(target) or inspect.isasyncgenfunction(called):
+        raise ConfigError(f"listener must return its status, and {listener!r} yields: use return")
     if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(called):
         return listener, None  # type: ignore[return-value]
     threads = Threads(listener, slots)  # type: ignore[arg-type]
     return threads, threads
+
+
+def _takes_two(listener: Callable[..., object]) -> bool:
+    """Whether it can be called with two arguments; what does not tell is believed."""
+    try:
+        signature = inspect.signature(listener)
+    except (TypeError, ValueError):
+        return True  # some that are written in C have none
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True

@@ -30,7 +30,7 @@ from .generation import Generation
 from .group_client import GroupClient
 from .listeners import AsyncListener
 from .queue_gates import QueueGates
-from .tasks import TaskSet, cancel_all
+from .tasks import TaskSet
 from .turns import RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step, retry_pause
 
 log = get_logger("rmq.consumer")
@@ -99,11 +99,22 @@ class OrderlyScheduler:
         except TimeoutError:
             log.warning("listener.cancelled", queue=str(generation.queue), after_s=within_s)
         # No call is running and none will start: what is cancelled is a wait for messages, a slot, a gate or a pause.
-        await cancel_all(generation.owner)
+        await self._tasks.cancel(generation.owner)
 
     # The owner
 
     async def _own(self, generation: Generation) -> None:
+        while True:
+            try:
+                return await self._take_turns(generation)
+            except asyncio.CancelledError:
+                if generation.dropped:
+                    return  # whoever cancelled us, there is nothing left to do
+                # A listener that cancels its task and returns leaves us the exception, wherever we wait next.
+                if not self._undo_cancel(generation):
+                    raise
+
+    async def _take_turns(self, generation: Generation) -> None:
         while await generation.work():
             end = await self._turn(generation)
             if isinstance(end, Failed):
@@ -157,16 +168,17 @@ class OrderlyScheduler:
                 messages = cache.take(size)
                 if not messages:
                     return Step.RUN
+                count = len(messages)  # the list is the listener's from here on: it may change it
                 context.auto_commit, context.suspend_s = True, None
                 guard.held = True
                 try:
                     status = await listener(messages, context)
                 except BaseException as error:
-                    status = self._caught(generation, messages, error)
+                    status = self._caught(generation, count, error)
                 now = clock()
                 if status is SUCCESS and context.auto_commit:
                     cache.commit()
-                elif (failed := self._settle(generation, messages, status, context)) is not None:
+                elif (failed := self._settle(generation, count, status, context)) is not None:
                     return failed  # the guard stays held until the attempt is recorded
                 guard.held = False
                 if guard.waiters:
@@ -193,23 +205,20 @@ class OrderlyScheduler:
             turn_share_s=config.turn_share_s,
             others_wait=self._queueing > 0,
         )
-        if step is Step.RUN and generation.lost:
+        if step is Step.RUN and generation.lost.told:
             self._leases.proven(generation)
         return step, min(generation.believed_until, began + config.max_continuous_s, now + SLICE_S)
 
     # Results
 
-    def _settle(
-        self, generation: Generation, messages: list[StoredMessage], status: object, context: ConsumeContext
-    ) -> Failed | None:
+    def _settle(self, generation: Generation, count: int, status: object, context: ConsumeContext) -> Failed | None:
         """Record any result but a plain success; what has to be given again is returned."""
         status = self._read_status(status, context.auto_commit)
         cache = generation.cache
         if status is COMMIT:
             cache.commit()
         elif status is SUSPEND:
-            cache.again(messages)
-            return self._failed(generation, messages, context)
+            return self._failed(generation, cache.again(count), context)
         elif status is ROLLBACK:
             return self._failed(generation, cache.rollback(), context)
         return None
@@ -224,18 +233,27 @@ class OrderlyScheduler:
             return SUSPEND
         if not auto_commit or status is SUSPEND:
             return status
-        if status is not SUCCESS:
-            self._warn_once(
-                "listener.commits_itself", f"{status.name} means something only with context.auto_commit = False"
-            )
+        if status is ROLLBACK:
+            # RocketMQ takes it for a success. Whoever asks for the messages again does not want them committed.
+            self._warn_once("listener.rolls_back_itself", "ROLLBACK needs auto_commit = False; taken as SUSPEND")
+            return SUSPEND
+        if status is COMMIT:
+            self._warn_once("listener.commits_itself", "COMMIT means something only with context.auto_commit = False")
         return COMMIT
+
+    def _asked_pause(self, context: ConsumeContext) -> float | None:
+        asked: object = context.suspend_s
+        if asked is None or (isinstance(asked, int | float) and not isinstance(asked, bool)):
+            return asked
+        self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
+        return None
 
     def _failed(self, generation: Generation, messages: list[StoredMessage], context: ConsumeContext) -> Failed:
         head = messages[0]
         failed = Failed(
             head.queue_offset,
             head.attempt,
-            retry_pause(head.attempt, context.suspend_s, self._config.suspend_s),
+            retry_pause(head.attempt, self._asked_pause(context), self._config.suspend_s),
         )
         # Not each time: a queue that is retried every 10 ms would fill the log.
         if head.attempt & (head.attempt - 1) == 0:
@@ -278,21 +296,34 @@ class OrderlyScheduler:
                 return
             await generation.wait_resumed(self._config.lock_retry_s)
 
-    def _caught(self, generation: Generation, messages: list[StoredMessage], error: BaseException) -> ConsumeStatus:
+    def _caught(self, generation: Generation, count: int, error: BaseException) -> ConsumeStatus:
         """What a listener's exception means; raises it again if it is not the listener's."""
-        # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
-        if not isinstance(error, Exception) and not (isinstance(error, asyncio.CancelledError) and not _is_cancelled()):
+        if isinstance(error, asyncio.CancelledError):
+            # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
+            if _is_cancelled() and not self._undo_cancel(generation):
+                raise error
+        elif not isinstance(error, Exception):
             raise error
-        attempt = messages[0].attempt
-        if attempt & (attempt - 1) == 0:
+        head = generation.cache.in_flight[-count]
+        if head.attempt & (head.attempt - 1) == 0:
             log.error(
                 "listener.raised",
                 queue=str(generation.queue),
-                queue_offset=messages[0].queue_offset,
-                attempt=attempt,
+                queue_offset=head.queue_offset,
+                attempt=head.attempt,
                 exc_info=error,
             )
         return SUSPEND
+
+    def _undo_cancel(self, generation: Generation) -> bool:
+        """Take a cancellation back that came from the listener; False if it is ours, or the loop ends."""
+        task = asyncio.current_task()
+        if task is None or generation.dropped or self._tasks.ending():
+            return False
+        while task.cancelling():
+            task.uncancel()
+        self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
+        return True
 
     def _warn_once(self, event: str, advice: str) -> None:
         if event not in self._warned:

@@ -11,10 +11,11 @@ committed or put back. All of that is one line of messages with two cursors::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rmq.wire.batch import Batch
+from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import NO_OFFSET
 
@@ -96,6 +97,11 @@ class ProcessQueue:
         return self._next < len(self._line) or bool(self._arrived)
 
     @property
+    def used(self) -> bool:
+        """Whether it holds messages, or any went through it."""
+        return bool(self._passed or self._line or self._arrived)
+
+    @property
     def commit_offset(self) -> int:
         """The next offset to deliver if somebody else took over now."""
         if not self._first:
@@ -105,7 +111,14 @@ class ProcessQueue:
     # The puller's side
 
     def put(self, batch: Batch) -> bool:
-        """Add a batch that reaches beyond the end; what of it is already here, or not asked for, is left out."""
+        """
+        Add a batch that reaches beyond the end; what of it is already here, or not asked for, is left out.
+
+        Raises:
+            BadBatch: there would be a hole between the end and the batch.
+        """
+        if batch.header.base_offset > self.end_offset:
+            raise BadBatch(f"the batch begins at {batch.header.base_offset}, and {self.end_offset} was asked for")
         unread = UnreadBatch(batch, self.end_offset)
         if unread.left <= 0:
             return False
@@ -129,6 +142,13 @@ class ProcessQueue:
         """Call back once, when :meth:`has_room` has become true by a commit."""
         self._room = _Room(messages, size, callback)
         self._set_mark()
+
+    def starved(self) -> None:
+        """Nothing is left to take: whoever waits for room is told, since a commit may need more messages first."""
+        if self._room is not None:
+            callback, self._room = self._room.callback, None
+            callback()
+            self._set_mark()
 
     # The listener's side
 
@@ -157,10 +177,11 @@ class ProcessQueue:
         self._next = self._first
         return messages
 
-    def again(self, messages: Sequence[StoredMessage]) -> None:
-        """These messages, the last that were taken, are taken again."""
-        self._next -= len(messages)
+    def again(self, count: int) -> list[StoredMessage]:
+        """The last ``count`` messages that were taken are taken again; returns them."""
+        end, self._next = self._next, self._next - count
         assert self._next >= self._first, "only what is in flight can be put back"
+        return self._line[self._next : end]
 
     def discard(self) -> None:
         """Let go of everything that is not done; ``commit_offset`` stays."""

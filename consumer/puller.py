@@ -9,6 +9,7 @@ from rmq.client.log import get_logger
 from rmq.wire import batch as batches
 from rmq.wire.errors import (
     OK,
+    BadBatch,
     ConnectionLost,
     Damaged,
     Fenced,
@@ -29,7 +30,8 @@ from .turns import SLICE_S
 
 log = get_logger("rmq.consumer")
 
-UNCOMMITTED_S = 60.0  # a full cache of which nothing is committed for this long is worth a warning
+UNCOMMITTED_S = 60.0  # a cache full of what is not committed is warned of this often
+LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
 
 
 class Puller:
@@ -101,7 +103,9 @@ class Puller:
     # One pull
 
     async def _pull(self, generation: Generation) -> PullResult | None:
-        config, cache = self._config, generation.cache
+        config, cache, share = self._config, generation.cache, self._share()
+        # Above its share a queue is pulled only if the listener needs more before it commits: then as ever.
+        room = max(1, share - cache.size) if cache.size < share or not cache.size else config.pull_bytes
         progress = cache.commit_offset
         rides = progress != generation.reported and self._believed(generation)
         if rides:
@@ -111,7 +115,7 @@ class Puller:
             return await self._broker.pull(
                 wanted,
                 wait_s=config.pull_wait_s,
-                max_bytes=max(1, min(config.pull_bytes, self._share() - cache.size)),
+                max_bytes=min(config.pull_bytes, room),
                 timeout_s=config.pull_timeout_s,
             )
         except Fenced as error:
@@ -143,17 +147,30 @@ class Puller:
         return self._config.cache_bytes // max(1, len(self._generations))
 
     async def _room(self, generation: Generation) -> None:
-        """Wait until another pull may be asked for."""
+        """
+        Wait until another pull may be asked for.
+
+        A listener that keeps its progress until it has seen more than a full cache gets more: nothing else could ever
+        make room. The memory is its choice then.
+        """
         cache, most = generation.cache, self._config.cache_messages
         while not cache.has_room(most, self._share()):
+            if not cache.ready and not generation.guard.held:
+                return self._warn_uncommitted(generation)
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             cache.when_room(most, self._share(), lambda room=room: _done(room))  # type: ignore[misc]
             try:
-                async with asyncio.timeout(UNCOMMITTED_S):
+                async with asyncio.timeout(LOOK_AGAIN_S):
                     await room
             except TimeoutError:
-                if not cache.ready and not generation.guard.held and cache.in_flight:
-                    log.warning("pull.waits_for_commit", queue=str(generation.queue), uncommitted=len(cache.in_flight))
+                pass
+
+    def _warn_uncommitted(self, generation: Generation) -> None:
+        now, cache = self._broker.now(), generation.cache
+        if now - generation.uncommitted_told_at > UNCOMMITTED_S:
+            generation.uncommitted_told_at = now
+            advice = "memory grows until the listener returns COMMIT"
+            log.warning("pull.uncommitted", queue=str(generation.queue), messages=cache.messages, advice=advice)
 
     # What came
 
@@ -165,7 +182,11 @@ class Puller:
             generation.lose(result.text or "the pull was fenced")
         elif result.status == OffsetOutOfRange.code:
             goes_on_at = result.min_offset if asked < result.min_offset else result.max_offset
-            self._skip(generation, goes_on_at, result)
+            if goes_on_at < asked and generation.cache.used:
+                # The log was cut behind messages that we hold or have done: none of our offsets means anything now.
+                generation.lose(f"the queue ends at {goes_on_at}, and {asked} was asked for")
+            else:
+                self._skip(generation, goes_on_at, result)
         elif result.status == Damaged.code and result.next_offset > asked:
             self._skip(generation, result.next_offset, result)
         elif result.status != EMPTY:
@@ -192,6 +213,8 @@ class Puller:
             while at < len(result.batches) and not generation.dropped:
                 batch = batches.read(result.batches, at, store_id=self._broker.store_id)
                 at += batch.header.size
+                if (batch.header.topic, batch.header.queue_id) != generation.queue:
+                    raise BadBatch(f"a batch of {batch.header.topic}/{batch.header.queue_id} came")
                 if cache.put(batch):
                     generation.arrived()
                 if clock() - began > SLICE_S:

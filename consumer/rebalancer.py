@@ -27,6 +27,7 @@ from rmq.wire.errors import (
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Grant, TopicInfo
 
+from . import timers
 from .allocation import evenly
 from .config import ConsumerConfig
 from .generation import Generation
@@ -35,7 +36,7 @@ from .lease import Lease
 from .offsets import lease_end
 from .process_queue import ProcessQueue
 from .subscription import Subscription
-from .tasks import TaskSet, cancel_all
+from .tasks import TaskSet
 
 log = get_logger("rmq.consumer")
 
@@ -72,6 +73,7 @@ class Rebalancer:
         self._tasks = tasks
         self._members: list[str] = []
         self._members_told = 0  # how many lists of members were pushed
+        self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics: dict[str, TopicInfo] = {}
         self._old_queues: dict[str, set[int]] = {}  # the queues each topic had when we subscribed
         self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
@@ -137,14 +139,17 @@ class Rebalancer:
                 await self._join()
             if self.joined:
                 await self._balance()
+            if self.joined and not (self._subscriptions or self._generations or self._unsure):
+                await self._leave()
 
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._stopping:
             self._noticed.clear()
             wait_s = None
-            # Without a connection or a subscription nothing can be done; getting one is a notice.
-            if self._broker.connected and self._subscriptions:
+            # Without a connection or a subscription nothing can be done; getting one is a notice. A member whose last
+            # subscription went has to give its queues back, and to report that it is alive until it has.
+            if self._broker.connected and (self._subscriptions or self.joined):
                 wait_s = min(self._due, self._join_due) - loop.time()
                 if wait_s <= 0:
                     return
@@ -157,10 +162,15 @@ class Rebalancer:
     async def _join(self) -> None:
         """Join, or report that we are alive; learn who else is there and which topics exist."""
         loop, told = asyncio.get_running_loop(), self._members_told
-        self._join_due = loop.time() + self._config.heartbeat_s
-        expressions = {topic: subscription.expression for topic, subscription in self._subscriptions.items()}
+        self._join_due = loop.time() + timers.heartbeat_s(self._config, self._broker.limits)
+        # A member that is about to leave consumes what it did: to others of the group, nothing is another subscription.
+        asked = dict(self._subscriptions or self._accepted)
         try:
-            reply = await self._broker.join(expressions)
+            reply = await self._broker.join(_expressions(asked))
+        except GroupMismatch as error:
+            if not self.joined or _expressions(asked) == _expressions(self._accepted):
+                raise
+            return self._go_back(asked, error)
         except HOPELESS:
             raise
         except RmqError as error:
@@ -174,11 +184,39 @@ class Rebalancer:
         for info in reply.topics:
             self._learn(info)
             self._old_queues.setdefault(info.topic, {queue.queue_id for queue in info.queues})
-        for topic in expressions:
+        for topic in asked:
             self._old_queues.setdefault(topic, set())
+        self._accept(asked)
         if not self.joined:
             self.joined = True
             log.info("group.joined", group=self._config.group, member=self._broker.member)
+
+    def _accept(self, subscriptions: dict[str, Subscription]) -> None:
+        """Select by these from here on; what is already decoded is still delivered."""
+        self._accepted = subscriptions
+        for queue, generation in self._generations.items():
+            if queue.topic in subscriptions:
+                generation.cache.subscription = subscriptions[queue.topic]
+
+    def _go_back(self, refused: dict[str, Subscription], error: GroupMismatch) -> None:
+        """The group consumes something else: go on with what the broker accepted of us before."""
+        self._join_due = 0.0
+        if self._subscriptions == refused:  # else they have changed again, and the next request will tell
+            log.error("group.subscription_refused", group=self._config.group, error=str(error))
+            self._subscriptions.clear()
+            self._subscriptions.update(self._accepted)
+
+    async def _leave(self) -> None:
+        """Nothing is subscribed and nothing held: leave the group until something is."""
+        try:
+            await self._broker.leave([])
+        except RmqError as error:
+            log.warning("group.leave_failed", group=self._config.group, error=str(error))
+            self.notice(JOIN_RETRY_S)
+            return
+        self.joined = False
+        self._members, self._accepted = [], {}
+        log.info("group.left", group=self._config.group, leases=0)
 
     def _learn(self, info: TopicInfo) -> None:
         known = self._topics.get(info.topic)
@@ -190,7 +228,8 @@ class Rebalancer:
     def _wanted(self) -> set[MessageQueue]:
         wanted: set[MessageQueue] = set()
         for topic in self._subscriptions:
-            if topic in self._topics:
+            # A queue taken before its subscription is accepted would be selected by nothing.
+            if topic in self._topics and topic in self._accepted:
                 queues = [MessageQueue(topic, queue.queue_id) for queue in self._topics[topic].queues]
                 wanted.update(evenly(queues, self._members, self._broker.member))
         return wanted
@@ -244,7 +283,7 @@ class Rebalancer:
         self._refused.pop(queue, None)
         cache = ProcessQueue(
             grant.committed_offset,
-            subscription=self._subscriptions.get(queue.topic),
+            subscription=self._accepted.get(queue.topic),
             attempt_offset=grant.attempt_offset,
             attempts=grant.attempts,
         )
@@ -281,7 +320,7 @@ class Rebalancer:
 
     async def _end(self, generation: Generation) -> None:
         """Let the running call end, discard what was not started, then commit and unlock in one request."""
-        await cancel_all(generation.puller)
+        await self._tasks.cancel(generation.puller)
         await self._workers.finish_generation(generation)
         generation.cache.discard()
         generation.ended.set()
@@ -314,3 +353,7 @@ class Rebalancer:
         """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
         if self._hand_overs:
             await asyncio.wait(set(self._hand_overs))
+
+
+def _expressions(subscriptions: dict[str, Subscription]) -> dict[str, str]:
+    return {topic: subscription.expression for topic, subscription in subscriptions.items()}

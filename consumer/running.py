@@ -24,7 +24,7 @@ from .puller import Puller
 from .rebalancer import Rebalancer
 from .stall_watch import watch_for_stalls
 from .subscription import Subscription
-from .tasks import TaskSet, cancel_all
+from .tasks import TaskSet
 
 log = get_logger("rmq.consumer")
 
@@ -106,19 +106,15 @@ class Running:
         """The tasks that call the listener."""
         return [generation.owner for generation in self.generations.values()]
 
-    def resubscribe(self, topic: str) -> None:
-        """The subscription of a topic is another, or gone; what is already decoded is still delivered."""
-        subscription = self._subscriptions.get(topic)
-        for queue, generation in self.generations.items():
-            if queue.topic == topic and subscription is not None:
-                generation.cache.subscription = subscription
+    def resubscribe(self) -> None:
+        """The subscriptions are others; queues are selected by them when the broker has accepted that."""
         self.rebalancer.subscribed()
 
     # For the rebalancer
 
     def start_generation(self, generation: Generation) -> None:
         """Pull and consume a queue."""
-        self.keeper.added()
+        self.keeper.added(generation)
         self.scheduler.start(generation)
         self.puller.start(generation)
 
@@ -138,6 +134,7 @@ class Running:
                 self.keeper.proven(generation)
             else:
                 generation.lose("the broker did not resume it")
+        self.keeper.connected()
         if self.generations:
             # The greeting shows that the leases are ours, but renews none.
             self.tasks.start(self.keeper.renew_all(), "renewal after a reconnect")
@@ -182,13 +179,13 @@ class Running:
             # The pass under way ends first, so that what it is granted is known and given back.
             await asyncio.wait([self._rebalancing])
         generations = list(self.generations.values())
-        await cancel_all(*(generation.puller for generation in generations))
+        await self.tasks.cancel(*(generation.puller for generation in generations))
         await asyncio.gather(
             *(self.scheduler.finish(generation, within_s=self._config.drain_s) for generation in generations)
         )
         await self.rebalancer.hand_overs_ended()
         await self._leave()
-        await cancel_all(*self.tasks.others())
+        await self.tasks.cancel(*self.tasks.others())
         await self._link.close()
         self.generations.clear()
 

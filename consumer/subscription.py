@@ -18,8 +18,10 @@ class Subscription:
     def __init__(self, expression: str = ALL) -> None:
         """
         Raises:
-            ConfigError: the expression names no tag, or ``*`` beside tags.
+            ConfigError: the expression is no text, names no tag, or ``*`` beside tags.
         """
+        if not isinstance(expression, str):
+            raise ConfigError(f"an expression must be text such as '*' or 'created || paid', not {expression!r}")
         self.tags = _parse(expression)
         self.expression = ALL if self.tags is None else " || ".join(sorted(self.tags))
 

@@ -10,10 +10,16 @@ Task = asyncio.Task[None]
 
 
 class TaskSet:
-    """Starts tasks, keeps them, and tells ``on_failure`` of the exception that ended one."""
+    """
+    Starts tasks, keeps them, and tells ``on_failure`` of the exception that ended one.
+
+    A cancellation that nobody asked for by :meth:`cancel` is such an exception: the work of that task is not done by
+    anybody from then on.
+    """
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks: set[Task] = set()
+        self._cancelled: set[Task] = set()  # those we cancelled
         self._on_failure = on_failure
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Task:
@@ -25,18 +31,27 @@ class TaskSet:
 
     def _ended(self, task: Task) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
+        asked = task in self._cancelled
+        self._cancelled.discard(task)
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self._on_failure(error)
+        elif not asked and not self.ending():
+            self._on_failure(RuntimeError(f"the task {task.get_name()!r} was cancelled by somebody else"))
 
     def others(self) -> list[Task]:
         """The running tasks, without the one that asks."""
         return [task for task in self._tasks if task is not asyncio.current_task()]
 
+    def ending(self) -> bool:
+        """Whether every other task is being cancelled as well, as ``asyncio.run`` does at its end."""
+        return all(task.cancelling() for task in self.others())
 
-async def cancel_all(*tasks: Task | None) -> None:
-    """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
-    running = [task for task in tasks if task is not None and not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+    async def cancel(self, *tasks: Task | None) -> None:
+        """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
+        running = [task for task in tasks if task is not None and not task.done()]
+        self._cancelled.update(running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)

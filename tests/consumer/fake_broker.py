@@ -45,9 +45,10 @@ class Held:
 class FakeBroker:
     """The broker's side. ``connect`` is what a consumer takes in place of ``Connection``."""
 
-    def __init__(self, *, grace_s: float = 5.0, lease_s: float = 60.0) -> None:
+    def __init__(self, *, grace_s: float = 5.0, lease_s: float = 60.0, expiry_s: float = 120.0) -> None:
         self.grace_s = grace_s
         self.lease_s = lease_s
+        self.expiry_s = expiry_s
         self.up = True
         self.topics: dict[str, int] = {}
         self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
@@ -288,6 +289,8 @@ class FakeBroker:
             raise errors.Fenced(f"epoch {epoch} of {queue} is stale")
 
     def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
+        if offset > self.max_offset(queue):
+            return  # progress behind the end of the queue is none
         self.offsets[group, queue] = max(offset, self.offsets.get((group, queue), NO_OFFSET))
         if self.attempts.get((group, queue), (offset, 0))[0] < offset:
             del self.attempts[group, queue]
@@ -316,7 +319,7 @@ class FakeBroker:
             for (group, queue), held in self.leases.items()
             if held.session == connection.session
         ]  # fmt: skip
-        limits = ops.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0)
+        limits = ops.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0, self.lease_s, self.expiry_s)
         return ops.HelloReply(1, "fake", "tests", STORE_ID, 1, connection.member, limits, leases)
 
     def end_session(self, session: bytes) -> None:

@@ -38,7 +38,12 @@ async def listener(messages: Any, context: Any) -> ConsumeStatus:
         ({"slot": 3}, "no setting 'slot'"),
         ({"topics": {"a%b": "*"}}, "may hold only"),
         ({"topics": {"t": "a b"}}, "is not '\\*' or tags"),
+        ({"topics": {"t": None}}, "an expression must be text"),
+        ({"topics": {5: "*"}}, "a topic must be text, not 5"),
+        ({"topics": ["t"]}, "topics must be a dictionary"),
+        ({"topics": "t"}, "topics must be a dictionary"),
         ({"listener": 7}, "listener must be a function of"),
+        ({"listener": lambda messages: None}, "listener must be a function of"),
         ({"group": None}, "needs a group"),
     ],
 )
@@ -64,6 +69,43 @@ async def test_running_without_a_subscription_is_refused(make: Make) -> None:
 
 
 # Start
+
+
+async def test_a_consumer_stopped_before_its_start_cannot_be_started(make: Make) -> None:
+    consumer = make(topics={"t": "*"})
+    await consumer.stop()
+    await consumer.stop()
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="was stopped: make another one"):
+            consumer.start()
+        with pytest.raises(RuntimeError, match="was stopped: make another one"):
+            await consumer.run()
+
+
+async def test_a_consumer_that_ran_cannot_run_again(make: Make) -> None:
+    consumer = make(topics={"t": "*"})
+    async with consumer:
+        await asyncio.sleep(1)
+
+    with pytest.raises(RuntimeError, match="was stopped: make another one"):
+        consumer.start()
+    with pytest.raises(RuntimeError, match="was stopped: make another one"):
+        await consumer.run()
+
+
+async def test_a_start_without_a_loop_fails_every_time_and_can_be_repeated_in_one(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            await asyncio.to_thread(consumer.start)
+
+    async with consumer:
+        await asyncio.sleep(1)
+        assert consumer.assignment == [QUEUE]
 
 
 async def test_subscribing_inside_the_context_begins_consumption(broker: FakeBroker, make: Make) -> None:

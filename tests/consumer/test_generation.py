@@ -26,6 +26,34 @@ async def test_a_flag_is_true_once_it_is_set() -> None:
     assert lost
 
 
+async def test_a_flag_is_true_by_the_clock_before_anybody_has_set_it() -> None:
+    clock = {"expired": False}
+    one = generation()
+    one.watched(lambda: clock["expired"])
+    assert not one.lost
+
+    clock["expired"] = True
+
+    assert one.lost
+    assert one.lost.is_set()
+    assert not one.lost.told
+    assert await one.lost.wait()
+
+
+async def test_a_proof_renews_the_flag_which_goes_on_reading_the_clock() -> None:
+    clock = {"expired": True}
+    one = generation()
+    one.watched(lambda: clock["expired"])
+    one.lost.set()
+
+    clock["expired"] = False
+    one.resumed()
+    assert not one.lost
+
+    clock["expired"] = True
+    assert one.lost
+
+
 async def test_losing_drops_and_tells_once() -> None:
     told: list[str] = []
     one = generation(told)

@@ -59,9 +59,48 @@ async def test_a_function_that_makes_a_coroutine_has_it_awaited_on_the_loop() ->
     threads.close()
 
 
-async def test_what_cannot_be_called_is_refused() -> None:
+@pytest.mark.parametrize(
+    "listener",
+    [
+        "listener",
+        None,
+        lambda: None,
+        lambda messages: None,
+        lambda messages, context, more: None,
+        lambda messages, *, context: None,
+        partial(plain, None),
+        Object,
+        Object.method,
+    ],
+)
+async def test_what_cannot_be_called_with_messages_and_context_is_refused(listener: Any) -> None:
     with pytest.raises(ConfigError, match="must be a function of"):
-        adapt("listener", 1)  # type: ignore[arg-type]
+        adapt(listener, 1)
+
+
+@pytest.mark.parametrize(
+    "listener",
+    [lambda *both: None, lambda messages, context, more=1: None, partial(lambda x, m, c: None, 1), max, dict.get],
+)
+async def test_what_can_be_called_with_two_arguments_is_taken(listener: Any) -> None:
+    _, threads = adapt(listener, 1)
+    assert threads is not None
+    threads.close()
+
+
+async def yields(messages: Any, context: Any) -> Any:
+    yield None
+
+
+class Yields:
+    async def __call__(self, messages: Any, context: Any) -> Any:
+        yield None
+
+
+@pytest.mark.parametrize("listener", [yields, partial(yields), Yields()])
+async def test_a_listener_that_yields_is_refused(listener: Any) -> None:
+    with pytest.raises(ConfigError, match="yields: use return"):
+        adapt(listener, 1)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -82,3 +121,15 @@ async def test_a_cancellation_waits_for_the_end(fails: bool) -> None:
     await asyncio.wait([waiting])
 
     assert waiting.cancelled()
+
+
+async def test_stop_iteration_of_a_thread_arrives_as_a_runtime_error() -> None:
+    def empty(messages: Any, context: Any) -> Any:
+        return next(iter(()))
+
+    adapted, threads = adapt(empty, 1)
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await adapted([], None)  # type: ignore[arg-type]
+    assert threads is not None
+    threads.close()

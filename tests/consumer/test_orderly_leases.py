@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmq.consumer import ConsumeContext, ConsumeStatus
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
 from rmq.wire.errors import RequestTimeout
 from rmq.wire.ops import Op
 
@@ -78,6 +78,30 @@ async def test_a_call_is_told_when_its_lease_can_no_longer_be_proven(broker: Fak
 
     # The last answered ping was sent at 3 s, the grace is 5 s: before the broker may give the queue away at 8 s.
     assert told == pytest.approx([7.0], abs=0.01)
+
+
+async def test_a_call_sees_by_the_clock_that_its_lease_ran_out_before_any_timer_has_told_it(
+    broker: FakeBroker, make: Make
+) -> None:
+    stopped_s, seen = 0.0, []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        nonlocal stopped_s
+        seen.append(bool(context.lost))
+        stopped_s = 40.0  # the process was stopped, and the clock of leases went on
+        seen.append(context.lost.is_set())
+        return SUCCESS
+
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    consumer = Consumer(
+        "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
+        now=lambda: now() + stopped_s,
+    )  # fmt: skip
+    async with consumer:
+        await asyncio.sleep(0.5)
+
+    assert seen == [False, True]
 
 
 async def test_a_result_that_comes_after_the_lease_is_not_committed(broker: FakeBroker, make: Make) -> None:

@@ -180,7 +180,7 @@ def manual(status: ConsumeStatus) -> Callable[[ConsumeContext], ConsumeStatus]:
     [
         ([SUCCESS], [0, 1, 2], 3),
         ([COMMIT], [0, 1, 2], 3),
-        ([ROLLBACK], [0, 1, 2], 3),
+        ([ROLLBACK], [0, 0, 1, 2], 3),
         ([SUCCESS, SUSPEND], [0, 1, 1, 2], 3),
         ([manual(SUCCESS)] * 3, [0, 1, 2], 0),
         ([manual(SUCCESS), manual(COMMIT), manual(SUCCESS)], [0, 1, 2], 2),

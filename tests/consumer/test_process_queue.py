@@ -11,6 +11,7 @@ from rmq.consumer.process_queue import ProcessQueue
 from rmq.consumer.subscription import Subscription
 from rmq.wire import batch, layout
 from rmq.wire.batch import Batch, Rows
+from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 
 from support.batches import STAMP, stamped
@@ -46,6 +47,28 @@ def test_what_was_not_asked_for_or_is_here_already_is_left_out() -> None:
     assert queue.put(made(4, 3))
     assert queue.messages == 4
     assert offsets(queue.take(9)) == [3, 4, 5, 6]
+
+
+def test_a_batch_with_a_hole_before_it_is_refused() -> None:
+    queue = ProcessQueue(3)
+
+    with pytest.raises(BadBatch, match="begins at 4, and 3 was asked for"):
+        queue.put(made(4, 2))
+
+    assert (queue.messages, queue.size, queue.end_offset) == (0, 0, 3)
+
+
+def test_whoever_waits_for_room_is_told_once_when_nothing_is_left_to_take() -> None:
+    queue, told = ProcessQueue(0), []
+    queue.put(made(0, 4))
+    queue.when_room(1, 1 << 20, lambda: told.append("room"))
+    queue.take(4)
+    assert told == []
+
+    queue.starved()
+    queue.starved()
+
+    assert told == ["room"]
 
 
 def test_a_commit_passes_everything_in_flight() -> None:
@@ -87,7 +110,7 @@ def test_again_gives_only_the_last_batch_again() -> None:
     queue.take(2)
     failed = queue.take(2)
 
-    queue.again(failed)
+    queue.again(len(failed))
 
     assert offsets(queue.in_flight) == [0, 1]
     assert offsets(queue.take(2)) == [2, 3]
@@ -149,7 +172,7 @@ def test_unwanted_messages_behind_one_in_flight_wait_for_it() -> None:
     taken = queue.take(1)
     assert queue.take(1) == []
     assert queue.commit_offset == 0
-    queue.again(taken)
+    queue.again(len(taken))
     assert offsets(queue.take(1)) == [0]
     queue.commit()
     assert queue.commit_offset == 3
@@ -287,7 +310,7 @@ class AgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.last)
     @rule()
     def again(self) -> None:
-        self.queue.again(self.last)
+        self.queue.again(len(self.last))
         self.taken -= len(self.last)
         self.last = []
 

@@ -190,9 +190,10 @@ async def test_bytes_are_shared_out_to_the_queues_and_one_batch_is_always_let_in
     assert len(listener.calls) == 8
 
 
-@pytest.mark.parametrize(("commit_every", "delivered"), [(100, 4), (4, 12)])
-async def test_uncommitted_messages_stop_the_pull_and_a_commit_lets_it_go_on(
-    broker: FakeBroker, make: Make, commit_every: int, delivered: int
+@pytest.mark.parametrize("commit_every", [100, 4, 12])
+@pytest.mark.parametrize("limit", [{"cache_messages": 3}, {"cache_bytes": 300}])
+async def test_a_listener_gets_as_many_uncommitted_messages_as_it_needs(
+    broker: FakeBroker, make: Make, commit_every: int, limit: dict[str, int]
 ) -> None:
     broker.create("t")
     for _ in range(6):
@@ -205,10 +206,29 @@ async def test_uncommitted_messages_stop_the_pull_and_a_commit_lets_it_go_on(
         context.auto_commit = False
         return ConsumeStatus.SUCCESS if calls % commit_every else ConsumeStatus.COMMIT
 
+    async with make(listener, topics={"t": "*"}, pull_bytes=1, **limit):
+        await asyncio.sleep(1)
+        assert calls == 12
+        assert broker.offsets["g", QUEUE] == (0 if commit_every == 100 else 12)
+
+
+async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_time_with_a_warning(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    for _ in range(20):
+        broker.send("t", 0, b"x")
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        context.auto_commit = False
+        await asyncio.sleep(1)
+        return ConsumeStatus.SUCCESS
+
     async with make(listener, topics={"t": "*"}, cache_messages=3, pull_bytes=1):
-        await asyncio.sleep(130)
-        assert calls == delivered
-        assert broker.offsets["g", QUEUE] == (12 if delivered == 12 else 0)
+        await asyncio.sleep(8.5)
+        # Four were let in; from then on one is asked for when the last has been done.
+        assert asked(broker) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert caplog.text.count("pull.uncommitted") == 1
 
 
 async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make) -> None:
@@ -346,3 +366,68 @@ async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: Fa
         assert broker.offsets["g", QUEUE] == 0
         await asyncio.sleep(0.6)
         assert broker.offsets["g", QUEUE] == 1
+
+
+# A log that is not what it was
+
+
+def cut(broker: FakeBroker, batches: int) -> None:
+    """The broker forgets all but the first batches, as after a power loss."""
+    del broker.logs[QUEUE][batches:]
+    broker.go_down()
+    broker.come_up()
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 3.0], ids=["all done", "some held"])
+async def test_a_log_that_was_cut_behind_us_loses_the_generation_and_what_is_new_is_delivered(
+    broker: FakeBroker, make: Make, takes_s: float
+) -> None:
+    broker.create("t")
+    for _ in range(10):
+        broker.send("t", 0, b"old")
+    broker.offsets["g", QUEUE] = 0
+    listener = Recorder(takes_s=takes_s)
+    consumer = make(listener, topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(10)
+        broker.offsets["g", QUEUE] = 2
+        cut(broker, 2)
+        before = len(broker.sent(Op.COMMIT))
+        await asyncio.sleep(10)
+        assert len(broker.sent(Op.ACQUIRE)) == 2
+        called = len(listener.calls)
+        broker.send("t", 0, b"new")
+        await asyncio.sleep(10)
+        assert listener.offsets[called:] == [2]
+        assert consumer.assignment == [QUEUE]
+
+    assert all(entry.queue_offset <= 3 for r in broker.sent(Op.COMMIT)[before:] for entry in r.payload.entries)
+    assert broker.offsets["g", QUEUE] == 3
+
+
+@pytest.mark.parametrize("foreign", ["hole", "topic", "queue"])
+async def test_a_batch_that_is_not_what_was_asked_for_is_refused_and_asked_for_again(
+    make: Make, foreign: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Scripted()
+    for topic in ("t", "u"):
+        broker.create(topic, 2)
+        for queue_id in (0, 1):
+            broker.send(topic, queue_id, b"a")
+            broker.send(topic, queue_id, b"b")
+    log, index = {"hole": (QUEUE, 1), "topic": (MessageQueue("u", 0), 0), "queue": (MessageQueue("t", 1), 0)}[foreign]
+    broker.answers = [PullResult(0, 0, 2, 0, 2, broker.logs[log][index].data)]
+    broker.topics = {"t": 1}
+    listener = Recorder()
+    consumer = Consumer(
+        "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
+        now=asyncio.get_running_loop().time,
+    )  # fmt: skip
+
+    async with consumer:
+        await asyncio.sleep(5)
+
+    assert listener.offsets == [0, 1]
+    assert listener.times[0] == 3.0
+    assert "pull.bad_batch" in caplog.text

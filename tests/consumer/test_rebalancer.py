@@ -392,6 +392,7 @@ async def test_unsubscribing_hands_the_queues_over(broker: FakeBroker, make: Mak
 async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.give("g", QUEUE, "other")
+    broker.expiry_s = 1000.0
 
     async with make(topics={"t": "*"}, lock_retry_s=100.0, heartbeat_s=100.0):
         await asyncio.sleep(41)
