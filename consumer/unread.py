@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
-from rmq.wire.batch import Batch, BatchOrigin
+from rmq.wire.batch import Batch
 from rmq.wire.model import StoredMessage
 
 from .subscription import Subscription
@@ -18,13 +16,11 @@ class UnreadBatch:
     the garbage collector walks over them.
     """
 
-    __slots__ = ("_bounds", "_index", "_origin", "batch")
+    __slots__ = ("_index", "batch")
 
     def __init__(self, batch: Batch, from_offset: int) -> None:
         self.batch = batch
         self._index = max(0, from_offset - batch.header.base_offset)
-        self._bounds: list[int] | None = None  # made with the first message: a batch may wait for long
-        self._origin = BatchOrigin(batch.header, batch.columns, batch.store_id)
 
     @property
     def left(self) -> int:
@@ -41,13 +37,4 @@ class UnreadBatch:
         start, end = self._index, min(self._index + most, self.batch.header.count)
         self._index = end
         wanted = subscription.select(self.batch.columns.tags, start, end)
-        if not wanted:
-            return []
-        if self._bounds is None:
-            self._bounds = [0, *accumulate(self.batch.columns.lengths)]
-        bodies, bounds, origin = self.batch.bodies, self._bounds, self._origin
-        messages = [StoredMessage(bodies[bounds[i] : bounds[i + 1]], origin, i) for i in wanted]
-        if (attempts := self.batch.columns.attempts) is not None:
-            for message, i in zip(messages, wanted, strict=True):
-                message.attempt += attempts[i]
-        return messages
+        return self.batch.pick(wanted) if wanted else []

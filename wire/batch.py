@@ -78,25 +78,31 @@ class Checked(NamedTuple):
 class Batch:
     """A sound batch with its bodies, apart from the reply it came in."""
 
-    __slots__ = ("_bodies", "columns", "header", "store_id")
+    __slots__ = ("_bounds", "_origin", "bodies", "columns", "header", "store_id")
 
     def __init__(self, header: Header, columns: Columns, bodies: bytes, store_id: int) -> None:
         self.header = header
         self.columns = columns
+        self.bodies = bodies  # back to back, as Arrow wants them
         self.store_id = store_id
-        self._bodies = bodies
-
-    @property
-    def bodies(self) -> bytes:
-        """All bodies, back to back, as Arrow wants them."""
-        return self._bodies
+        self._origin = BatchOrigin(header, columns, store_id)
+        self._bounds: list[int] | None = None  # made with the first message: a batch may wait for long
 
     def messages(self, from_offset: int = 0) -> list[StoredMessage]:
-        """The messages at ``from_offset`` and behind, each with a body of its own."""
-        bodies, origin = self._bodies, BatchOrigin(self.header, self.columns, self.store_id)
-        bounds = [0, *accumulate(self.columns.lengths)]
+        """The messages at ``from_offset`` and behind."""
         first = max(0, from_offset - self.header.base_offset)
-        return [StoredMessage(bodies[bounds[i] : bounds[i + 1]], origin, i) for i in range(first, self.header.count)]
+        return self.pick(range(first, self.header.count))
+
+    def pick(self, indexes: Sequence[int]) -> list[StoredMessage]:
+        """The messages at some places of the batch, each with a body of its own."""
+        if self._bounds is None:
+            self._bounds = [0, *accumulate(self.columns.lengths)]
+        bodies, bounds, origin = self.bodies, self._bounds, self._origin
+        picked = [StoredMessage(bodies[bounds[i] : bounds[i + 1]], origin, i) for i in indexes]
+        if self.columns.attempts is not None:
+            for message, i in zip(picked, indexes, strict=True):
+                message.attempt += self.columns.attempts_of(i)
+        return picked
 
 
 class BatchOrigin:

@@ -44,7 +44,6 @@ MAX_BATCH: Final = (4 << 20) + (64 << 10)
 MAX_TAG: Final = 255  # bytes of UTF-8
 MAX_TIME: Final = 253_402_300_800_000_000  # the first microsecond of the year 10000, which no calendar here can show
 MAX_POSITION: Final = 1 << 54  # of physical offsets: a handle then fits 63 bits
-MAX_DELAY_LEVEL: Final = 18
 
 KIND_DATA: Final = 0
 KIND_PARKED: Final = 1
@@ -58,7 +57,6 @@ _STAMPED = struct.Struct(">IQQqQQIIB7s")  # from 12: what header_crc covers of t
 _PRODUCER = struct.Struct(">IHHQQHHIIIQq")
 _START = struct.Struct(">IHBBI")
 _U32 = struct.Struct(">I")
-_SEQUENCE = struct.Struct(">QH")
 _NO_RESERVED = bytes(7)
 _UNKNOWN = ~KNOWN_ATTRIBUTES
 
@@ -146,16 +144,6 @@ def seal(batch: bytearray, body_end: int) -> None:
     _START.pack_into(batch, 0, len(batch), MAGIC, FORMAT, header_size // 8, 0)
     with memoryview(batch) as view:
         _U32.pack_into(batch, BROKER_PART, crc32(view[CRC_FROM:body_end]))
-
-
-def renumber(batch: bytearray, sequence: int, producer_epoch: int) -> None:
-    """Give a batch that was not stored another place in its producer's line; raises BadBatch if that cannot be."""
-    header = parse_header(batch)
-    try:
-        _SEQUENCE.pack_into(batch, 88, sequence, producer_epoch)
-    except struct.error as error:
-        raise BadBatch(f"sequence {sequence} or producer epoch {producer_epoch} does not fit the header") from error
-    seal(batch, header.header_size + header.meta_size + header.body_size)
 
 
 def stamp(batch: Buffer, header_size: int, by: Stamp) -> bytes:

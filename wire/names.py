@@ -8,8 +8,6 @@ from .errors import BadName
 
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 127
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+\Z")

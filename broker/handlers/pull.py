@@ -19,14 +19,14 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused, TooManyInFlight
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, MAX_ENTRIES, NO_OFFSET, Pull
+from rmq.wire.ops import EMPTY, NO_OFFSET, Pull
 
 from ..connection import DEFERRED, WORK_S, Connection
 from ..log import get_logger
 from ..services.hold_table import HoldTable, Parked
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
-from .limits import entries_in
+from .limits import check_entries
 
 log = get_logger(__name__)
 
@@ -83,11 +83,10 @@ class PullHandler:
 
     def pull(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Serve a pull, or put it in line behind those of other connections."""
-        if entries_in(payload, 3) > MAX_ENTRIES:
-            raise BadRequest(f"a pull names 1 to {MAX_ENTRIES} queues, not {entries_in(payload, 3)}")
+        check_entries(payload, 3)
         pull = decode(Pull, payload)
         if not pull.queues:
-            raise BadRequest(f"a pull names 1 to {MAX_ENTRIES} queues, not 0")
+            raise BadRequest("a pull names no queue")
         if pull.group is not None:
             names.check_group(pull.group)
         for queue in pull.queues:

@@ -45,10 +45,6 @@ class OffsetTable:
         queue = MessageQueue(change.topic, change.queue_id)
         self._groups.setdefault(change.group, {})[queue] = change.queue_offset
 
-    def of_group(self, group: str) -> dict[MessageQueue, int]:
-        """All offsets of a group, as a dictionary of the caller's own."""
-        return dict(self._groups.get(group, {}))
-
     def rows(self) -> Iterator[Committed]:
         """All offsets, as the changes that bring them back."""
         for group, queues in self._groups.items():

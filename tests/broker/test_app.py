@@ -212,6 +212,8 @@ async def test_stopping_twice_is_the_same_as_once(broker: InMemoryBroker) -> Non
 async def test_a_broker_that_never_started_can_be_stopped(memory_path: Path) -> None:
     await Broker(settings(memory_path)).stop()
 
+    assert list(memory_path.iterdir()) == []
+
 
 @pytest.mark.virtual_time
 async def test_parked_pulls_end_with_the_broker(broker: InMemoryBroker) -> None:

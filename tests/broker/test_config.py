@@ -55,7 +55,9 @@ def test_the_defaults_can_be() -> None:
     "settings", [{"segment_bytes": 4096}, {"default_queues": 1024}, {"min_free_bytes": 0}, {"max_connections": 1}]
 )
 def test_the_bounds_themselves_can_be(settings: dict[str, Any]) -> None:
-    BrokerConfig(**settings)
+    config = BrokerConfig(**settings)
+
+    assert {name: getattr(config, name) for name in settings} == settings
 
 
 def test_every_setting_says_what_it_is() -> None:

@@ -72,3 +72,5 @@ async def test_the_first_event_of_several_is_enough() -> None:
 
     async with asyncio.timeout(5):
         await first_of(never, soon)
+
+    assert soon.is_set() and not never.is_set()

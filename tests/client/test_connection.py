@@ -216,6 +216,8 @@ async def test_one_that_took_us_before_is_asked_for_ever(broker: FakeBroker) -> 
     broker.refuse_hello = None
 
     await connection.wait_connected()
+
+    assert connection.connected
     await connection.close()
 
 
@@ -330,6 +332,8 @@ async def test_garbage_ends_the_connection_and_another_is_made(broker: FakeBroke
     await until(lambda: len(broker.hellos) == 2)
 
     await connection.wait_connected()
+
+    assert await connection.request(Op.PING, []) == []
     await connection.close()
 
 

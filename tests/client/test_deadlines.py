@@ -74,3 +74,5 @@ async def test_a_waiter_that_was_cancelled_is_in_nobodys_way() -> None:
     parcel.give_up()
     deadlines.tidy()
     await deadlines.all_settled()
+
+    assert waiting.cancelled()

@@ -280,7 +280,11 @@ async def test_a_consumer_runs_once(broker: FakeBroker, make: Make) -> None:
 
 
 async def test_stopping_what_was_never_started_is_fine(make: Make) -> None:
-    await make().stop()
+    consumer = make()
+
+    await consumer.stop()
+
+    assert consumer.assignment == []
 
 
 async def test_a_stop_during_a_hand_over_still_gives_everything_back_in_one_request(

@@ -163,21 +163,6 @@ def test_garbage_raises_only_refusals(tail: bytes) -> None:
             pass
 
 
-def test_renumbering_changes_sequence_epoch_and_checksum_only() -> None:
-    data = batch.encode("orders", 2, FULL, by=MARK)
-
-    layout.renumber(data, (1 << 64) - 1, 65535)
-
-    assert data == batch.encode("orders", 2, FULL, by=batch.ProducerMark(MARK.producer_id, (1 << 64) - 1, 65535))
-    batch.check(data, stamped=False)
-
-
-@pytest.mark.parametrize(("sequence", "epoch"), [(-1, 0), (1 << 64, 0), (0, 65536), (0, -1)])
-def test_a_number_that_does_not_fit_is_refused(sequence: int, epoch: int) -> None:
-    with pytest.raises(BadBatch, match="does not fit the header"):
-        layout.renumber(batch.encode("orders", 2, FULL), sequence, epoch)
-
-
 def test_stamping_replaces_the_first_72_bytes_only() -> None:
     data = batch.encode("orders", 9, FULL, by=MARK)
 

@@ -104,8 +104,12 @@ async def test_a_queue_with_an_error_does_not_hide_the_others(broker: InMemoryBr
     [
         (Pull(None, 0, 1, [PullQueue("nothing", 0, 0)]), TopicNotFound, "there is no topic 'nothing'"),
         (Pull(None, 0, 1, [PullQueue("orders", 9, 0)]), QueueNotFound, "has the queues 0 to 3, not 9"),
-        (Pull(None, 0, 1, []), BadRequest, "a pull names 1 to 1024 queues, not 0"),
-        (Pull(None, 0, 1, [PullQueue("orders", 0, 0)] * 1025), BadRequest, "a pull names 1 to 1024 queues, not 1025"),
+        (Pull(None, 0, 1, []), BadRequest, "a pull names no queue"),
+        (
+            Pull(None, 0, 1, [PullQueue("orders", 0, 0)] * 1025),
+            BadRequest,
+            "at most 1024 entries, not 1025",
+        ),
     ],
 )
 async def test_a_pull_of_what_is_not_there_is_refused(

@@ -32,7 +32,7 @@ def test_a_commit_never_lowers_an_offset(table: OffsetTable, later: int, changed
 
 def test_the_first_commit_may_be_0_and_none_may_be_below(table: OffsetTable) -> None:
     assert not table.commit("g", Q0, -1)
-    assert table.of_group("g") == {}
+    assert list(table.rows()) == []
     assert table.commit("g", Q0, 0)
     assert table.get("g", Q0) == 0
 
@@ -42,17 +42,7 @@ def test_groups_and_queues_do_not_touch_each_other(table: OffsetTable) -> None:
     table.commit("a", Q1, 2)
     table.commit("b", Q0, 3)
 
-    assert table.of_group("a") == {Q0: 1, Q1: 2}
-    assert table.of_group("b") == {Q0: 3}
-    assert table.of_group("c") == {}
-
-
-def test_the_dictionary_of_a_group_is_the_callers_own(table: OffsetTable) -> None:
-    table.commit("g", Q0, 1)
-
-    table.of_group("g").clear()
-
-    assert table.get("g", Q0) == 1
+    assert [table.get(group, queue) for group in "abc" for queue in (Q0, Q1)] == [1, 2, 3, -1, -1, -1]
 
 
 def test_replay_takes_the_log_at_its_word_also_when_it_goes_back(table: OffsetTable) -> None:

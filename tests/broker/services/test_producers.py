@@ -135,6 +135,8 @@ def test_the_first_batch_of_all_may_be_refused(table: ProducerTable) -> None:
 
     store(table, 2)
 
+    assert table.next_sequence(P) == 3
+
 
 def test_spending_a_number_again_does_nothing(table: ProducerTable) -> None:
     store(table, 1, 2)
@@ -358,6 +360,8 @@ def test_a_producer_that_was_forgotten_begins_where_it_is(table: ProducerTable) 
     table.expire(now=1e9)
 
     store(table, 2, now=1e9)
+
+    assert table.next_sequence(P) == 3
 
 
 def test_a_thousand_full_windows_fit_into_16_mib() -> None:
