@@ -14,7 +14,7 @@ Every error rmq raises, and its code on the wire.
         │   ├── BadBatch  BatchTooLarge  MessageTooLarge  UnsupportedFormat
         │   ├── BadName  TopicNotFound  TopicExists  QueueNotFound  OffsetOutOfRange
         │   ├── OutOfSequence  SequenceConflict  ProducerFenced
-        │   ├── StoreFailed  DiskFull  Damaged  LogTruncated
+        │   ├── StoreFailed  DiskFull  Damaged  LogTruncated  MessagesLost
         │   └── Fenced  LockHeld  NotAMember  GroupMismatch
         └── Fatal                reply, then close
             ├── BadFrame  FrameTooLarge  FrameStalled  SlowReader
@@ -263,6 +263,18 @@ class LogTruncated(Refused):
     """The reader holds messages that the log has lost."""
 
     code = 143
+
+
+class MessagesLost(Refused):
+    """Messages that the reader did not get yet were removed by retention."""
+
+    code = 144
+
+
+class MessageNotFound(Refused):
+    """No message has this id."""
+
+    code = 145
 
 
 class Fenced(Refused):

@@ -47,6 +47,13 @@ class Op(IntEnum):
     RANGES = 14
     LOCK_STATUS = 15
     ATTEMPT = 16
+    DELETE_TOPIC = 17
+    GROW_TOPIC = 18
+    DESCRIBE_TOPIC = 19
+    QUERY_MESSAGES = 20
+    GET_MESSAGE = 21
+    OFFSETS_AT = 22
+    STATS = 23
 
 
 class Push(IntEnum):
@@ -56,6 +63,7 @@ class Push(IntEnum):
     LEASE_FREE = 2  # [group, topic, queue_id]
     TOPIC_CHANGED = 3  # TopicInfo
     CLOSING = 4  # [code, sentence]
+    TOPIC_DELETED = 5  # [topic, generation]
 
 
 class QueueRef(NamedTuple):
@@ -91,13 +99,18 @@ class SendResult(NamedTuple):
 
 
 class PullQueue(NamedTuple):
-    """One queue of a pull; ``commit_offset`` lets progress ride along."""
+    """
+    One queue of a pull; ``commit_offset`` lets progress ride along.
+
+    ``log_epoch`` is that of the message before ``queue_offset``, as the reader has it; 0: it has none.
+    """
 
     topic: str
     queue_id: int
     queue_offset: int
     epoch: int | None = None
     commit_offset: int = NO_OFFSET
+    log_epoch: int = 0
 
 
 class Pull(NamedTuple):

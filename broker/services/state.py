@@ -78,7 +78,58 @@ class Attempted(NamedTuple):
     attempts: int
 
 
-Change: TypeAlias = TopicMade | Started | LeaseGranted | LeaseEnded | Committed | Attempted
+class TopicDeleted(NamedTuple):
+    """A generation of a topic is gone, with its messages, and all that groups knew of it."""
+
+    topic: str
+    generation: int
+
+
+class QueueHolds(NamedTuple):
+    """
+    The bounds of a queue at this place of the log; stands in snapshots only.
+
+    ``epochs`` are pairs, flat: a log epoch, and the offset of the first message that was stored under it.
+    """
+
+    topic: str
+    generation: int
+    queue_id: int
+    min_offset: int
+    end_offset: int
+    epochs: list[int]
+
+
+class ProducerKnown(NamedTuple):
+    """A producer and its last spent number; ``ring`` has its last batches, or is empty. Stands in snapshots only."""
+
+    producer_id: int
+    epoch: int
+    last: int
+    idle_s: float
+    ring: bytes
+
+
+class SnapshotEnded(NamedTuple):
+    """All that is true at this place of the log was told, in ``changes`` changes before this one."""
+
+    position: int
+    changes: int
+    last_generation: int
+
+
+Change: TypeAlias = (
+    TopicMade
+    | Started
+    | LeaseGranted
+    | LeaseEnded
+    | Committed
+    | Attempted
+    | TopicDeleted
+    | QueueHolds
+    | ProducerKnown
+    | SnapshotEnded
+)
 
 SHAPES: Final[dict[int, type[Change]]] = {
     1: TopicMade,
@@ -87,6 +138,10 @@ SHAPES: Final[dict[int, type[Change]]] = {
     4: LeaseEnded,
     5: Committed,
     6: Attempted,
+    7: TopicDeleted,
+    8: QueueHolds,
+    9: ProducerKnown,
+    10: SnapshotEnded,
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
 

@@ -45,6 +45,8 @@ REFUSED = {
     141: ("DiskFull", "DISK_FULL"),
     142: ("Damaged", "DAMAGED"),
     143: ("LogTruncated", "LOG_TRUNCATED"),
+    144: ("MessagesLost", "MESSAGES_LOST"),
+    145: ("MessageNotFound", "MESSAGE_NOT_FOUND"),
     150: ("Fenced", "FENCED"),
     151: ("LockHeld", "LOCK_HELD"),
     152: ("NotAMember", "NOT_A_MEMBER"),

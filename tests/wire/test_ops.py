@@ -27,13 +27,15 @@ def test_operations_keep_their_numbers() -> None:
     assert {op.name: op.value for op in Op} == {
         "HELLO": 1, "PING": 2, "SEND": 3, "PULL": 4, "COMMIT": 5, "ACQUIRE": 6, "RENEW": 7, "RELEASE": 8, "JOIN": 9,
         "LEAVE": 10, "ROUTE": 11, "CREATE_TOPIC": 12, "LIST_TOPICS": 13, "RANGES": 14, "LOCK_STATUS": 15, "ATTEMPT": 16,
+        "DELETE_TOPIC": 17, "GROW_TOPIC": 18, "DESCRIBE_TOPIC": 19, "QUERY_MESSAGES": 20, "GET_MESSAGE": 21,
+        "OFFSETS_AT": 22, "STATS": 23,
     }  # fmt: skip
 
 
 def test_pushes_keep_their_numbers() -> None:
     pushes = {push.name: push.value for push in Push}
 
-    assert pushes == {"MEMBERS_CHANGED": 1, "LEASE_FREE": 2, "TOPIC_CHANGED": 3, "CLOSING": 4}
+    assert pushes == {"MEMBERS_CHANGED": 1, "LEASE_FREE": 2, "TOPIC_CHANGED": 3, "CLOSING": 4, "TOPIC_DELETED": 5}
 
 
 def test_constants_of_the_protocol_never_change() -> None:
@@ -63,7 +65,7 @@ FIELDS = {
     "OutgoingBatch": "queue_id batch",
     "ProducerHello": "producer_id producer_epoch first_unresolved",
     "Pull": "group wait_ms max_bytes queues",
-    "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1",
+    "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
     "QueueInfo": "queue_id broker",
     "QueueRef": "topic queue_id",
@@ -122,7 +124,7 @@ FRAMES = {
     ),
     "pull_request": frames.pack(
         frames.REQUEST, 4, Op.PULL,
-        ops.Pull("billing", 15_000, 1 << 20, [ops.PullQueue("orders", 2, 1000, (3 << 32) | 1, 1000)]),
+        ops.Pull("billing", 15_000, 1 << 20, [ops.PullQueue("orders", 2, 1000, (3 << 32) | 1, 1000, 3)]),
     ),
     "pull_reply": frames.pack(frames.REPLY, 4, 0, [ops.PullResult(0, 0, 1001, 0, 1001, sample(MINIMAL))]),
     "error_reply": frames.pack(frames.REPLY, 5, 121, ["the topic 'orders' does not exist"]),

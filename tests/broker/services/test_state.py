@@ -49,6 +49,10 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         4: "LeaseEnded",
         5: "Committed",
         6: "Attempted",
+        7: "TopicDeleted",
+        8: "QueueHolds",
+        9: "ProducerKnown",
+        10: "SnapshotEnded",
     }
 
 

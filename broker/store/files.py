@@ -1,0 +1,160 @@
+"""
+The disk, as the store sees it: every operation on a file of the data directory goes through here.
+
+So a test can hand in another one that records what was done, fails where it is told to, or forgets what was never
+synced. Nothing here decides anything; a method is one system call, or the few that belong together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rmq.wire.layout import Buffer
+
+AnyPath = str | Path
+
+_WAITS = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Files:
+    """The real disk. Every method raises OSError as its system call does."""
+
+    def open(self, path: AnyPath, *, create: bool = False) -> int:
+        """A descriptor to read and write a file; ``create`` makes the file if it is missing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def open_to_read(self, path: AnyPath) -> int:
+        """A descriptor to read a file."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        """Give a descriptor back."""
+        os.close(fd)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], at: int) -> int:
+        """Write at a place of the file as much as the system takes at once; say how much that was."""
+        return os.pwritev(fd, buffers, at)
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        """Bytes at a place of the file; fewer if it ends before. May wait for the disk."""
+        return os.pread(fd, size, at)
+
+    def read_cached(self, fd: int, size: int, at: int) -> bytes | None:
+        """The same, but None where it would wait for the disk, or where that cannot be known."""
+        into = bytearray(size)
+        try:
+            done = os.preadv(fd, [into], at, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in _WAITS:
+                return None
+            raise
+        return bytes(into) if done == size else None
+
+    def map(self, fd: int, size: int) -> mmap.mmap:
+        """The first ``size`` bytes of a file as memory that can be read."""
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut a file, or make it longer by zeros."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Make the content of a file durable."""
+        os.fdatasync(fd)
+
+    def sync_directory(self, path: AnyPath) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_filesystem(self, path: AnyPath) -> None:
+        """Make everything durable that was written to the file system of ``path``."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _SYNCFS is None:
+                os.sync()
+            elif _SYNCFS(fd):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: AnyPath) -> None:
+        """Make a directory and those above it; one that exists is no error."""
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, path: AnyPath, to: AnyPath) -> None:
+        """Give a file or directory another name, in place of a file that had it."""
+        os.replace(path, to)
+
+    def unlink(self, path: AnyPath) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def remove_tree(self, path: AnyPath) -> None:
+        """Remove a directory and all in it; one that is missing is no error."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    def names(self, path: AnyPath) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def size(self, path: AnyPath) -> int:
+        """How long a file is."""
+        return os.stat(path).st_size
+
+    def exists(self, path: AnyPath) -> bool:
+        """Whether there is something of that name."""
+        return os.path.exists(path)
+
+    # ---- made of those above
+
+    def write_all(self, fd: int, content: Buffer, at: int) -> None:
+        """Write all of a buffer at a place of the file."""
+        rest = memoryview(content)
+        while rest:
+            done = self.write(fd, [rest], at)
+            at += done
+            rest = rest[done:]
+
+    def read_file(self, path: AnyPath) -> bytes:
+        """All of a file."""
+        fd = self.open_to_read(path)
+        try:
+            parts, at = [], 0
+            while part := self.read(fd, 1 << 20, at):
+                parts.append(part)
+                at += len(part)
+            return b"".join(parts)
+        finally:
+            self.close(fd)
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        """Write a file so that a crash leaves the old or the new content, durable when this returns."""
+        temporary = path.with_name(path.name + ".tmp")
+        fd = self.open(temporary, create=True)
+        try:
+            self.truncate(fd, 0)
+            self.write_all(fd, content, 0)
+            self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+
+def _find_syncfs() -> ctypes._CFuncPtr | None:  # type: ignore[name-defined,unused-ignore]
+    library = ctypes.CDLL(None, use_errno=True)
+    return getattr(library, "syncfs", None)
+
+
+_SYNCFS = _find_syncfs()
