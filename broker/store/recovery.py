@@ -1,32 +1,32 @@
 """
 What the log holds after a start, whatever ended the last run.
 
-:func:`recover` walks every batch, checks it in full and stops at the first that is not sound. What follows is a
-torn tail: it was never acknowledged as durable, so it is copied to ``quarantine/`` and cut. If a later, sound
-header proves that the damaged place had once been synced, it is rot instead, and the start is refused: cutting
-would destroy what was promised to be kept. A start is refused as well where a newer version wrote.
+:class:`Recovery` walks the batches behind a position and checks each in full. A place that is not sound is one of two
+things. If a later header, or the checkpoint, proves that it had once been synced, it is **rot**: it is left as it is,
+told to the visitor, and the walk goes on at the next sound header; nothing is renumbered. Otherwise it is a **torn
+tail**, which was never acknowledged as durable: it is copied to ``quarantine/`` and cut. A start is refused only where
+a newer version wrote.
 
-What no header proves to be on the disk is written once more before it is synced: after a failed sync the system may
+What nothing proves to be on the disk is written once more before it is synced: after a failed sync the system may
 hold pages for clean that never got there.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
-from rmq.wire.errors import UnsupportedFormat, WireError
 
 from .commitlog import CommitLog
-from .directory import StoreError, sync_directory
+from .directory import StoreError
+from .files import Files
+from .scan import Bad, Scan, read_or_zeros
 from .segment import Segment
 
-Visit = Callable[[batches.Checked, memoryview], None]
-_SIGN = layout.MAGIC.to_bytes(2, "big") + bytes((layout.FORMAT,))
 _COPY_BYTES = 8 << 20
 
 
@@ -39,139 +39,147 @@ class Cut(NamedTuple):
     kept_in: Path
 
 
-class _Walked(NamedTuple):
-    size: int  # of the sound batches
-    reason: str  # why they end
-    proven: int  # the position that the newest of them knew to be durable
+class Damage(NamedTuple):
+    """A part of the log that had been synced and cannot be read any more."""
+
+    position: int
+    end: int
+    reason: str
+    header: layout.Header | None = None  # if only what follows it is damaged
 
 
-def recover(log: CommitLog, quarantine: Path, visit: Visit) -> Cut | None:
-    """
-    Show every sound batch to ``visit`` in log order, cut a torn tail, and sync all that is kept.
+class Visitor(Protocol):
+    """Who is shown what the log holds, in order."""
 
-    Raises:
-        StoreError: a place that had been synced is damaged, or was written by a newer version.
-    """
-    cut, proven = None, 0
-    if log.segments[0].start:
-        raise StoreError(f"the log begins at {log.segments[0].start}: restore the segments before that from a copy")
-    for index, segment in enumerate(log.segments):
-        if index and segment.start != log.segments[index - 1].end:
-            cut = _cut(log, index - 1, log.segments[index - 1].size, "a segment is missing", quarantine)
-            break
-        walked = _walk(segment, visit)
-        proven = max(proven, walked.proven)
-        if walked.size < segment.size:
-            cut = _cut(log, index, walked.size, walked.reason, quarantine)
-            break
-    log.settle(proven)
-    return cut
+    def batch(self, checked: batches.Checked, data: memoryview) -> None:
+        """A sound batch."""
+
+    def damaged(self, damage: Damage) -> None:
+        """A place that was kept and cannot be read."""
 
 
-def _walk(segment: Segment, visit: Visit) -> _Walked:
-    """Visit the sound batches of a segment; say where they end and why."""
-    if not segment.size:
-        return _Walked(0, "", 0)
-    with segment.mapped() as map_, memoryview(map_) as view:
-        at = proven = 0
-        while at < segment.size:
-            checked, reason = _judge(view, at, segment)
-            if checked is None:
-                return _Walked(at, reason, proven)
-            with view[at : at + checked.header.size] as whole:
-                visit(checked, whole)
-            at += checked.header.size
-            proven = checked.header.durable_before
-    return _Walked(at, "", proven)
+class Recovery:
+    """One walk over a log from ``begin`` on. ``proven``: the position below which all is known to have been synced."""
 
+    def __init__(self, files: Files, log: CommitLog, quarantine: Path, visitor: Visitor, proven: int = 0) -> None:
+        self._files = files
+        self._log = log
+        self._quarantine = quarantine
+        self._visitor = visitor
+        self._proven = proven
+        self._looked_ahead = False
 
-def _judge(view: memoryview, at: int, segment: Segment) -> tuple[batches.Checked | None, str]:
-    """The batch at a place of a segment, or what is wrong with it."""
-    is_newer = False
-    try:
-        checked = batches.check(view, at, stamped=True)
-    except WireError as error:
-        reason = error.text
-        is_newer = isinstance(error, UnsupportedFormat) and _has_sound_header(view, at)
-    else:
-        if checked.header.physical_offset == segment.start + at:
-            return checked, ""
-        reason = f"a batch says it lies at {checked.header.physical_offset}"
-    if is_newer:
-        raise StoreError(
-            f"this version cannot read the log at {segment.start + at} in {segment.path} ({reason}): "
-            "start the version that wrote it"
-        )
-    return None, reason
+    def run(self, begin: int) -> Cut | None:
+        """
+        Show everything from ``begin`` on to the visitor, cut a torn tail, and sync all that is kept.
 
+        Raises:
+            StoreError: a newer version wrote here.
+        """
+        position, cut = begin, None
+        while (index := self._segment(position)) is not None:
+            bad = self._walk(index, position)
+            if bad is None:
+                position = self._log.segments[index].end
+                continue
+            if bad.newer:
+                raise StoreError(
+                    f"this version cannot read the log at {bad.position} ({bad.reason}): "
+                    "start the version that wrote it"
+                )
+            if not self._is_rot(bad.position):
+                cut = self._cut(bad.position, bad.reason)
+                break
+            position = self._pass(bad)
+        end = self._log.segments[-1].end
+        if end < self._proven:
+            self._visitor.damaged(Damage(end, self._proven, "the log is shorter than it was when it was synced"))
+            self._log.skip_to(self._proven)
+        self._log.settle(self._proven)
+        return cut
 
-def _cut(log: CommitLog, index: int, good: int, reason: str, quarantine: Path) -> Cut | None:
-    position = log.segments[index].start + good
-    for later in log.segments[index:]:
-        witness = _synced_beyond(later, good if later is log.segments[index] else 0, position)
-        if witness is not None:
-            raise StoreError(
-                f"the log is damaged at {position} ({reason}), which had been synced before the batch at {witness} was "
-                f"written: restore {log.segments[index].path} from a copy"
-            )
-    kept_in = _unused(quarantine / f"{position:020d}")
-    size = _copy_tail(log.segments[index:], good, kept_in)
-    with log.segments[index].opened():
-        log.segments[index].truncate(good)
-    log.drop_behind(index)
-    return Cut(position, size, reason, kept_in)
-
-
-def _synced_beyond(segment: Segment, at: int, position: int) -> int | None:
-    """The place of a sound header that was written when ``position`` was durable already."""
-    if segment.size - at < layout.FIXED_HEADER:
+    def _segment(self, position: int) -> int | None:
+        """The segment to go on in: the one that holds ``position``, or the first one behind it."""
+        for index, segment in enumerate(self._log.segments):
+            if segment.end > position:
+                return index
         return None
-    with segment.mapped() as map_, memoryview(map_) as view:
-        found = map_.find(_SIGN, at)
-        while found >= 0:
-            start = found - 4
-            if start >= at and start % layout.ALIGN == 0 and _proves(view, start, position):
-                return segment.start + start
-            found = map_.find(_SIGN, found + 1)
-    return None
 
+    def _walk(self, index: int, position: int) -> Bad | None:
+        """Visit sound batches of a segment; the place that ends them, if it is not the segment's end."""
+        segment = self._log.segments[index]
+        if segment.start > position:
+            return Bad(position, "a segment is missing")
+        with self._scan(segment) as scan:
+            for found in scan.batches(position):
+                if isinstance(found, Bad):
+                    return found
+                self._proven = max(self._proven, found.checked.header.durable_before)
+                self._visitor.batch(*found)
+        return None
 
-def _has_sound_header(view: memoryview, at: int) -> bool:
-    """Whether a header of our format was written as it stands, also where this version does not know a value in it."""
-    if view[at + 4 : at + 7] != _SIGN:
-        return False
-    return layout.header_crc(view, at, view[at + 7] * 8) == int.from_bytes(view[at + 8 : at + 12], "big")
+    @contextmanager
+    def _scan(self, segment: Segment) -> Iterator[Scan]:
+        with segment.opened() as fd:
+            yield Scan(self._files, fd, segment.start, segment.size)
 
+    def _is_rot(self, position: int) -> bool:
+        """Whether a place had been synced: the headers behind it know how far the disk was when they were written."""
+        if position >= self._proven and not self._looked_ahead:
+            self._looked_ahead = True
+            self._proven = max(self._proven, *(header.durable_before for header in self._headers(position)), 0)
+        return position < self._proven
 
-def _unused(path: Path) -> Path:
-    """A name that nothing has: what an earlier start put aside is never written over."""
-    number = 1
-    while path.exists():
-        number += 1
-        path = path.with_suffix(f".{number}")
-    return path
+    def _headers(self, position: int) -> Iterator[layout.Header]:
+        for segment in self._log.segments:
+            if segment.end > position:
+                with self._scan(segment) as scan:
+                    yield from scan.headers(max(position, segment.start))
 
+    def _pass(self, bad: Bad) -> int:
+        """Tell of a damaged place, and find where the log goes on behind it."""
+        header = bad.header
+        if header is not None:
+            following = bad.position + header.size
+        else:
+            sound = (header.physical_offset for header in self._headers(bad.position))
+            following = min(next(sound, self._proven), self._proven)
+        self._visitor.damaged(Damage(bad.position, following, bad.reason, header))
+        return following
 
-def _proves(view: memoryview, at: int, position: int) -> bool:
-    try:
-        header = layout.parse_header(view, at)
-    except WireError:
-        return False
-    return header.durable_before > position and layout.header_crc(view, at, header.header_size) == header.header_crc
+    def _cut(self, position: int, reason: str) -> Cut:
+        segments = self._log.segments
+        index = max(i for i, segment in enumerate(segments) if segment.start <= position)
+        good = min(position - segments[index].start, segments[index].size)
+        kept_in = self._unused(self._quarantine / f"{position:020d}")
+        size = self._copy_tail(segments[index:], good, kept_in)
+        with segments[index].opened():
+            segments[index].truncate(good)
+        self._log.drop_behind(index)
+        return Cut(position, size, reason, kept_in)
 
+    def _unused(self, path: Path) -> Path:
+        """A name that nothing has: what an earlier start put aside is never written over."""
+        number = 1
+        while self._files.exists(path):
+            number += 1
+            path = path.with_suffix(f".{number}")
+        return path
 
-def _copy_tail(segments: list[Segment], at: int, to: Path) -> int:
-    size = 0
-    with open(to, "wb") as file:
-        for segment in segments:
-            with segment.opened():
-                while at < segment.size:
-                    part = segment.read(segment.start + at, min(_COPY_BYTES, segment.size - at))
-                    file.write(part)
-                    size += len(part)
-                    at += len(part)
-            at = 0
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(to.parent)
-    return size
+    def _copy_tail(self, segments: list[Segment], at: int, to: Path) -> int:
+        size = 0
+        target = self._files.open(to, create=True)
+        try:
+            for segment in segments:
+                with segment.opened() as fd:
+                    while at < segment.size:
+                        part = read_or_zeros(self._files, fd, min(_COPY_BYTES, segment.size - at), at)
+                        self._files.write_all(target, part, size)
+                        size += len(part)
+                        at += len(part)
+                at = 0
+            self._files.sync(target)
+        finally:
+            self._files.close(target)
+        self._files.sync_directory(to.parent)
+        return size

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rmq.broker.services.state import Change
+from rmq.broker.services.state import Change, SnapshotEnded, Started
+from rmq.broker.store.chores import CheckpointWork
 from rmq.broker.store.directory import DataDirectory
+from rmq.broker.store.files import Files
 from rmq.broker.store.message_store import MessageStore, Placed, Recovered
-from rmq.broker.store.segment import Segment
+from rmq.broker.store.reading import ColdRead
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import ProducerMark, Rows
@@ -49,24 +51,49 @@ class Opened:
         *,
         segment_bytes: int = 1 << 30,
         wall_us: WallClock | None = None,
-        segment: type[Segment] = Segment,
+        files: Files | None = None,
+        **settings: int,
     ) -> None:
-        self.directory = DataDirectory(path)
+        self.directory = DataDirectory(path, files)
         self.changes: list[Change] = []
         self.headers: list[layout.Header] = []
         try:
             self.store = MessageStore(
-                self.directory, segment_bytes=segment_bytes, wall_us=wall_us or WallClock(), segment=segment
+                self.directory, segment_bytes=segment_bytes, wall_us=wall_us or WallClock(), **settings
             )
-            self.recovered: Recovered = self.store.recover(self.changes.append, self.headers.append)
+            self.store.snapshot = self.snapshot
+            self.recovered: Recovered = self.store.recover(self)
         except BaseException:
             self.directory.close()
             raise
 
+    def change(self, change: Change) -> None:
+        """Recovery shows a change."""
+        self.changes.append(change)
+
+    def batch(self, header: layout.Header) -> None:
+        """Recovery shows a data batch."""
+        self.headers.append(header)
+
+    def is_live(self, header: layout.Header) -> bool:
+        """Every topic exists."""
+        return True
+
+    def snapshot(self) -> list[Change]:
+        """What a new segment begins with."""
+        told: list[Change] = [Started(self.store.store_id, self.store.log_epoch), *self.store.holds()]
+        return [*told, SnapshotEnded(self.store.log.written, len(told), 1)]
+
+    def write(self) -> None:
+        """Write what is staged, as the committer does."""
+        self.store.write()
+        if self.store.turn_over():
+            self.store.write()
+
     def append(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
         """Store one batch, as durable and readable as it can be."""
         placed = self.stage(*bodies, to=to, by=by)
-        self.store.write()
+        self.write()
         self.sync()
         return placed
 
@@ -86,9 +113,20 @@ class Opened:
         end = self.store.queue(queue).readable
         while len(found) < end:
             run = self.store.read(queue, len(found), 1 << 20)
+            if isinstance(run, ColdRead):
+                run = run.run(self.store.files)
             for batch in batches.read_all(b"".join(run.buffers), store_id=1):
                 found += [message.body for message in batch.messages(len(found))]
         return found
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint of all that is durable."""
+        self.sync()
+        work = CheckpointWork(
+            self.store.take_index_work(everything=True), self.directory.path, self.store.checkpoint(self.snapshot())
+        )
+        work.run()
+        self.store.index_done(work.indexes, None)
 
     def close(self) -> None:
         """Close cleanly."""
