@@ -29,6 +29,7 @@ from .handlers.hello import HelloHandler
 from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
+from .handlers.stats import StatsHandler
 from .handlers.topics import TopicHandler
 from .log import get_logger
 from .patience import Limits
@@ -107,6 +108,8 @@ class Broker:
         self._stopping = False
         self._stopped = False
         self._flusher: AnyFlusher | None = None
+        self._started_at = now()
+        self._free_bytes = 0
 
     # ---- start
 
@@ -237,7 +240,32 @@ class Broker:
             Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
-            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.STATS: self._build_stats().stats,
+        }  # fmt: skip
+
+    def _build_stats(self) -> StatsHandler:
+        return StatsHandler({
+            "broker": self._own_stats, "log": self._store.stats, "flush": self._flush_stats,
+            "commit": self._committer.stats, "upkeep": self._upkeep.stats, "serving": self._serving_stats,
+        })  # fmt: skip
+
+    def _own_stats(self) -> dict[str, Any]:
+        assert self.recovered is not None
+        return {
+            "name": self.config.name, "cluster": self.config.cluster, "pid": os.getpid(),
+            "address": self.address, "data_dir": str(self._directory.path.absolute()), "flush": self.config.flush,
+            "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._free_bytes,
+            "refuses_sends": self._sends.refuse_because, "damaged_places": len(self.recovered.damages),
+        }  # fmt: skip
+
+    def _flush_stats(self) -> dict[str, float]:
+        return self._flusher.stats() if self._flusher is not None else {}
+
+    def _serving_stats(self) -> dict[str, int]:
+        return {
+            "connections": len(self._connections), "topics": len(self._topics.all()), "leases": len(self._locks),
+            "producers": len(self._producers), "parked_pulls": len(self._holds),
+            "rescued_pulls": self._pulls.rescued, "cold_reads": self._pulls.cold_reads,
         }  # fmt: skip
 
     def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -308,6 +336,7 @@ class Broker:
     def _watch_disk(self) -> None:
         disk = os.statvfs(self._directory.path)
         free = disk.f_bavail * disk.f_frsize
+        self._free_bytes = free
         before = self._sends.refuse_because
         if free >= self.config.min_free_bytes:
             self._sends.refuse_because = None

@@ -157,6 +157,14 @@ class Committer:
         if self._waiting:
             self._request_flush()
 
+    def stats(self) -> dict[str, int]:
+        """What waits for the disk, and what the disk did not take."""
+        return {
+            "waiting_turns": len(self._waiting),
+            "waiting_answers": sum(len(answers) for _, answers in self._waiting) + len(self._answers),
+            "failed_writes": self.failed_writes,
+        }
+
     @property
     def idle(self) -> bool:
         """Whether nobody waits for the disk."""

@@ -59,6 +59,10 @@ class InlineFlusher:
     def stop(self) -> None:
         """Nothing is left: the loop has synced."""
 
+    def stats(self) -> dict[str, float]:
+        """Nothing is measured."""
+        return {}
+
 
 class InMemoryBroker:
     """

@@ -183,6 +183,15 @@ class Upkeep:
             self.failures += 1
             log.error("upkeep.failed", error=str(error) or repr(error))
 
+    def stats(self) -> dict[str, float]:
+        """How far checkpoint and indexes are."""
+        return {
+            "checkpoint_position": self.checkpoint_position,
+            "checkpoint_age_s": round(self._now() - self._checkpoint_at, 3),
+            "key_index_lag_bytes": self._store.index_lag,
+            "failures": self.failures,
+        }
+
     @property
     def idle(self) -> bool:
         """Whether nothing is under way."""

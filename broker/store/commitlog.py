@@ -50,6 +50,8 @@ class CommitLog:
         self._segment_bytes = segment_bytes
         self.recent = Recent(recent_bytes)
         paths = [directory / name for name in files.names(directory) if name.isdigit()]
+        if paths:
+            files.unshare(paths[-1])
         self.segments = [Segment.open(files, path) for path in paths] or [Segment.create(files, directory, 0)]
         self.segments[-1].reopen()
         self._starts = [segment.start for segment in self.segments]
@@ -186,6 +188,8 @@ class CommitLog:
         self.written = self.end = newest.end
         for segment in self.segments:
             if segment.end > proven or segment is newest:
+                if not segment.is_open:
+                    self._files.unshare(segment.path)
                 with segment.opened():
                     segment.rewrite(proven)
                     segment.sync()

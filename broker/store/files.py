@@ -140,6 +140,13 @@ class Files:
         finally:
             self.close(fd)
 
+    def unshare(self, path: Path) -> None:
+        """Make a file our own that has other names too (a backup may share it), before we change it."""
+        if os.stat(path).st_nlink > 1:
+            temporary = path.with_name(path.name + ".own")
+            shutil.copyfile(path, temporary)
+            self.rename(temporary, path)
+
     def replace_file(self, path: Path, content: bytes, *, durable: bool = True) -> None:
         """Write a file so that whoever looks sees the old or the new content; ``durable``: also after a power cut."""
         temporary = path.with_name(path.name + ".tmp")

@@ -316,6 +316,7 @@ class MessageStore:
             queue.note_epoch(self.log_epoch)
             self._index(queue, item.position, item.size, item.messages, item.tags, item.keyed)
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
+        self._indexed_to = self.log.written
 
     def turn_over(self) -> bool:
         """
@@ -412,6 +413,16 @@ class MessageStore:
         for path in obsolete:
             self.log.readers.forget(path)
         return self.log.forget_before(start), obsolete
+
+    def stats(self) -> dict[str, int | str]:
+        """Where the log begins and ends, and how much is kept of it in memory."""
+        log = self.log
+        return {
+            "store_id": f"{self.store_id:016x}", "log_epoch": self.log_epoch, "segments": len(log.segments),
+            "log_start": log.start, "log_written": log.written, "log_durable": log.durable,
+            "log_bytes": log.written - log.start, "recent_bytes": log.recent.size, "queues": len(self._queues),
+            "batches_since_start": self.batches_written,
+        }  # fmt: skip
 
     # ---- end
 

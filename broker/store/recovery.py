@@ -58,83 +58,80 @@ class Visitor(Protocol):
         """A place that was kept and cannot be read."""
 
 
-class Recovery:
-    """One walk over a log from ``begin`` on. ``proven``: the position below which all is known to have been synced."""
+class Piece(NamedTuple):
+    """A file of the log, from the physical offset ``start`` up to ``end``."""
 
-    def __init__(self, files: Files, log: CommitLog, quarantine: Path, visitor: Visitor, proven: int = 0) -> None:
+    start: int
+    end: int
+    path: str
+
+
+class Walk:
+    """
+    A look at the log, which changes nothing. ``proven``: the position below which all is known to have been synced.
+
+    It rises on the way: every header knows how far the disk was when it was written.
+    """
+
+    def __init__(self, files: Files, pieces: list[Piece], visitor: Visitor, proven: int = 0) -> None:
         self._files = files
-        self._log = log
-        self._quarantine = quarantine
+        self._pieces = pieces
         self._visitor = visitor
-        self._proven = proven
+        self.proven = proven
         self._looked_ahead = False
 
-    def run(self, begin: int) -> Cut | None:
-        """
-        Show everything from ``begin`` on to the visitor, cut a torn tail, and sync all that is kept.
-
-        Raises:
-            StoreError: a newer version wrote here.
-        """
-        position, cut = begin, None
-        while (index := self._segment(position)) is not None:
-            bad = self._walk(index, position)
+    def run(self, begin: int) -> Bad | None:
+        """Show everything from ``begin`` on to the visitor; returns where a torn tail begins, if there is one."""
+        position = begin
+        while (piece := self._piece(position)) is not None:
+            bad = self._walk(piece, position)
             if bad is None:
-                position = self._log.segments[index].end
-                continue
-            if bad.newer:
-                raise StoreError(
-                    f"this version cannot read the log at {bad.position} ({bad.reason}): "
-                    "start the version that wrote it"
-                )
-            if not self._is_rot(bad.position):
-                cut = self._cut(bad.position, bad.reason)
-                break
-            position = self._pass(bad)
-        end = self._log.segments[-1].end
-        if end < self._proven:
-            self._visitor.damaged(Damage(end, self._proven, "the log is shorter than it was when it was synced"))
-            self._log.skip_to(self._proven)
-        self._log.settle(self._proven)
-        return cut
-
-    def _segment(self, position: int) -> int | None:
-        """The segment to go on in: the one that holds ``position``, or the first one behind it."""
-        for index, segment in enumerate(self._log.segments):
-            if segment.end > position:
-                return index
+                position = piece.end
+            elif bad.newer or not self._is_rot(bad.position):
+                return bad
+            else:
+                position = self._pass(bad)
+        end = self._pieces[-1].end
+        if end < self.proven:
+            self._visitor.damaged(Damage(end, self.proven, "the log is shorter than it was when it was synced"))
         return None
 
-    def _walk(self, index: int, position: int) -> Bad | None:
-        """Visit sound batches of a segment; the place that ends them, if it is not the segment's end."""
-        segment = self._log.segments[index]
-        if segment.start > position:
+    def _piece(self, position: int) -> Piece | None:
+        """The file to go on in: the one that holds ``position``, or the first one behind it."""
+        return next((piece for piece in self._pieces if piece.end > position), None)
+
+    def _walk(self, piece: Piece, position: int) -> Bad | None:
+        """Visit the sound batches of a file; the place that ends them, if it is not the file's end."""
+        if piece.start > position:
             return Bad(position, "a segment is missing")
-        with self._scan(segment) as scan:
+        with self._scan(piece) as scan:
             for found in scan.batches(position):
                 if isinstance(found, Bad):
                     return found
-                self._proven = max(self._proven, found.checked.header.durable_before)
+                self.proven = max(self.proven, found.checked.header.durable_before)
                 self._visitor.batch(*found)
         return None
 
     @contextmanager
-    def _scan(self, segment: Segment) -> Iterator[Scan]:
-        with segment.opened() as fd:
-            yield Scan(self._files, fd, segment.start, segment.size)
+    def _scan(self, piece: Piece) -> Iterator[Scan]:
+        fd = self._files.open_to_read(piece.path)
+        try:
+            yield Scan(self._files, fd, piece.start, piece.end - piece.start)
+        finally:
+            self._files.close(fd)
 
     def _is_rot(self, position: int) -> bool:
-        """Whether a place had been synced: the headers behind it know how far the disk was when they were written."""
-        if position >= self._proven and not self._looked_ahead:
+        """Whether a place had been synced, as the headers behind it know."""
+        if position >= self.proven and not self._looked_ahead:
             self._looked_ahead = True
-            self._proven = max(self._proven, *(header.durable_before for header in self._headers(position)), 0)
-        return position < self._proven
+            self.proven = max(self.proven, *(header.durable_before for header in self._headers(position)), 0)
+        return position < self.proven
 
     def _headers(self, position: int) -> Iterator[layout.Header]:
-        for segment in self._log.segments:
-            if segment.end > position:
-                with self._scan(segment) as scan:
-                    yield from scan.headers(max(position, segment.start))
+        for piece in self._pieces:
+            if piece.end > position:
+                with self._scan(piece) as scan:
+                    yield from scan.headers(max(position, piece.start))
 
     def _pass(self, bad: Bad) -> int:
         """Tell of a damaged place, and find where the log goes on behind it."""
@@ -143,9 +140,40 @@ class Recovery:
             following = bad.position + header.size
         else:
             sound = (header.physical_offset for header in self._headers(bad.position))
-            following = min(next(sound, self._proven), self._proven)
+            following = min(next(sound, self.proven), self.proven)
         self._visitor.damaged(Damage(bad.position, following, bad.reason, header))
         return following
+
+
+class Recovery:
+    """One walk over the log of a store that starts, and what follows from it."""
+
+    def __init__(self, files: Files, log: CommitLog, quarantine: Path, visitor: Visitor, proven: int = 0) -> None:
+        self._files = files
+        self._log = log
+        self._quarantine = quarantine
+        pieces = [Piece(segment.start, segment.end, str(segment.path)) for segment in log.segments]
+        self._walk = Walk(files, pieces, visitor, proven)
+
+    def run(self, begin: int) -> Cut | None:
+        """
+        Show everything from ``begin`` on to the visitor, cut a torn tail, and sync all that is kept.
+
+        Raises:
+            StoreError: a newer version wrote here.
+        """
+        cut, torn = None, self._walk.run(begin)
+        if torn is not None:
+            if torn.newer:
+                raise StoreError(
+                    f"this version cannot read the log at {torn.position} ({torn.reason}): "
+                    "start the version that wrote it"
+                )
+            cut = self._cut(torn.position, torn.reason)
+        if self._log.segments[-1].end < self._walk.proven:
+            self._log.skip_to(self._walk.proven)
+        self._log.settle(self._walk.proven)
+        return cut
 
     def _cut(self, position: int, reason: str) -> Cut:
         segments = self._log.segments
@@ -153,6 +181,8 @@ class Recovery:
         good = min(position - segments[index].start, segments[index].size)
         kept_in = self._unused(self._quarantine / f"{position:020d}")
         size = self._copy_tail(segments[index:], good, kept_in)
+        if not segments[index].is_open:
+            self._files.unshare(segments[index].path)
         with segments[index].opened():
             segments[index].truncate(good)
         self._log.drop_behind(index)

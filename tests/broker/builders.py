@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rmq.broker.services.state import Change, SnapshotEnded, Started
 from rmq.broker.store.chores import CheckpointWork
@@ -35,11 +36,15 @@ class WallClock:
 
 
 def make_batch(
-    *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None, tags: Sequence[str | None] | None = None
+    *bodies: bytes,
+    to: MessageQueue = ORDERS,
+    by: ProducerMark | None = None,
+    tags: Sequence[str | None] | None = None,
+    keys: Sequence[Sequence[str]] | None = None,
 ) -> bytes:
     """A batch as a producer sends it."""
     mark = by if by is not None else ProducerMark()
-    return bytes(batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags), by=mark))
+    return bytes(batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags, keys=keys), by=mark))
 
 
 class Opened:
@@ -90,16 +95,16 @@ class Opened:
         if self.store.turn_over():
             self.store.write()
 
-    def append(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
+    def append(self, *bodies: bytes, to: MessageQueue = ORDERS, **more: Any) -> Placed:
         """Store one batch, as durable and readable as it can be."""
-        placed = self.stage(*bodies, to=to, by=by)
+        placed = self.stage(*bodies, to=to, **more)
         self.write()
         self.sync()
         return placed
 
-    def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
+    def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, **more: Any) -> Placed:
         """Stage one batch."""
-        data = make_batch(*bodies, to=to, by=by)
+        data = make_batch(*bodies, to=to, **more)
         return self.store.stage(to, 1, data, batches.check(data, stamped=False))
 
     def sync(self) -> None:
