@@ -171,8 +171,8 @@ def check(data: Buffer, at: int = 0, *, stamped: bool, header: Header | None = N
     Judge the batch at ``at``. ``stamped`` batches have been through a broker; one that has not been must end
     where ``data`` ends, since the broker stores all of it. ``header`` saves parsing it a second time.
 
-    Compressed bodies are unpacked, to see that it can be done. ``unpack=False`` leaves that out: for whoever finds a
-    batch that was judged before, and only asks whether its bytes are still the same.
+    Compressed bodies are unpacked, to see that it can be done. ``unpack=False`` leaves that to :func:`check_bodies`, or
+    out: for whoever finds a batch that was judged before, and only asks whether its bytes are still the same.
 
     Raises:
         BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat: with one sentence of what is wrong.
@@ -181,6 +181,12 @@ def check(data: Buffer, at: int = 0, *, stamped: bool, header: Header | None = N
     if header.attributes and unpack:
         _unpacked(data, header, body_at)
     return Checked(header, columns)
+
+
+def check_bodies(data: Buffer, header: Header, at: int = 0) -> None:
+    """Judge what ``check(unpack=False)`` left out; raises as :func:`check` does."""
+    if header.attributes:
+        _unpacked(data, header, at + header.header_size + header.meta_size)
 
 
 def read(data: Buffer, at: int = 0, *, store_id: int) -> Batch:

@@ -173,7 +173,13 @@ def test_whoever_only_asks_whether_the_bytes_are_the_same_unpacks_nothing() -> N
     wrong = one_body(random.Random(1).randbytes(100), "zlib", 500)
 
     assert batch.check(wrong, stamped=True, unpack=False).header.raw_size == 500
-    for judge in (lambda: batch.check(wrong, stamped=True), lambda: batch.read(wrong, store_id=STORE_ID)):
+    header = layout.parse_header(wrong)
+    for judge in (
+        lambda: batch.check(wrong, stamped=True),
+        lambda: batch.check_bodies(wrong, header),
+        lambda: batch.check_bodies(bytes(8) + wrong, header, 8),
+        lambda: batch.read(wrong, store_id=STORE_ID),
+    ):
         with pytest.raises(BadBatch, match="the bodies are not zlib"):
             judge()
     damaged = bytearray(wrong)

@@ -20,6 +20,7 @@ from support.batches import every_codec, patched
 
 pytestmark = pytest.mark.virtual_time
 
+BODIES_AT = 162  # of the batch that packed() makes
 TEXTS = [b"created " * 50, b"paid " * 50]
 
 
@@ -50,7 +51,7 @@ async def test_a_compressed_batch_is_stored_byte_for_byte(broker: InMemoryBroker
         (108, ">I", 649, BadBatch.code),
         (108, ">I", 651, BadBatch.code),
         (108, ">I", 1 << 31, BatchTooLarge.code),
-        (162, ">B", 0xFF, BadBatch.code),  # where the bodies begin
+        (BODIES_AT, ">B", 0xFF, BadBatch.code),
     ],
 )
 async def test_what_does_not_unpack_is_refused_and_not_stored(
@@ -68,9 +69,7 @@ async def test_what_does_not_unpack_is_refused_and_not_stored(
 
 async def test_a_bomb_is_refused(broker: InMemoryBroker) -> None:
     bomb = bytearray(packed("zlib", bytes(layout.MAX_BODY)))
-    head = layout.parse_header(bomb)
-    lengths_at = head.header_size + 3
-    struct.pack_into("<I", bomb, lengths_at, 100_000)
+    struct.pack_into("<I", bomb, layout.parse_header(bomb).header_size + 3, 100_000)  # the first column: lengths
     async with Client(broker) as client:
         await client.create()
 
@@ -89,3 +88,15 @@ async def test_a_compressed_batch_sent_twice_is_stored_once(broker: InMemoryBrok
 
         assert (first.base_offset, first.duplicate) == (0, False)
         assert (second.base_offset, second.duplicate) == (0, True)
+
+
+async def test_bodies_that_do_not_unpack_spend_their_number(broker: InMemoryBroker) -> None:
+    """As every refusal for good: the producer goes on with the next one, and need not be told anew where it stands."""
+    wrong = patched(packed("zlib", by=ProducerMark(7, 1)), BODIES_AT, ">B", 0xFF)
+    async with Client(broker) as client:
+        await client.create()
+
+        (refused,) = await client.send_batches(OutgoingBatch(0, wrong))
+        (stored,) = await client.send_batches(OutgoingBatch(0, packed("zlib", by=ProducerMark(7, 2))))
+
+        assert (refused.status, stored.status, stored.base_offset) == (BadBatch.code, 0, 0)
