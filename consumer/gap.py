@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rmq.wire.errors import Damaged, MessagesLost, OffsetOutOfRange, code_name
 from rmq.wire.ops import PullResult
@@ -13,7 +12,8 @@ MOST_PAUSE_S = 30.0
 REMIND_S = 300.0  # a queue that stays stopped is reported this often
 
 
-class Gap(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Gap:
     """The messages from ``from_offset`` to before ``end_offset`` cannot be read, and the reason."""
 
     status: int
@@ -70,4 +70,3 @@ def gap_of(asked: int, result: PullResult) -> Gap | None:
     elif result.status != Damaged.code:
         return None
     return Gap(result.status, asked, end) if end > asked else None
-

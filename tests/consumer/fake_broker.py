@@ -89,8 +89,9 @@ class FakeBroker:
     def create(self, topic: str, queues: int = 1) -> None:
         """Make a topic, or have it grow."""
         self.topics[topic] = queues
+        info = self._info(topic)
         for connection in self.connections:
-            connection.push(Push.TOPIC_CHANGED, self._info(topic))
+            connection.push(Push.TOPIC_CHANGED, info)
 
     def delete(self, topic: str, *, tell: bool = True) -> None:
         """A topic goes, with all that belongs to it; parked pulls are answered, and everybody is told."""
@@ -383,7 +384,9 @@ class FakeBroker:
 
     def _info(self, topic: str) -> ops.TopicInfo:
         queues = self.topics[topic]
-        return ops.TopicInfo(topic, self._generation_of(topic), queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
+        return ops.TopicInfo(
+            topic, self._generation_of(topic), queues, [ops.QueueInfo(i, "fake") for i in range(queues)]
+        )
 
     def _tell(self, group: str, push: Push, payload: Any, but: FakeConnection | None = None) -> None:
         for connection in self.connections:
