@@ -238,6 +238,19 @@ async def test_a_grant_that_was_asked_for_under_the_old_topic_is_given_back_and_
 
     assert listener.got == [(0, b"new")]
     assert len(broker.sent(Op.ACQUIRE)) == 2
+    assert {request.payload.queues[0].epoch for request in broker.sent(Op.PULL)} == {2}
+
+
+async def test_a_heartbeat_that_tells_of_another_generation_ends_the_old_one(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(29)
+        broker.generations["t"] = 9  # nobody has told us
+        await asyncio.sleep(2)
+        assert consumer.assignment == [QUEUE]
+        assert broker.times(Op.ACQUIRE) == [0.0, 30.0]
 
 
 async def test_batches_of_another_topic_of_the_same_name_are_not_delivered(broker: FakeBroker, make: Make) -> None:

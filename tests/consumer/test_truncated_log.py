@@ -292,6 +292,23 @@ async def test_a_queue_that_waits_at_a_gap_asks_a_broker_that_started_again_at_o
     assert listener.times[-1] == 40.0
 
 
+async def test_progress_that_a_crash_took_from_the_broker_is_reported_again_also_by_a_queue_that_waits_at_a_gap(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    broker.damaged[QUEUE] = range(3, 6)
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(4)  # no pull is under way
+        assert broker.offsets["g", QUEUE] == 3
+        broker.crash(QUEUE, 10)
+        broker.offsets["g", QUEUE] = 1
+        broker.come_up()
+        await asyncio.sleep(0.5)
+        assert broker.offsets["g", QUEUE] == 3
+
+
 async def test_an_answer_that_leads_nowhere_is_asked_for_again_after_a_pause() -> None:
     broker = Scripted(PullResult(0, LogTruncated.code, 3, 0, 4, b"", "truncated"))
     broker.create("t")
