@@ -37,7 +37,7 @@ class Gap:
     def advice(self) -> str:
         """What somebody has to do before the queue goes on."""
         cause = "a part of the log is damaged" if self.status == Damaged.code else "retention was faster than the group"
-        return f'{cause}: run with on_gap = "skip" to go on at {self.end_offset}, or reset the offset of the group'
+        return f'{cause}: to go on at {self.end_offset} without them, run with on_gap = "skip"'
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ def test_a_gap_says_what_is_missing_why_and_what_to_do() -> None:
     lost, damaged = Gap(OffsetOutOfRange.code, 4, 7), Gap(Damaged.code, 4, 5)
     assert (str(lost), lost.count) == ("MESSAGES_LOST: offsets 4 to 6", 3)
     assert (str(damaged), damaged.count) == ("DAMAGED: offsets 4 to 4", 1)
-    assert 'on_gap = "skip" to go on at 7' in lost.advice()
+    assert 'to go on at 7 without them, run with on_gap = "skip"' in lost.advice()
     assert "damaged" in damaged.advice()
 
 
