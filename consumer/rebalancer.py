@@ -5,6 +5,9 @@ A pass first drops what is not ours any more, then asks for what we lack, in one
 queue has a hand-over task of its own, which lets the running call end and then commits and unlocks in one request.
 Passes run when connected, when told (gathered for 100 ms), when a lease becomes free, and every 20 s. A queue has one
 generation at a time: one that comes back while the last is still ending is asked for when that has ended.
+
+The queues of a topic that was deleted are lost at once, without a request. If it is made again under the same name, its
+queues are others: nothing that was asked for, cached or done before is taken over.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ log = get_logger("rmq.consumer")
 
 JOIN_RETRY_S = 1.0
 RELEASE_RETRY_S = 0.1
+TOPIC_GONE = "the topic was deleted"
 HOPELESS = (GroupMismatch, BadName, BadRequest)  # asking again would be refused again
 
 
@@ -144,7 +148,7 @@ class Rebalancer:
         """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
         for generation in list(self._generations.values()):
             if generation.topic_generation != self._topics.generation(generation.queue.topic):
-                generation.lose("the topic was deleted")
+                generation.lose(TOPIC_GONE)
 
     def notice(self, within_s: float = 0.0) -> None:
         """Have a pass made within this time."""
@@ -345,7 +349,9 @@ class Rebalancer:
     # Hand-over
 
     def _on_lost(self, generation: Generation, reason: str) -> None:
-        log.warning("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
+        # The end of a topic was reported as such, once, not for each of its queues.
+        report = log.info if reason == TOPIC_GONE else log.warning
+        report("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
         if not self._stopping and not generation.dropped:
             self._hand_over(generation)
 
