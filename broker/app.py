@@ -26,12 +26,14 @@ from .config import BrokerConfig
 from .connection import Connection, Handler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
+from .handlers.messages import MessageHandler
 from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
 from .handlers.topics import TopicHandler
 from .log import get_logger
 from .patience import Limits
+from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
 from .services.attempt_table import AttemptTable
@@ -160,6 +162,7 @@ class Broker:
         self._members = Membership(config.member_expiry_s)
         self._holds = HoldTable()
         self._producers = ProducerTable()
+        self._read_pool = ReadPool(loop)
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
 
     def _recover(self) -> None:
@@ -195,6 +198,10 @@ class Broker:
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
         )  # fmt: skip
+        messages = MessageHandler(
+            store, self._topics, self._read_pool, index_now=lambda ready: ready(), call_later=loop.call_later,
+            clock=self.clock,
+        )  # fmt: skip
         topics.committed = self._groups.committed
         topics.made = notices.topic_made
         self._groups.lease_changed = self._pulls.lease_changed
@@ -205,6 +212,7 @@ class Broker:
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
             Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges,
+            Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
         }  # fmt: skip
 
     def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -326,6 +334,7 @@ class Broker:
     def _close_store(self) -> None:
         assert self._flusher is not None
         self._flusher.stop()
+        self._read_pool.close()
         if self.failed.is_set():
             self._store.abandon()  # what a failed disk holds is for the next start to judge
         else:

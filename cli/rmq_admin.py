@@ -11,6 +11,7 @@ import click
 
 from rmq.wire.errors import ConnectionLost, RequestTimeout
 
+from .admin_messages import message
 from .command import Command, Group, run, version_option
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -41,6 +42,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     examples="""
     rmq-admin topic create orders --queues 8
     rmq-admin topic list
+    rmq-admin message query --key o-17
     rmq-admin lock-status --watch
     """,
 )
@@ -189,6 +191,9 @@ def lock_table(rows: Sequence[LockRow]) -> str:
 
 def _lock_cells(row: LockRow) -> list[object]:
     return [seconds(value) if name.endswith("_s") else value for name, value in lock_object(row).items()]
+
+
+command.add_command(message)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from rmq.wire.columns import TagColumn
 
 from ..log import get_logger
+from .lookup import Locator
 
 log = get_logger(__name__)
 
@@ -144,6 +145,19 @@ class ConsumeQueue:
         sizes = self._sizes[first:end]
         count = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
         return list(zip(self._positions[first : first + count], sizes[:count], strict=True))
+
+    def locator(self) -> Locator:
+        """The index as it is now, for a thread: what is in memory is copied, what is in files never changes."""
+        bases, positions, sizes = self._bases[:], self._positions[:], self._sizes[:]
+
+        def position_of(offset: int) -> Location | None:
+            if not bases or offset < bases[0]:
+                entry = self._read(offset, 1)
+                return ENTRY.unpack(entry)[:2] if len(entry) == ENTRY.size else None
+            at = bisect_right(bases, offset) - 1
+            return positions[at], sizes[at]
+
+        return Locator(self.min_offset, self.readable, position_of)
 
     def _locate_in_files(self, offset: int, max_bytes: int, max_batches: int, max_entries: int) -> list[Location]:
         run = self._read(offset, min(max_entries + 1, self.readable - offset, self._flushed - offset))

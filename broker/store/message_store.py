@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
-from rmq.wire.columns import TagColumn
+from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 
@@ -24,6 +24,11 @@ from ..services.state import Change, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
 from .directory import DataDirectory, StoreError
+from .files import Files
+from .key_blocks import Entry, hash_column
+from .key_index import KeyIndex
+from .log_reader import LogReader
+from .lookup import Locator
 from .recovery import Cut, recover
 from .segment import Segment
 
@@ -75,6 +80,7 @@ class _Publication(NamedTuple):
     size: int
     messages: int
     tags: TagColumn | None
+    keys: Entry | None
 
 
 class MessageStore:
@@ -97,6 +103,10 @@ class MessageStore:
         self._wall_us = wall_us
         self._last_us = 0
         self.log = CommitLog(directory.commitlog, segment_bytes, segment)
+        self._files = Files()
+        self._files.remove_tree(directory.path / "index")  # made again by recovery
+        self.keys = KeyIndex(self._files, directory.path / "index")
+        self.exposed = 0  # the log position up to which batches can be read
         self.log_epoch = 0
         self.store_id = 0
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
@@ -116,6 +126,8 @@ class MessageStore:
 
         def visit(checked: batches.Checked, whole: memoryview) -> None:
             header, columns = checked
+            entry = _key_entry(header.physical_offset, header.stored_at, columns)
+            self._index_keys([] if entry is None else [entry], header.physical_offset, header.size)
             self.log_epoch = max(self.log_epoch, header.log_epoch)
             self._last_us = max(self._last_us, header.stored_at)
             if header.kind == layout.KIND_STATE:
@@ -142,6 +154,7 @@ class MessageStore:
         cut = recover(self.log, self._directory.quarantine, visit)
         self.store_id = self._directory.name(self.store_id or None)
         self.log_epoch += 1
+        self.exposed = self.log.written
         return Recovered(totals[0], totals[1], cut)
 
     def queue(self, of: MessageQueue) -> ConsumeQueue:
@@ -162,7 +175,10 @@ class MessageStore:
         queue = self.queue(to)
         owner = _Owner(queue.end, generation, to.queue_id, layout.KIND_DATA)
         placed = self._place(batch, header.header_size, owner)
-        self._staged.append(_Publication(to, placed.physical_offset, len(batch), header.count, checked.columns.tags))
+        keys = _key_entry(placed.physical_offset, placed.stored_at, checked.columns)
+        self._staged.append(
+            _Publication(to, placed.physical_offset, len(batch), header.count, checked.columns.tags, keys)
+        )
         queue.end += header.count
         return placed
 
@@ -192,6 +208,7 @@ class MessageStore:
             OSError: none of it exists; offsets and positions are given out again.
         """
         staged, self._staged = self._staged, []
+        began = self.log.written
         try:
             self.log.write()
         except OSError:
@@ -203,10 +220,27 @@ class MessageStore:
             queue = self._queues[item.queue]
             self._index(queue, item.position, item.size, item.messages, item.tags)
             self._unexposed.append((item.position + item.size, item.queue, queue.published))
+        if self.log.written > began:
+            self._index_keys([item.keys for item in staged if item.keys is not None], began, self.log.written - began)
+
+    def _index_keys(self, entries: list[Entry], position: int, size: int) -> None:
+        try:
+            self.keys.extend(self.log.segment_at(position).start, entries, position, position + size)
+        except OSError as error:  # the range stays a gap, which queries look up in the log
+            log.error("key_index.write_failed", error=str(error))
+
+    def reader(self) -> LogReader:
+        """The log as it can be read now, for a thread."""
+        return LogReader(self._files, [(segment.start, segment.path) for segment in self.log.segments], self.exposed)
+
+    def locator(self, of: MessageQueue) -> Locator:
+        """The index of a queue as it is now, for a thread."""
+        return self.queue(of).locator()
 
     def expose(self, until: int) -> list[MessageQueue]:
         """Make readable what lies below a log position; return the queues that grew."""
         grown: dict[MessageQueue, None] = {}
+        self.exposed = max(self.exposed, until)
         while self._unexposed and self._unexposed[0][0] <= until:
             _, queue, end = self._unexposed.popleft()
             self._queues[queue].readable = end
@@ -252,6 +286,10 @@ class MessageStore:
         """Let go of the directory as a crash would: what is not durable may be lost."""
         self.log.close()
         self._directory.close()
+
+
+def _key_entry(position: int, stored_at: int, columns: Columns) -> Entry | None:
+    return None if not columns.key_hashes else Entry(position, stored_at, hash_column(columns.key_hashes))
 
 
 def _changes(header: layout.Header, batch: memoryview) -> list[Change]:
