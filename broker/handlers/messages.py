@@ -182,15 +182,16 @@ class MessageHandler:
 
     def _run(self, connection: Connection, request_id: int, job: Callable[[], Parts]) -> None:
         done = partial(self._done, connection, request_id)
+        if connection.closing:  # while it waited for the index
+            self._forget(connection)
+            return
         try:
             self._pool.submit(job, done)
         except Refused as error:
             done(error)
 
     def _done(self, connection: Connection, request_id: int, answer: Parts | Exception) -> None:
-        self._asked[connection] -= 1
-        if not self._asked[connection]:
-            del self._asked[connection]
+        self._forget(connection)
         if isinstance(answer, Refused):
             connection.refuse(request_id, answer)
         elif isinstance(answer, Exception):
@@ -199,6 +200,11 @@ class MessageHandler:
             connection.refuse(request_id, TooManyInFlight("read the answers that wait before asking for more"))
         else:
             connection.reply_parts(request_id, answer)
+
+    def _forget(self, connection: Connection) -> None:
+        self._asked[connection] -= 1
+        if not self._asked[connection]:
+            del self._asked[connection]
 
 
 class _Once:

@@ -152,7 +152,10 @@ class ConsumeQueue:
 
         def position_of(offset: int) -> Location | None:
             if not bases or offset < bases[0]:
-                entry = self._read(offset, 1)
+                try:
+                    entry = self._read(offset, 1)
+                except FileNotFoundError:
+                    return None
                 return ENTRY.unpack(entry)[:2] if len(entry) == ENTRY.size else None
             at = bisect_right(bases, offset) - 1
             return positions[at], sizes[at]

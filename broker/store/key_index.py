@@ -99,7 +99,8 @@ class KeyIndex:
         """
         Index ``[first, end)`` of the log, which lies within a segment; ``entries`` are its batches with keys.
 
-        What is indexed already is passed over, and a range that was left out is a gap for searches.
+        Segments come in the order of the log, the newest last. What is indexed already is passed over, and a range
+        that was left out is a gap for searches.
 
         Raises:
             OSError: the disk; what could not be written stays in memory. Doing the same again goes on from there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rmq.broker.testing import InMemoryBroker
 from rmq.wire import batch as batches
 from rmq.wire.batch import Rows
 from rmq.wire.codec import decode, decode_list
-from rmq.wire.errors import BadRequest, MessageNotFound, QueueNotFound, TooManyInFlight, TopicNotFound
+from rmq.wire.errors import BadRequest, ConnectionLost, MessageNotFound, QueueNotFound, TooManyInFlight, TopicNotFound
 from rmq.wire.message_ops import (
     FoundBatch,
     GetMessage,
@@ -26,7 +27,7 @@ from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Op, OutgoingBatch, QueueRef
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS
-from ..harness import Client
+from ..harness import Client, crash_copy
 
 pytestmark = pytest.mark.virtual_time
 
@@ -261,3 +262,34 @@ async def test_a_connection_asks_few_questions_at_once(broker: InMemoryBroker) -
         assert sum(isinstance(answer, TooManyInFlight) for answer in answers) == 4
         assert sum(isinstance(answer, QueryReply) for answer in answers) == 8
         assert isinstance(await query(client, "a"), QueryReply)
+
+
+async def test_nobody_is_searched_for_who_has_gone(broker: InMemoryBroker) -> None:
+    indexer = SlowIndexer(broker)
+    async with Client(broker) as client:
+        await client.create()
+        await send(client, "a")
+        asking = asyncio.create_task(query(client, "a"))
+        while not indexer.ready:
+            await asyncio.sleep(0)
+        await client.connection.close()
+        with pytest.raises(ConnectionLost):
+            await asking
+    indexer.catch_up()
+
+    handler = broker.broker.handlers[Op.QUERY_MESSAGES].__self__  # type: ignore[attr-defined]
+    assert (handler._asked, broker.broker._read_pool.jobs) == ({}, 0)
+
+
+async def test_keys_are_found_over_many_segments_and_after_a_crash(tmp_path: Path) -> None:
+    async with InMemoryBroker(segment_bytes=4096) as broker:
+        async with Client(broker) as client:
+            await client.create()
+            named = [(await send(client, "a", f"b-{i}"))[0] for i in range(60)]
+            assert len(broker.broker._store.log.segments) > 2
+            assert ids(client, await query(client, "a")) == named[::-1]
+        async with crash_copy(broker, tmp_path / "copy") as copy, Client(copy) as client:
+            assert ids(client, await query(client, "a")) == named[::-1]
+            (row,) = messages(client, (await query(client, "b-3")).found)
+            assert row.queue_offset == 7
+            assert (await get(client, named[3])).queue_offset == 6
