@@ -27,8 +27,9 @@ from typing import Any
 from rmq.broker.store.files import Files
 from rmq.broker.store.key_blocks import Entry
 from rmq.broker.store.key_index import KeyIndex, Wanted
-from rmq.client import Admin, Message, Producer
+from rmq.client import Admin, Connection, Message, Producer
 from rmq.wire.errors import RmqError
+from rmq.wire.ops import Op
 
 SEGMENT = 1 << 30
 GROUP = 1000  # batches that the index gets at once
@@ -140,14 +141,17 @@ async def fill(options: argparse.Namespace, address: str) -> float:
     async with Producer(address) as producer:
         for at in range(0, options.messages, options.batch):
             numbers = range(at, min(at + options.batch, options.messages))
-            await producer.send_many([Message("orders", body, keys=(f"k-{i}",)) for i in numbers], queue_id=at % 4)
+            await producer.send_many(
+                [Message("orders", body, keys=(f"k-{i}",)) for i in numbers], queue_id=at // options.batch % 4
+            )
     return round(time.perf_counter() - began, 2)
 
 
 async def ask(options: argparse.Namespace, address: str) -> dict[str, Any]:
-    """Time queries of keys that exist and of some that do not, and messages by id."""
-    spent: dict[str, list[float]] = {"first": [], "found": [], "absent": [], "by_id": []}
-    async with Admin(address) as admin:
+    """Time queries of keys that exist and of some that do not, messages by id, and pings of others meanwhile."""
+    spent: dict[str, list[float]] = {"first": [], "found": [], "absent": [], "by_id": [], "ping_meanwhile": []}
+    async with Admin(address) as admin, asyncio.TaskGroup() as group:
+        pings = group.create_task(ping(address, spent["ping_meanwhile"]))
         for i in range(options.searches + 1):
             number = random.randrange(options.messages)
             began = time.perf_counter()
@@ -161,7 +165,22 @@ async def ask(options: argparse.Namespace, address: str) -> dict[str, Any]:
             began = time.perf_counter()
             await admin.message(found.messages[0].message_id)
             spent["by_id"].append(time.perf_counter() - began)
+        pings.cancel()
     return {name: summary(values) for name, values in spent.items()}
+
+
+async def ping(address: str, spent: list[float]) -> None:
+    """Time pings until cancelled."""
+    connection = Connection(address)
+    await connection.open(timeout_s=5)
+    try:
+        while True:
+            began = time.perf_counter()
+            await connection.request(Op.PING, ())
+            spent.append(time.perf_counter() - began)
+            await asyncio.sleep(0.001)
+    finally:
+        await connection.close()
 
 
 def times(actions: list[Callable[[], object]]) -> dict[str, float]:
@@ -175,9 +194,10 @@ def times(actions: list[Callable[[], object]]) -> dict[str, float]:
 
 
 def summary(spent: list[float]) -> dict[str, float]:
-    """The median and the worst, in milliseconds."""
+    """The median, the 99th percentile and the worst, in milliseconds."""
     ordered = sorted(value * 1000 for value in spent)
-    return {"median_ms": round(ordered[len(ordered) // 2], 1), "worst_ms": round(ordered[-1], 1)}
+    places = {"median_ms": len(ordered) // 2, "p99_ms": len(ordered) * 99 // 100, "worst_ms": -1}
+    return {name: round(ordered[at], 1) for name, at in places.items()}
 
 
 if __name__ == "__main__":

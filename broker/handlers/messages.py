@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
@@ -119,8 +120,7 @@ class MessageHandler:
         def search() -> Parts:
             until = clock() + SEARCH_S
             wanted = Wanted(lookup.hash_of(query.key), query.since_us, query.until, query.below)
-            with reader:
-                places = keys.search(wanted, reader.ranges())
+            with reader, closing(keys.search(wanted, reader.ranges())) as places:
                 found = lookup.find(query, places, reader, alive, lambda: clock() > until)
             packed = [part for batch in found.found for part in _pack(batch)]
             head = frames.array_header(3) + frames.array_header(len(found.found))

@@ -243,12 +243,12 @@ class KeyIndex:
 
     # ---- searching
 
-    def search(self, wanted: Wanted, segments: Sequence[tuple[int, int]]) -> Iterator[Hit | Gap]:
+    def search(self, wanted: Wanted, segments: Sequence[tuple[int, int]]) -> Generator[Hit | Gap, None, None]:
         """
         The batches that may hold a key, newest first, and the gaps between them.
 
         ``segments`` are the ranges of the log, oldest first; what the index has not reached yet is left out.
-        Made for a thread: it reads files, and lets others run about every millisecond.
+        Made for a thread: it reads files, and lets others run about every millisecond. Close it to end it early.
         """
         latest, reached = self._latest()
         for start, stop in reversed(segments):
