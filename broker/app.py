@@ -26,6 +26,7 @@ from .config import BrokerConfig
 from .connection import Connection, Handler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
+from .handlers.messages import MessageHandler
 from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
@@ -177,7 +178,7 @@ class Broker:
         self._producers = ProducerTable()
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
         self._read_pool = ReadPool(loop, config.read_threads)
-        self._upkeep_pool = ReadPool(loop, 1, "rmq-upkeep")
+        self._upkeep_pool = ReadPool(loop, 1)
 
     def _recover(self) -> None:
         self._replay = Replay(self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now())
@@ -231,6 +232,10 @@ class Broker:
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
         )  # fmt: skip
+        messages = MessageHandler(
+            store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,
+            clock=self.clock,
+        )  # fmt: skip
         topics.committed = self._groups.committed
         topics.made = notices.topic_made
         self._groups.lease_changed = self._pulls.lease_changed
@@ -241,6 +246,7 @@ class Broker:
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
             Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.STATS: self._build_stats().stats,
+            Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
         }  # fmt: skip
 
     def _build_stats(self) -> StatsHandler:
