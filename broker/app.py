@@ -287,6 +287,10 @@ class Broker:
 
     async def _make_start_durable(self, loop: asyncio.AbstractEventLoop) -> None:
         """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
+        assert self.recovered is not None
+        if self.recovered.damages:
+            for _, topic, queue_id, offset in self._offsets.rows():
+                self._store.reserve(MessageQueue(topic, queue_id), offset)
         lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)

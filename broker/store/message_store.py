@@ -238,6 +238,15 @@ class MessageStore:
                 self.log.readers.forget_below(directory)
                 self.garbage.append(directory)
 
+    def reserve(self, of: MessageQueue, end_offset: int) -> None:
+        """Offsets up to ``end_offset`` were in use before the log was damaged: they are not given to others."""
+        queue = self._queues.get(of)
+        if queue is not None and queue.generation and queue.end < end_offset:
+            log.error("log.messages_damaged", queue=str(of), first=queue.end, end=end_offset)
+            queue.add_gap(self.log.written - layout.ALIGN, end_offset)
+            queue.readable = queue.published
+            self._dirty[queue] = None
+
     def holds(self) -> list[QueueHolds]:
         """The bounds of all queues that ever held something, for a snapshot."""
         return [
