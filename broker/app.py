@@ -193,7 +193,8 @@ class Broker:
         )
         hello = HelloHandler(
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
-            groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
+            groups=self._groups, committer=self._committer, now=self.now,
+            identity=lambda: (store.store_id, store.log_epoch),
         )  # fmt: skip
         topics.committed = self._groups.committed
         topics.made = notices.topic_made

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rmq.wire import frames, layout
-from rmq.wire.errors import BadRequest, ProtocolUnsupported, SessionReplaced
-from rmq.wire.ops import PROTOCOL, Hello, HelloReply, Limits, ProducerHello, ResumedLease, hello_from_map, hello_to_map
+from rmq.wire.errors import OK, BadRequest, ProducerFenced, ProtocolUnsupported, SequenceConflict, SessionReplaced
+from rmq.wire.ops import (
+    PROTOCOL,
+    Hello,
+    HelloReply,
+    Limits,
+    ProducerHello,
+    ProducerOutcome,
+    ProducerResumed,
+    ResumedLease,
+    hello_from_map,
+    hello_to_map,
+)
 
+from ..committer import Committer
 from ..config import BrokerConfig
-from ..connection import Connection
+from ..connection import DEFERRED, Connection
 from ..log import get_logger
 from ..services.attempt_table import AttemptTable
 from ..services.lock_table import LockTable
-from ..services.producers import ProducerTable
+from ..services.producers import Known, ProducerTable, Spent
 from ..services.sessions import Session, SessionTable
 from .groups import GroupHandler
 
@@ -26,11 +39,16 @@ PRODUCER_WINDOW = 256
 
 
 class HelloHandler:
-    """Greets, resumes a known session and ends its older connection."""
+    """
+    Greets, resumes a known session and ends its older connection.
+
+    A producer is told what became of its unresolved batches. That answer leaves when all it tells is as durable as
+    the answers to these batches would be, and nothing else of the connection is served before it.
+    """
 
     def __init__(
         self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, attempts: AttemptTable,
-        producers: ProducerTable, groups: GroupHandler, now: Callable[[], float],
+        producers: ProducerTable, groups: GroupHandler, committer: Committer, now: Callable[[], float],
         identity: Callable[[], tuple[int, int]],
     ) -> None:  # fmt: skip
         self._config = config
@@ -39,6 +57,7 @@ class HelloHandler:
         self._attempts = attempts
         self._producers = producers
         self._groups = groups
+        self._committer = committer
         self._now = now
         self._identity = identity
 
@@ -49,15 +68,50 @@ class HelloHandler:
         hello: Hello = hello_from_map(Hello, payload)
         self._judge(hello)
         now = self._now()
-        if hello.producer is not None:
-            self._producers.resume(*hello.producer, now=now)  # may refuse: before the session knows this connection
+        producer = hello.producer if hello.producer and hello.producer.producer_id else None
+        # May refuse: before the session knows this connection.
+        raised = None if producer is None else self._producers.resume(*producer, now=now)
         session, older = self._sessions.hello(hello.session, hello.client, connection, now=now)
         if isinstance(older, Connection):
             older.fail(SessionReplaced("a newer connection took this session over"))
             older.abort()
         connection.greeted(session)
         log.debug("session.greeted", member=session.member, peer=connection.peer)
-        return hello_to_map(self._reply(session, now))
+        if producer is None:
+            return hello_to_map(self._reply(session, None))
+        last = (self._producers.next_sequence(producer.producer_id) or 0) - 1
+        if raised is None and last < producer.first_unresolved:
+            return hello_to_map(self._reply(session, self._resumed(producer, last)))
+        if raised is not None:
+            self._committer.record(raised)
+        connection.hold()
+        self._committer.when_durable(partial(self._answer, connection, request_id, session, producer, last))
+        return DEFERRED
+
+    def _answer(
+        self, connection: Connection, request_id: int, session: Session, producer: ProducerHello, last: int
+    ) -> None:
+        """All that was there when the producer said hello is durable now, or was taken back by a failed write."""
+        if connection.closing:
+            return  # and so is a connection that was replaced meanwhile
+        try:
+            connection.reply(request_id, hello_to_map(self._reply(session, self._resumed(producer, last))))
+        except ProducerFenced as error:
+            connection.refuse(request_id, error)
+        connection.go_on()
+
+    def _resumed(self, producer: ProducerHello, last: int) -> ProducerResumed:
+        next_sequence, known, first, fates = self._producers.resumed(*producer, last=last)
+        return ProducerResumed(next_sequence, known, first, [self._outcome(fate) for fate in fates])
+
+    def _outcome(self, fate: Known | Spent) -> ProducerOutcome:
+        if isinstance(fate, Known):
+            durable = self._config.flush == "sync"
+            return ProducerOutcome(OK, fate.base_offset, fate.physical_offset, fate.stored_at, durable)
+        if fate.code:
+            return ProducerOutcome(fate.code, text=f"batch {fate.sequence} of this producer was refused for good")
+        text = f"batch {fate.sequence} of this producer was not stored; why is not known any more"
+        return ProducerOutcome(SequenceConflict.code, text=text)
 
     def _judge(self, hello: Hello) -> None:
         if len(hello.proto) != 2 or not hello.proto[0] <= PROTOCOL <= hello.proto[1]:
@@ -71,7 +125,7 @@ class HelloHandler:
         if hello.producer is not None:
             _judge_producer(hello.producer)
 
-    def _reply(self, session: Session, now: float) -> HelloReply:
+    def _reply(self, session: Session, producer: ProducerResumed | None) -> HelloReply:
         config, (store_id, log_epoch) = self._config, self._identity()
         in_flight = min(PRODUCER_WINDOW, config.max_in_flight)
         limits = Limits(
@@ -83,9 +137,12 @@ class HelloHandler:
                 lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,
                 self._groups.committed(lease.group, lease.queue), *self._attempts.get(lease.group, lease.queue),
             )
-            for lease in self._locks.of_session(session.id, now=now)
+            for lease in self._locks.of_session(session.id, now=self._now())
         ]  # fmt: skip
-        return HelloReply(PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases)
+        return HelloReply(
+            PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases,
+            producer=producer,
+        )  # fmt: skip
 
     def ping(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Show that the broker is there."""
