@@ -118,9 +118,7 @@ class ProducerTable:
             )
         return _known(line, producer_id, sequence, batch_crc)
 
-    def spend(  # noqa: PLR0917  # as record
-        self, producer_id: int, epoch: int, sequence: int, batch_crc: int, code: int, *, now: float
-    ) -> None:
+    def spend(self, producer_id: int, epoch: int, sequence: int, batch_crc: int, code: int, *, now: float) -> None:
         """A batch that was admitted was refused for good: its number will not be used again."""
         if not producer_id:
             return
