@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from rmq.broker.app import Broker
 from rmq.broker.store.flusher import Failed, SyncableLog, Synced
@@ -39,7 +40,7 @@ class HeldBroker(InMemoryBroker):
         """Start; ``async with`` does this."""
         self.broker = Broker(self.config, now=asyncio.get_running_loop().time, flusher=self._make)
         await self.broker.start()
-        self.config = self.broker.config
+        self.config = replace(self.config, listen=self.broker.address)
 
     def _make(self, log: SyncableLog, post: object, synced: Synced, failed: Failed) -> HeldFlusher:
         self.flusher = HeldFlusher(log, asyncio.get_running_loop().call_soon, synced, failed)

@@ -16,12 +16,11 @@ from rmq.wire.errors import ProducerFenced, SequenceConflict, StoreFailed, Topic
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, OutgoingBatch
 
-from support.held_broker import HeldBroker
-
 from ..builders import ORDERS, files_limited_to, make_batch, segment_files
 from ..fakes import request
 from ..harness import Client, crash_copy
 from ..raw import GREETING, Raw
+from support.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,0 +1,206 @@
+"""Giving up one send among many in flight, on the real broker: the rest is stored once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmq.broker.testing import InMemoryBroker
+from rmq.client import Message, Producer, Receipt
+from rmq.wire.errors import ConnectionLost, OutcomeUnknown, ProducerFenced, TopicNotFound
+
+from .producing import until
+from .test_with_broker import stored
+from support.held_broker import HeldBroker
+
+pytestmark = pytest.mark.virtual_time
+
+FLYING = 64
+MORE = 1000
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[HeldBroker]:
+    """The real broker, whose answers can be held back."""
+    async with HeldBroker() as made:
+        yield made
+        made.release()
+
+
+def message(number: int) -> Message:
+    return Message("orders", b"%d" % number)
+
+
+def send(producer: Producer, number: int) -> asyncio.Task[Receipt]:
+    return asyncio.create_task(producer.send(message(number), queue_id=0))
+
+
+async def in_flight(broker: HeldBroker, producer: Producer) -> list[asyncio.Task[Receipt]]:
+    """64 sends, a batch each, all written by the broker and none answered."""
+    await producer.send(message(0), queue_id=0)
+    broker.hold()
+    tasks = []
+    for number in range(1, FLYING + 1):
+        tasks.append(send(producer, number))
+        await asyncio.sleep(0.001)
+    assert producer._sender._line.flying == FLYING
+    return tasks
+
+
+async def more(producer: Producer) -> list[Receipt]:
+    tasks = []
+    for number in range(FLYING + 1, FLYING + 1 + MORE):
+        tasks.append(send(producer, number))
+        await asyncio.sleep(0)
+    return await asyncio.gather(*tasks)
+
+
+async def found(broker: InMemoryBroker) -> list[int]:
+    return [int(one.body) for one in await stored(broker.address, "orders", 0)]
+
+
+@pytest.mark.parametrize("reconnect", ["no", "while held", "after"])
+@pytest.mark.parametrize("given_up", [1, 32, 64])
+async def test_one_of_64_in_flight_is_given_up_and_a_thousand_more_succeed_in_order(
+    broker: HeldBroker, given_up: int, reconnect: str
+) -> None:
+    async with Producer(broker.address) as producer:
+        tasks = await in_flight(broker, producer)
+        tasks[given_up - 1].cancel()
+        await asyncio.wait([tasks[given_up - 1]])
+        if reconnect == "while held":
+            producer._connection.drop(ConnectionLost("a test"))
+            await asyncio.sleep(1)
+        following = asyncio.create_task(more(producer))
+        await asyncio.sleep(0.1)
+        broker.release()
+        if reconnect == "after":
+            producer._connection.drop(ConnectionLost("a test"))
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        receipts = await following
+
+    assert [type(outcome) for outcome in outcomes].count(Receipt) == FLYING - 1
+    assert await found(broker) == list(range(FLYING + 1 + MORE)), "the given up one had left already"
+    assert [receipt.queue_offset for receipt in receipts] == list(range(FLYING + 1, FLYING + 1 + MORE))
+
+
+@pytest.mark.parametrize("reconnect", [False, True])
+async def test_all_64_in_flight_run_out_of_time_and_a_thousand_more_succeed_in_order(
+    broker: HeldBroker, reconnect: bool
+) -> None:
+    async with Producer(broker.address, delivery_timeout_s=2.5) as producer:
+        tasks = await in_flight(broker, producer)
+        producer.send_nowait(message(-1), queue_id=0)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * FLYING
+        await asyncio.sleep(0.1)
+        assert producer.failed_one_way == 1
+
+        if reconnect:
+            producer._connection.drop(ConnectionLost("a test"))
+        broker.release()
+        receipts = await more(producer)
+
+    assert await found(broker) == [*range(FLYING + 1), -1, *range(FLYING + 1, FLYING + 1 + MORE)]
+    assert len({receipt.queue_offset for receipt in receipts}) == MORE
+
+
+async def test_a_restart_with_64_in_flight_answers_each_of_them(broker: HeldBroker) -> None:
+    async with Producer(broker.address) as producer:
+        tasks = await in_flight(broker, producer)
+        broker.release()
+        await broker.restart()
+        receipts = await asyncio.gather(*tasks)
+        await more(producer)
+
+    assert [receipt.queue_offset for receipt in receipts] == list(range(1, FLYING + 1))
+    assert await found(broker) == list(range(FLYING + 1 + MORE))
+
+
+async def test_a_refusal_for_good_among_64_in_flight_is_told_by_the_hello(broker: HeldBroker) -> None:
+    async with Producer(broker.address) as producer:
+        await producer.send(Message("gone", b"x"), queue_id=0)
+        tasks = await in_flight(broker, producer)
+        del broker.broker._topics._topics["gone"]
+        lost = asyncio.create_task(producer.send(Message("gone", b"x"), queue_id=0))
+        await asyncio.sleep(0.01)
+        last = send(producer, FLYING + 1)
+        await asyncio.sleep(0.01)
+        producer._connection.drop(ConnectionLost("a test"))
+        broker.release()
+
+        receipts = await asyncio.gather(*tasks, last)
+        with pytest.raises(TopicNotFound, match="refused for good"):
+            await lost
+
+    assert [receipt.queue_offset for receipt in receipts] == list(range(1, FLYING + 2))
+
+
+async def test_more_connections_lost_than_batches_sent_cost_neither_order_nor_a_duplicate(broker: HeldBroker) -> None:
+    async with Producer(broker.address) as producer:
+        await producer.send(message(0), queue_id=0)
+        tasks = []
+        for number in range(1, 200):
+            tasks.append(send(producer, number))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            if number % 3 == 0:
+                producer._connection.drop(ConnectionLost("a test"))
+            if number % 10 == 0:
+                await asyncio.sleep(0.05)
+        receipts = await asyncio.gather(*tasks)
+
+    assert [receipt.queue_offset for receipt in receipts] == list(range(1, 200))
+    assert await found(broker) == list(range(200))
+
+
+# Fencing
+
+
+async def test_a_higher_epoch_fences_the_lower_and_its_sends_are_told(broker: HeldBroker) -> None:
+    async with Producer(broker.address, producer_id=77, producer_epoch=1) as older:
+        assert (await older.send(message(0), queue_id=0)).queue_offset == 0
+        async with Producer(broker.address, producer_id=77, producer_epoch=2) as newer:
+            await newer.send(message(1), queue_id=0)
+            tasks = [send(older, number) for number in (5, 6)]
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [ProducerFenced] * 2
+            assert "epoch 1 of producer 4d was replaced by 2" in str(outcomes[0])
+            with pytest.raises(ProducerFenced):
+                await older.send(message(7), queue_id=0)
+            await newer.send(message(2), queue_id=0)
+
+    with pytest.raises(ProducerFenced):
+        await Producer(broker.address, producer_id=77, producer_epoch=1).open()
+    assert await found(broker) == [0, 1, 2]
+
+
+async def test_in_flight_when_it_is_fenced_is_answered_as_it_ended(broker: HeldBroker) -> None:
+    async with Producer(broker.address, producer_id=77, producer_epoch=1) as older:
+        tasks = await in_flight(broker, older)
+        opening = Producer(broker.address, producer_id=77, producer_epoch=2)
+        task = asyncio.create_task(opening.open())
+        await asyncio.sleep(0.1)
+        late = send(older, 65)
+        await asyncio.sleep(0.1)
+        broker.release()
+        outcomes = await asyncio.gather(*tasks, late, return_exceptions=True)
+        await task
+        await opening.close()
+
+    assert [type(outcome) for outcome in outcomes] == [Receipt] * FLYING + [ProducerFenced]
+    assert await found(broker) == list(range(FLYING + 1))
+
+
+async def test_the_same_id_and_epoch_goes_on_behind_its_former_process(broker: HeldBroker) -> None:
+    for first in (0, 300, 600):
+        async with Producer(broker.address, producer_id=77) as producer:
+            for number in range(first, first + 300):
+                producer.send_nowait(message(number), queue_id=0)
+                if number % 2:
+                    await asyncio.sleep(0)
+
+    assert await found(broker) == list(range(900))
+    await until(lambda: not broker.broker._connections)
