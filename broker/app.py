@@ -195,6 +195,7 @@ class Broker:
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, committer=self._committer, now=self.now,
             identity=lambda: (store.store_id, store.log_epoch),
+            durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
         )  # fmt: skip
         topics.committed = self._groups.committed
         topics.made = notices.topic_made

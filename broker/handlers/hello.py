@@ -27,7 +27,7 @@ from ..connection import DEFERRED, Connection
 from ..log import get_logger
 from ..services.attempt_table import AttemptTable
 from ..services.lock_table import LockTable
-from ..services.producers import Known, ProducerTable, Spent
+from ..services.producers import Known, ProducerTable, Resumed, Spent
 from ..services.sessions import Session, SessionTable
 from .groups import GroupHandler
 
@@ -49,7 +49,7 @@ class HelloHandler:
     def __init__(
         self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, attempts: AttemptTable,
         producers: ProducerTable, groups: GroupHandler, committer: Committer, now: Callable[[], float],
-        identity: Callable[[], tuple[int, int]],
+        identity: Callable[[], tuple[int, int]], durable_to: Callable[[], int],
     ) -> None:  # fmt: skip
         self._config = config
         self._sessions = sessions
@@ -60,6 +60,8 @@ class HelloHandler:
         self._committer = committer
         self._now = now
         self._identity = identity
+        self._durable_to = durable_to  # how far the log is as durable as a send's answer promises
+        self._raising: dict[int, int] = {}  # producers whose epoch was raised, until that is durable
 
     def hello(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Greet; the reply says what the session still holds."""
@@ -80,28 +82,39 @@ class HelloHandler:
         if producer is None:
             return hello_to_map(self._reply(session, None))
         last = (self._producers.next_sequence(producer.producer_id) or 0) - 1
-        if raised is None and last < producer.first_unresolved:
-            return hello_to_map(self._reply(session, self._resumed(producer, last)))
         if raised is not None:
+            self._raising[producer.producer_id] = producer.producer_epoch
             self._committer.record(raised)
+        if producer.producer_id not in self._raising:
+            resumed = self._producers.resumed(*producer, last=last)
+            if self._is_durable(resumed):
+                return hello_to_map(self._reply(session, resumed))
         connection.hold()
         self._committer.when_durable(partial(self._answer, connection, request_id, session, producer, last))
         return DEFERRED
+
+    def _is_durable(self, resumed: Resumed) -> bool:
+        durable_to = self._durable_to()
+        return all(fate.end_position <= durable_to for fate in resumed.fates if isinstance(fate, Known))
 
     def _answer(
         self, connection: Connection, request_id: int, session: Session, producer: ProducerHello, last: int
     ) -> None:
         """All that was there when the producer said hello is durable now, or was taken back by a failed write."""
+        if self._raising.get(producer.producer_id) == producer.producer_epoch:
+            del self._raising[producer.producer_id]
         if connection.closing:
             return  # and so is a connection that was replaced meanwhile
         try:
-            connection.reply(request_id, hello_to_map(self._reply(session, self._resumed(producer, last))))
+            resumed = self._producers.resumed(*producer, last=last)
         except ProducerFenced as error:
             connection.refuse(request_id, error)
+        else:
+            connection.reply(request_id, hello_to_map(self._reply(session, resumed)))
         connection.go_on()
 
-    def _resumed(self, producer: ProducerHello, last: int) -> ProducerResumed:
-        next_sequence, known, first, fates = self._producers.resumed(*producer, last=last)
+    def _producer(self, resumed: Resumed) -> ProducerResumed:
+        next_sequence, known, first, fates = resumed
         return ProducerResumed(next_sequence, known, first, [self._outcome(fate) for fate in fates])
 
     def _outcome(self, fate: Known | Spent) -> ProducerOutcome:
@@ -125,7 +138,7 @@ class HelloHandler:
         if hello.producer is not None:
             _judge_producer(hello.producer)
 
-    def _reply(self, session: Session, producer: ProducerResumed | None) -> HelloReply:
+    def _reply(self, session: Session, resumed: Resumed | None) -> HelloReply:
         config, (store_id, log_epoch) = self._config, self._identity()
         in_flight = min(PRODUCER_WINDOW, config.max_in_flight)
         limits = Limits(
@@ -141,7 +154,7 @@ class HelloHandler:
         ]  # fmt: skip
         return HelloReply(
             PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases,
-            producer=producer,
+            producer=None if resumed is None else self._producer(resumed),
         )  # fmt: skip
 
     def ping(self, connection: Connection, request_id: int, payload: Any) -> object:

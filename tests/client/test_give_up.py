@@ -9,7 +9,7 @@ import pytest
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer, Receipt
-from rmq.wire.errors import ConnectionLost, OutcomeUnknown, ProducerFenced, TopicNotFound
+from rmq.wire.errors import ConnectionLost, OutcomeUnknown, ProducerFenced
 
 from .producing import until
 from .test_with_broker import stored
@@ -117,25 +117,6 @@ async def test_a_restart_with_64_in_flight_answers_each_of_them(broker: HeldBrok
 
     assert [receipt.queue_offset for receipt in receipts] == list(range(1, FLYING + 1))
     assert await found(broker) == list(range(FLYING + 1 + MORE))
-
-
-async def test_a_refusal_for_good_among_64_in_flight_is_told_by_the_hello(broker: HeldBroker) -> None:
-    async with Producer(broker.address) as producer:
-        await producer.send(Message("gone", b"x"), queue_id=0)
-        tasks = await in_flight(broker, producer)
-        del broker.broker._topics._topics["gone"]
-        lost = asyncio.create_task(producer.send(Message("gone", b"x"), queue_id=0))
-        await asyncio.sleep(0.01)
-        last = send(producer, FLYING + 1)
-        await asyncio.sleep(0.01)
-        producer._connection.drop(ConnectionLost("a test"))
-        broker.release()
-
-        receipts = await asyncio.gather(*tasks, last)
-        with pytest.raises(TopicNotFound, match="refused for good"):
-            await lost
-
-    assert [receipt.queue_offset for receipt in receipts] == list(range(1, FLYING + 2))
 
 
 async def test_more_connections_lost_than_batches_sent_cost_neither_order_nor_a_duplicate(broker: HeldBroker) -> None:
