@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 from rmq.broker.app import Broker
 from rmq.broker.store.flusher import Failed, SyncableLog, Synced
@@ -53,3 +55,24 @@ class HeldBroker(InMemoryBroker):
     def release(self) -> None:
         """Let everything become durable."""
         self.flusher.release()
+
+    async def crash(self, to: Path, *, kept: float) -> None:
+        """
+        End at once and start again on the same port and a copy of the data, as a power cut leaves it.
+
+        ``kept`` tells how much is left of what was written and not synced: 0.0 nothing, 1.0 all.
+        """
+        log = self.broker._store.log
+        lost = int((log.written - log.durable) * (1.0 - kept))
+        shutil.copytree(self.config.data_dir, to)
+        newest = sorted((to / "commitlog").iterdir())[-1]
+        with newest.open("r+b") as file:
+            file.truncate(newest.stat().st_size - lost)
+        assert self.broker._server is not None
+        self.broker._server.close()
+        for connection in list(self.broker._connections):
+            connection.abort()  # before anything can be answered
+        self.release()
+        await self.stop()
+        self.config = replace(self.config, data_dir=str(to))
+        await self.start()
