@@ -141,7 +141,7 @@ def test_the_bytes_of_a_frame_never_change(name: str) -> None:
 
 
 def test_every_golden_file_is_used() -> None:
-    used = {*FRAMES, "hello_request", "hello_reply", "batch_full", "batch_minimal"}
+    used = {*FRAMES, "hello_request", "hello_reply", "hello_reply_producer", "batch_full", "batch_minimal"}
 
     assert {path.stem for path in GOLDEN.iterdir()} == used
 
