@@ -9,11 +9,10 @@ take more than a gigabyte. A number that is spent and has no slot was not stored
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 SLOT: Final = struct.Struct("<BQIQQqQ")  # state, then the fields of Known, or number, checksum and code of Spent
-_FLOOR: Final = struct.Struct("<Q")
+_HEAD: Final = struct.Struct("<QH")  # of a packed line: the lowest number whose fate is known, the ring's length
 _EMPTY: Final = 0
 _STORED: Final = 1
 _REFUSED: Final = 2
@@ -111,31 +110,21 @@ class Line:
         """What is known of the last numbers, as :meth:`unpack` takes it; empty if that is nothing."""
         if self.first_known > self.last:
             return b""
-        return _FLOOR.pack(self.first_known) + b"".join(self._slots())
+        return _HEAD.pack(self.first_known, self.window) + self.ring
 
     def unpack(self, packed: bytes, last: int) -> int:
         """Fill a new line from what :meth:`pack` gave; returns the position in the log behind its newest batch."""
         self.last = last
         self.floor = last + 1
         self.fresh = False
-        if not packed:
-            return 0
-        (self.floor,) = _FLOOR.unpack_from(packed)
-        end = 0
-        for at in range(_FLOOR.size, len(packed), SLOT.size):
-            fields = SLOT.unpack_from(packed, at)
-            place = self._slot(fields[1])
-            self.ring[place : place + SLOT.size] = packed[at : at + SLOT.size]
-            if fields[0] == _STORED:
-                end = max(end, fields[-1])
-        return end
-
-    def _slots(self) -> Iterator[bytes]:
-        for sequence in range(self.first_known, self.last + 1):
-            at = sequence % self.window * SLOT.size
-            slot = bytes(self.ring[at : at + SLOT.size])
-            if len(slot) == SLOT.size and slot[0] != _EMPTY and SLOT.unpack(slot)[1] == sequence:
-                yield slot
+        if len(packed) < _HEAD.size or _HEAD.unpack_from(packed)[1] != self.window:
+            return 0  # a ring of another length cannot be read
+        self.floor = _HEAD.unpack_from(packed)[0]
+        self.ring += packed[_HEAD.size :]
+        for sequence in range(last, self.first_known - 1, -1):
+            if isinstance(newest := self.fate(sequence), Known):
+                return newest.end_position
+        return 0
 
     def _slot(self, sequence: int) -> int:
         """Where in the ring a number lies; makes room for it."""

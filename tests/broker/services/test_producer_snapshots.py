@@ -67,6 +67,16 @@ def test_without_rings_old_numbers_are_spent_and_their_fate_is_not_known() -> No
     assert back.admit(P, 0, 4, crc(4), now=0.0) is None
 
 
+def test_a_ring_of_another_length_is_as_good_as_none() -> None:
+    (row,) = filled(1, 2, 3).rows(0.0, rings=True)
+    back = ProducerTable(window=64)
+
+    back.apply(row, 0.0)
+
+    assert back.resumed(P, 0, 1, last=3) == (4, True, 4, [])
+    assert back.used_bytes == 0
+
+
 def test_headers_that_the_snapshot_has_change_nothing() -> None:
     table = filled(1, 2, 3)
     for back in (copy(table), copy(table, rings=False)):
