@@ -178,14 +178,14 @@ class Sender:
             parts.append(batch.data)
         connection.submit(Op.SEND, parts, partial(self._answered, batches))
 
-    def _send_again(self, connection: Connection) -> None:
+    def _send_again(self, connection: Connection, frame_batches: int = FRAME_BATCHES) -> None:
         """Send all that is in line, in order."""
         frame: list[SentBatch] = []
         size = 0
         for batch in self._line.resend():
             frame.append(batch)
             size += len(batch.data)
-            if size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
+            if size >= FRAME_BYTES or len(frame) == frame_batches:
                 self._transmit(connection, frame)
                 frame, size = [], 0
         if frame:
@@ -329,7 +329,7 @@ class Sender:
         self._unblock()
         connection = self._connection
         if connection is not None and connection.connected:
-            self._send_again(connection)
+            self._send_again(connection, 1)  # one that the broker fails at takes no other down with its frame
             self._pump_soon()
 
     def _unblock(self) -> None:

@@ -7,12 +7,15 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from rmq.broker.connection import Connection as BrokerConnection
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer, Receipt
-from rmq.wire.errors import ConnectionLost, OutcomeUnknown, ProducerFenced
+from rmq.wire.errors import ConnectionLost, Internal, OutcomeUnknown, ProducerFenced
+from rmq.wire.ops import Op
 
 from .producing import until
 from .test_with_broker import stored
@@ -164,6 +167,32 @@ async def test_more_connections_lost_than_batches_sent_cost_neither_order_nor_a_
 
     assert [receipt.queue_offset for receipt in receipts] == list(range(1, 200))
     assert await found(broker) == list(range(200))
+
+
+# A defect of the broker
+
+
+async def test_a_batch_that_the_broker_fails_at_each_time_takes_no_other_down(broker: HeldBroker) -> None:
+    send_frame = broker.broker.handlers[Op.SEND]
+
+    def defective(connection: BrokerConnection, request_id: int, payload: Any) -> object:
+        if any(b"poison" in batch for _, batch in payload[0]):
+            raise ZeroDivisionError("a defect")
+        return send_frame(connection, request_id, payload)
+
+    async with Producer(broker.address) as producer:
+        await producer.send(message(0), queue_id=0)
+        broker.broker.handlers[Op.SEND] = defective
+        sends = [producer.send(message(number), queue_id=number % 4) for number in range(1, 10)]
+        sends.insert(5, producer.send(Message("orders", b"poison"), queue_id=3))
+        frame = await asyncio.gather(*(asyncio.create_task(each) for each in sends), return_exceptions=True)
+        await producer.send(message(10), queue_id=0)
+
+    failed = [outcome for outcome in frame if not isinstance(outcome, Receipt)]
+    assert all(isinstance(outcome, Internal) for outcome in failed)
+    assert isinstance(frame[5], Internal)
+    assert len(failed) <= 3, "those of the same batch, no others"
+    assert await found(broker) == [0, 4, 8, 10]
 
 
 # Fencing
