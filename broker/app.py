@@ -230,7 +230,9 @@ class Broker:
         )
         hello = HelloHandler(
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
-            groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
+            groups=self._groups, committer=self._committer, now=self.now,
+            identity=lambda: (store.store_id, store.log_epoch),
+            durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
         )  # fmt: skip
         messages = MessageHandler(
             store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,

@@ -89,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: deque[bytes] = deque()
         self._reading = True
         self._quiet = False
+        self._on_hold = False
         self._waits_for_budget = False
         self._out: list[Buffer] = []
         self._flush_scheduled = False
@@ -167,11 +168,13 @@ class Connection(asyncio.BufferedProtocol):
         if found or not unfinished:
             self._patience.frame_began(self._service.now())
         for i, frame in enumerate(found):
-            if i and self._service.clock() - began > WORK_S:
+            if self._on_hold or (i and self._service.clock() - began > WORK_S):
                 self._backlog.extend(map(bytes, found[i:]))  # views of the shared buffer die with this callback
                 break
             self.handle(frame)
         self._settle_budget()
+        if self._on_hold:
+            return  # go_on() comes back to what is left
         if self._backlog or nbytes >= FULL_READ or self._service.clock() - began > WORK_S:
             self._pause()
             self._loop.call_soon(self._go_on)
@@ -182,11 +185,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         began = self._service.clock()
-        while self._backlog:
+        while self._backlog and not self._on_hold:
             self.handle(self._backlog.popleft())
             if self._service.clock() - began > WORK_S:
                 break
         self._settle_budget()
+        if self._on_hold:
+            return
         if self._backlog:
             self._loop.call_soon(self._go_on)
         else:
@@ -215,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._reading or self._quiet or self._backlog or self._waits_for_budget or self.closing:
+        if self._reading or self._quiet or self._on_hold or self._backlog or self._waits_for_budget or self.closing:
             return
         assert self._transport is not None
         if self.blocked and self._flooded:
@@ -228,6 +233,16 @@ class Connection(asyncio.BufferedProtocol):
         self._quiet = True
         self._backlog.clear()
         self._pause()
+
+    def hold(self) -> None:
+        """Serve nothing that comes behind the present request until :meth:`go_on`; it waits unread, or as a copy."""
+        self._on_hold = True
+        self._pause()
+
+    def go_on(self) -> None:
+        """Serve what came behind a request that is answered now."""
+        self._on_hold = False
+        self._loop.call_soon(self._go_on)
 
     def handle(self, frame: Buffer) -> None:
         """Serve one frame; whatever goes wrong stays in it."""

@@ -14,7 +14,18 @@ from .services.membership import Membership
 from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
-from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, Started, TopicMade
+from .services.state import (
+    Attempted,
+    Change,
+    Committed,
+    LeaseEnded,
+    LeaseGranted,
+    ProducerEpoch,
+    ProducerKnown,
+    SnapshotEnded,
+    Started,
+    TopicMade,
+)
 from .services.topics import TopicTable
 
 log = get_logger(__name__)
@@ -52,6 +63,12 @@ class Replay:
                 self._attempts.forget_below(change.group, queue, change.queue_offset)
             case Attempted():
                 self._attempts.apply(change)
+            case ProducerKnown():
+                self._producers.apply(change, self._now)
+            case ProducerEpoch():
+                self._producers.apply_epoch(change, self._now)
+            case SnapshotEnded():
+                self._producers.covers(change.position)
 
     def is_live(self, header: layout.Header) -> bool:
         """Whether the topic of a batch still exists, in that generation."""
@@ -61,7 +78,7 @@ class Replay:
     def batch(self, header: layout.Header) -> None:
         """A data batch: its producer's number is taken."""
         if header.producer_id:
-            self._producers.record(
+            self._producers.replay(
                 header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip

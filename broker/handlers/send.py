@@ -27,26 +27,32 @@ _TEMPORARY = (OutOfSequence, StoreFailed, DiskFull)
 class SendTicket:
     """One send frame that waits for the disk."""
 
-    __slots__ = ("_connection", "_handler", "_request_id", "results", "staged")
+    __slots__ = ("_connection", "_handler", "_request_id", "numbered", "results")
 
     def __init__(self, handler: SendHandler, connection: Connection, request_id: int) -> None:
         self._handler = handler
         self._connection = connection
         self._request_id = request_id
         self.results: list[SendResult] = []
-        self.staged: list[layout.Header] = []  # of the batches that exist only once the turn is written
+        self.numbered: list[tuple[int, layout.Header]] = []  # results that hold once the turn is written, by place
 
     def stored(self) -> None:
         """Answer."""
         self._connection.reply(self._request_id, self.results)
 
     def failed(self, error: OSError) -> None:
-        """Take back the numbers of what was not written, and say so."""
+        """
+        Take back the numbers of what was not written, and say so.
+
+        Also of batches that were refused for good: behind one that was not stored a number cannot stay spent.
+        """
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFull if full else StoreFailed
-        for header in reversed(self.staged):
-            self._handler.producers.retract(header.producer_id, header.sequence)
         refusal = _refusal(kind(f"the log could not be written: {error.strerror}"))
+        for place, header in reversed(self.numbered):
+            self._handler.producers.retract(header.producer_id, header.producer_epoch, header.sequence)
+            if header.producer_id:
+                self.results[place] = refusal
         # A duplicate's original may not be durable yet either: both are told to come again.
         self.results = [refusal if result.status == OK else result for result in self.results]
         self.stored()
@@ -95,11 +101,12 @@ class SendHandler:
             placed = self._stage(queue_id, batch, checked)
         except _TEMPORARY:
             raise
-        except Refused:
-            self.producers.spend(*mark, now=now)
+        except Refused as error:
+            self.producers.spend(*mark, header.batch_crc, error.code, now=now)
+            ticket.numbered.append((len(ticket.results), header))
             raise
         self.producers.record(*mark, header.batch_crc, *placed, now=now)
-        ticket.staged.append(header)
+        ticket.numbered.append((len(ticket.results), header))
         return SendResult(OK, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
 
     def _stage(self, queue_id: int, batch: bytes, checked: batches.Checked) -> Placed:

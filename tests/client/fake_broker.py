@@ -59,6 +59,7 @@ class FakeBroker:
         self.frame_refusals: list[Refused] = []  # what the next send frames are answered with, as a whole
         self.spoil_next_send = False  # answer the next send with something else than results
         self.refuse_hello: WireError | None = None
+        self.tells_outcomes = True  # False: an older broker, whose hello does not tell what became of batches
         self.held: list[Callable[[], None]] = []  # answers kept back while ``holding``
         self.holding = False
         self.connections: set[FakeConnection] = set()
@@ -171,6 +172,15 @@ class FakeBroker:
             return answer, False
         return self._append(producer, queue_id, header, data), drop
 
+    def resume(self, hello: ops.ProducerHello) -> ops.ProducerResumed:
+        """What became of a producer's numbers, from the first unresolved on."""
+        met = hello.producer_id in self.producers
+        known = self.producers.setdefault(hello.producer_id, Producer())
+        known.last = max(known.last, hello.first_unresolved - 1)
+        told = [known.answers[number] for number in range(hello.first_unresolved, known.last + 1)]
+        outcomes = [ops.ProducerOutcome(*answer[:5], answer.text) for answer in told]
+        return ops.ProducerResumed(known.last + 1, met, hello.first_unresolved, outcomes)
+
     def _check_queue(self, topic: str, queue_id: int) -> None:
         if topic not in self.topics:
             raise TopicNotFound(f"there is no topic {topic!r}")
@@ -262,11 +272,10 @@ class FakeConnection(asyncio.Protocol):
             self.transport.close()
             return
         self.greeted = True
-        if hello.producer is not None:
-            known = broker.producers.setdefault(hello.producer.producer_id, Producer())
-            known.last = max(known.last, hello.producer.first_unresolved - 1)
+        resumed = None if hello.producer is None else broker.resume(hello.producer)
         member = f"{hello.client}#{hello.session.hex()[:8]}"
         reply = ops.HelloReply(1, "fake", "test", broker.store_id, broker.log_epoch, member, broker.limits)
+        reply = reply._replace(producer=resumed if broker.tells_outcomes else None)
         self.send(pack(REPLY, request_id, OK, ops.hello_to_map(reply)))
 
     def send_batches(self, payload: Any) -> list[SendResult]:

@@ -54,7 +54,7 @@ FIELDS = {
     "GetMessage": "message_id",
     "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
-    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[]",
+    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[] producer=None",
     "Join": "group ordered model strategy subscriptions",
     "JoinReply": "members topics",
     "LeaseEnd": "topic queue_id epoch queue_offset=-1",
@@ -68,6 +68,8 @@ FIELDS = {
     "Outcome": "status=0 text=None",
     "OutgoingBatch": "queue_id batch",
     "ProducerHello": "producer_id producer_epoch first_unresolved",
+    "ProducerOutcome": "status base_offset=0 physical_offset=0 stored_at=0 durable=False text=None",
+    "ProducerResumed": "next_sequence known first outcomes",
     "Pull": "group wait_ms max_bytes queues",
     "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
@@ -149,7 +151,7 @@ def test_the_bytes_of_a_frame_never_change(name: str) -> None:
 
 def test_every_golden_file_is_used() -> None:
     batches = {"batch_full", "batch_minimal", "batch_zlib", "batch_lz4", "batch_zstd"}
-    used = {*FRAMES, *batches, "hello_request", "hello_reply"}
+    used = {*FRAMES, *batches, "hello_request", "hello_reply", "hello_reply_producer"}
 
     assert {path.stem for path in GOLDEN.iterdir()} == used
 
