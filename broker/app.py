@@ -42,7 +42,7 @@ from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
-from .services.topics import TopicTable
+from .services.topics import Topic, TopicTable
 from .store.directory import DataDirectory
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
@@ -164,7 +164,7 @@ class Broker:
 
     def _recover(self) -> None:
         self._replay = Replay(self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now())
-        self.recovered = self._store.recover(self._replay.change, self._replay.batch)
+        self.recovered = self._store.recover(self._replay.change, self._replay.batch, self._replay.is_live)
         self._locks.start(self._store.log_epoch)
         if self.recovered.cut is not None:
             cut = self.recovered.cut
@@ -195,8 +195,10 @@ class Broker:
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
         )  # fmt: skip
-        topics.committed = self._groups.committed
-        topics.made = notices.topic_made
+        topics.progress = self._groups
+        topics.changed = notices.topic_changed
+        topics.deleted = notices.topic_deleted
+        topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
         groups = self._groups
         self.handlers = {
@@ -204,7 +206,8 @@ class Broker:
             Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
-            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
+            Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe,
         }  # fmt: skip
 
     def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -252,6 +255,12 @@ class Broker:
     def unblocked(self, connection: Connection) -> None:
         """A connection can take large answers again."""
         self._pulls.unblocked(connection)
+
+    def _topic_ended(self, topic: Topic) -> None:
+        """What a deleted topic takes with it."""
+        self._groups.forget_topic(topic.name)
+        self._store.drop_topic(topic.name, topic.generation)
+        self._pulls.topic_ended(topic.name, topic.queues)
 
     def _exposed(self, queues: list[MessageQueue]) -> None:
         if queues:

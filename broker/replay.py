@@ -14,7 +14,17 @@ from .services.membership import Membership
 from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
-from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, Started, TopicMade
+from .services.state import (
+    Attempted,
+    Change,
+    Committed,
+    LeaseEnded,
+    LeaseGranted,
+    SnapshotEnded,
+    Started,
+    TopicDeleted,
+    TopicMade,
+)  # fmt: skip
 from .services.topics import TopicTable
 
 log = get_logger(__name__)
@@ -42,6 +52,11 @@ class Replay:
                 self.grace_s = change.grace_s
             case TopicMade():
                 self._topics.apply(change)
+            case TopicDeleted():
+                if self._topics.apply_deleted(change):
+                    self._forget_topic(change.topic)
+            case SnapshotEnded():
+                self._topics.restore_generation(change.last_generation)
             case LeaseGranted():
                 self._locks.restore(change, now=self._now)
             case LeaseEnded():
@@ -53,8 +68,24 @@ class Replay:
             case Attempted():
                 self._attempts.apply(change)
 
+    def _forget_topic(self, topic: str) -> None:
+        self._offsets.forget_topic(topic)
+        self._attempts.forget_topic(topic)
+        self._locks.release_topic(topic)
+
+    def is_live(self, header: layout.Header) -> bool:
+        """
+        Whether a data batch belongs to a topic that exists at this place of the log.
+
+        A change that ends a generation stands behind all its batches, so that a batch of a living one is indexed when
+        it is met and dropped when the end is; what is met behind the end, or before a snapshot that no longer knows
+        the topic, belongs to nobody. Its producer's number is taken all the same.
+        """
+        topic = self._topics.get(header.topic)
+        return topic is not None and topic.generation == header.topic_gen and header.queue_id < topic.queues
+
     def batch(self, header: layout.Header) -> None:
-        """A data batch: its producer's number is taken."""
+        """A data batch, of a living topic or not: its producer's number is taken."""
         if header.producer_id:
             self._producers.record(
                 header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,

@@ -278,6 +278,23 @@ class GroupHandler:
         """The offset a new owner begins at, -1 if none was committed."""
         return self._committed(group, queue)
 
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have progress in a topic, sorted."""
+        riding = {group for group, queue in self._riding if queue.topic == topic}
+        return sorted({*self._offsets.groups(topic), *riding})
+
+    def members(self, group: str) -> int:
+        """How many members a group has."""
+        return len(self._members.sessions(group))
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is gone, and with it leases, offsets and attempts: the one change that says so takes them all."""
+        self._riding = {key: offset for key, offset in self._riding.items() if key[1].topic != topic}
+        self._offsets.forget_topic(topic)
+        self._attempts.forget_topic(topic)
+        for lease in self._locks.release_topic(topic):
+            log.info("lock.freed", group=lease.group, queue=str(lease.queue), epoch=lease.epoch, why="topic deleted")
+
     # ---- time
 
     def expire(self) -> None:

@@ -20,7 +20,7 @@ from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 
 from ..log import get_logger
-from ..services.state import Change, Started, pack_changes, unpack_changes
+from ..services.state import Change, Started, TopicDeleted, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
 from .directory import DataDirectory, StoreError
@@ -71,6 +71,7 @@ class _Owner(NamedTuple):
 
 class _Publication(NamedTuple):
     queue: MessageQueue
+    into: ConsumeQueue  # as it was when staged: before the write the topic may be deleted and made anew
     position: int
     size: int
     messages: int
@@ -102,11 +103,18 @@ class MessageStore:
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
         self._to_flush: set[ConsumeQueue] = set()  # those with enough waiting entries
         self._staged: list[_Publication] = []
-        self._unexposed: deque[tuple[int, MessageQueue, int]] = deque()  # (position, queue, end), in log order
+        self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order; ends with an end
 
-    def recover(self, on_change: Callable[[Change], None], on_batch: Callable[[layout.Header], None]) -> Recovered:
+    def recover(
+        self,
+        on_change: Callable[[Change], None],
+        on_batch: Callable[[layout.Header], None],
+        is_live: Callable[[layout.Header], bool] = lambda header: True,
+    ) -> Recovered:
         """
         Read the whole log once: indexes are rebuilt, changes and data headers shown to the callbacks in order.
+
+        ``is_live`` tells whether a batch belongs to a topic that exists; others are shown and not indexed.
 
         Raises:
             StoreError: the log is damaged where it had been synced.
@@ -123,6 +131,11 @@ class MessageStore:
                     if isinstance(change, Started):
                         self.store_id = change.store_id
                     on_change(change)
+                    if isinstance(change, TopicDeleted):
+                        self.drop_topic(change.topic, change.generation)
+                return
+            if not is_live(header):
+                on_batch(header)
                 return
             totals[0] += 1
             totals[1] += header.count
@@ -152,6 +165,15 @@ class MessageStore:
             self._queues[of] = queue
         return queue
 
+    def drop_topic(self, topic: str, generation: int) -> None:
+        """
+        Forget the queues of a topic that was deleted; a new one of its name begins at 0.
+
+        What of it is staged or unexposed still reaches the log, where the end of the generation stands behind it.
+        """
+        for of in [of for of in self._queues if of.topic == topic]:
+            self._to_flush.discard(self._queues.pop(of))
+
     def _index(self, queue: ConsumeQueue, position: int, size: int, count: int, tags: TagColumn | None) -> None:
         if queue.add(position, size, count, tags):
             self._to_flush.add(queue)
@@ -162,7 +184,8 @@ class MessageStore:
         queue = self.queue(to)
         owner = _Owner(queue.end, generation, to.queue_id, layout.KIND_DATA)
         placed = self._place(batch, header.header_size, owner)
-        self._staged.append(_Publication(to, placed.physical_offset, len(batch), header.count, checked.columns.tags))
+        at, tags = placed.physical_offset, checked.columns.tags
+        self._staged.append(_Publication(to, queue, at, len(batch), header.count, tags))
         queue.end += header.count
         return placed
 
@@ -196,21 +219,22 @@ class MessageStore:
             self.log.write()
         except OSError:
             for item in staged:
-                queue = self._queues[item.queue]
-                queue.end = queue.published
+                item.into.end = item.into.published
             raise
         for item in staged:  # nothing from here on may raise: the batches exist
-            queue = self._queues[item.queue]
-            self._index(queue, item.position, item.size, item.messages, item.tags)
-            self._unexposed.append((item.position + item.size, item.queue, queue.published))
+            queue = item.into
+            if self._queues.get(item.queue) is queue:  # else the topic was deleted in this turn
+                self._index(queue, item.position, item.size, item.messages, item.tags)
+                self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
 
     def expose(self, until: int) -> list[MessageQueue]:
         """Make readable what lies below a log position; return the queues that grew."""
         grown: dict[MessageQueue, None] = {}
         while self._unexposed and self._unexposed[0][0] <= until:
-            _, queue, end = self._unexposed.popleft()
-            self._queues[queue].readable = end
-            grown[queue] = None
+            _, of, queue, end = self._unexposed.popleft()
+            queue.readable = end
+            if self._queues.get(of) is queue:  # else the topic was deleted since
+                grown[of] = None
         return list(grown)
 
     def read(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire import batch, frames, ops
+from rmq.wire import batch, frames, ops, topic_ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Push
@@ -50,7 +50,12 @@ FIELDS = {
     "Commit": "group entries",
     "CommitEntry": "topic queue_id epoch queue_offset",
     "CreateTopic": "topic queues",
+    "DeletedTopic": "topic generation",
+    "DeleteTopic": "topic generation=0",
+    "DescribeTopic": "topic",
     "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
+    "GroupState": "group members committed",
+    "GrowTopic": "topic queues",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
     "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[]",
     "Join": "group ordered model strategy subscriptions",
@@ -69,6 +74,7 @@ FIELDS = {
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
     "QueueInfo": "queue_id broker",
     "QueueRef": "topic queue_id",
+    "QueueState": "queue_id broker min_offset max_offset",
     "Range": "status min_offset=0 max_offset=0 committed=-1 text=None",
     "Ranges": "group queues",
     "Release": "group leases",
@@ -77,13 +83,16 @@ FIELDS = {
     "Route": "topic create=False",
     "Send": "batches",
     "SendResult": "status base_offset=0 physical_offset=0 stored_at=0 durable=False duplicate=False text=None",
+    "TopicDescription": "topic generation shards created_at more_groups queues groups",
     "TopicInfo": "topic generation shards queues",
 }
 
 
 def shapes() -> dict[str, Any]:
-    found = inspect.getmembers(ops, lambda kind: inspect.isclass(kind) and issubclass(kind, tuple))
-    return {name: kind for name, kind in found if hasattr(kind, "_fields")}
+    found: dict[str, Any] = {}
+    for module in (ops, topic_ops):
+        found |= inspect.getmembers(module, lambda kind: inspect.isclass(kind) and issubclass(kind, tuple))
+    return {name: kind for name, kind in found.items() if hasattr(kind, "_fields")}
 
 
 def described(kind: Any) -> str:
@@ -159,7 +168,7 @@ texts = st.text(max_size=5)
 queues = st.lists(st.builds(ops.QueueRef, texts, numbers), max_size=3)
 ends = st.lists(st.builds(ops.LeaseEnd, texts, numbers, numbers, numbers), max_size=3)
 optional_text = st.none() | texts
-pulled = st.builds(ops.PullQueue, texts, numbers, numbers, st.none() | numbers, numbers)
+pulled = st.builds(ops.PullQueue, texts, numbers, numbers, st.none() | numbers, numbers, numbers)
 committed = st.builds(ops.CommitEntry, texts, numbers, st.none() | numbers, numbers)
 topics = st.builds(
     ops.TopicInfo, texts, numbers, numbers, st.lists(st.builds(ops.QueueInfo, numbers, texts), max_size=3)
@@ -190,6 +199,15 @@ payloads: st.SearchStrategy[Any] = st.one_of(
         ops.LockRow, texts, texts, numbers, texts, texts, numbers, seconds, seconds, seconds, texts
     ),
     st.builds(ops.Attempt, texts, texts, numbers, numbers, numbers, numbers),
+    st.builds(topic_ops.DeleteTopic, texts, numbers),
+    st.builds(topic_ops.DeletedTopic, texts, numbers),
+    st.builds(topic_ops.GrowTopic, texts, numbers),
+    st.builds(topic_ops.DescribeTopic, texts),
+    st.builds(
+        topic_ops.TopicDescription, texts, numbers, numbers, numbers, numbers,
+        st.lists(st.builds(topic_ops.QueueState, numbers, texts, numbers, numbers), max_size=3),
+        st.lists(st.builds(topic_ops.GroupState, texts, numbers, st.lists(numbers, max_size=3)), max_size=3),
+    ),
 )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def test_to_a_member_that_does_not_read_nothing_piles_up(group: Rig) -> None:
     for i in range(100):
         group.notices.lease_free("g", MessageQueue("orders", i % 4))
         group.notices.members_changed("g")
-        group.notices.topic_made(TopicInfo("orders", 1, 1, [QueueInfo(0, "rmq")]))
+        group.notices.topic_changed(TopicInfo("orders", 1, 1, [QueueInfo(0, "rmq")]))
         group.turns.turn()
         group.fire()
         slow.answers()
