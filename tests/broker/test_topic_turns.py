@@ -1,0 +1,306 @@
+"""Topics that are made, filled, grown and deleted within one turn of the loop: the log tells what memory tells."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rmq.broker.committer import Committer
+from rmq.broker.replay import Replay
+from rmq.broker.services.attempt_table import AttemptTable
+from rmq.broker.services.lock_table import LockTable
+from rmq.broker.services.offset_table import OffsetTable
+from rmq.broker.services.producers import ProducerTable
+from rmq.broker.services.state import Committed
+from rmq.broker.services.topics import TopicTable
+from rmq.broker.store.directory import DataDirectory
+from rmq.broker.store.message_store import MessageStore
+from rmq.wire import batch as batches
+from rmq.wire.model import MessageQueue
+
+from .builders import ORDERS, Opened, WallClock, make_batch
+from .test_committer import Fragile, ManualLoop, Ticket
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class Rig:
+    """Topics and offsets over a real store and committer, changed as the handlers change them."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        Fragile.broken = False
+        self.path = path
+        self.loop = ManualLoop()
+        self.opened = Opened(path, segment=Fragile)
+        self.store = self.opened.store
+        self.topics, self.offsets = TopicTable(), OffsetTable()
+        self.exposed: list[MessageQueue] = []
+        self.story: list[str] = []
+        self.committer = Committer(self.store, self.loop, sync=sync, exposed=self.exposed.extend)
+
+    def create(self, name: str = "orders", queues: int = 1) -> None:
+        self.committer.record(self.topics.create(name, queues, created_at=0)[0].made())
+
+    def grow(self, name: str, queues: int) -> None:
+        self.committer.record(self.topics.grow(name, queues)[0].made())
+
+    def delete(self, name: str = "orders") -> None:
+        topic = self.topics.delete(name)
+        self.committer.record(topic.deleted())
+        self.offsets.forget_topic(name)
+        self.store.drop_topic(name, topic.generation)
+
+    def send(self, body: bytes, to: MessageQueue = ORDERS) -> int:
+        topic = self.topics.require_queue(*to)
+        self.committer.add_send(Ticket(body.decode(), self.story))
+        self.committer.before_send()
+        data = make_batch(body, to=to)
+        return self.store.stage(to, topic.generation, data, batches.check(data, stamped=False)).base_offset
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.topics.require_queue(*queue)
+        if self.offsets.commit(group, queue, offset):
+            self.committer.record(Committed(group, *queue, offset))
+
+    def turn(self) -> None:
+        self.loop.turn()
+
+    def sync(self) -> None:
+        self.committer.synced(self.store.log.sync())
+
+    def close(self) -> None:
+        Fragile.broken = False
+        self.opened.close()
+
+
+class Found:
+    """What a start finds in a copy of the data, taken in this moment."""
+
+    def __init__(self, rig: Rig) -> None:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            copy = Path(folder, "copy")
+            shutil.copytree(rig.path, copy)
+            self.topics, self.offsets = TopicTable(), OffsetTable()
+            replay = Replay(self.topics, self.offsets, AttemptTable(), LockTable(), ProducerTable(), now=0.0)
+            store = MessageStore(DataDirectory(copy), segment_bytes=1 << 30, wall_us=WallClock())
+            store.recover(replay.change, replay.batch, replay.is_live)
+            self.bodies = {
+                MessageQueue(topic.name, queue_id): _bodies(store, MessageQueue(topic.name, queue_id))
+                for topic in self.topics.all()
+                for queue_id in range(topic.queues)
+            }
+            store.abandon()
+
+
+def _bodies(store: MessageStore, queue: MessageQueue) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < store.queue(queue).readable:
+        run = store.read(queue, len(found), 1 << 20)
+        for batch in batches.read_all(b"".join(run.buffers), store_id=1):
+            found += [message.body for message in batch.messages(len(found))]
+    return found
+
+
+@contextmanager
+def opened_rig(*, sync: bool = True) -> Iterator[Rig]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        rig = Rig(Path(folder, "data"), sync=sync)
+        yield rig
+        rig.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with opened_rig() as rig:
+        rig.create()
+        yield rig
+
+
+def test_a_send_and_the_end_of_its_topic_in_one_turn(rig: Rig) -> None:
+    rig.send(b"dead")
+    rig.delete()
+    rig.turn()
+    rig.sync()
+
+    assert rig.story == ["dead stored"]
+    assert rig.exposed == []
+    assert Found(rig).bodies == {}
+
+
+def test_the_end_and_a_new_beginning_in_one_turn(rig: Rig) -> None:
+    rig.send(b"dead")
+    rig.turn()
+    rig.delete()
+    rig.create(queues=2)
+    rig.turn()
+    rig.sync()
+
+    assert rig.exposed == []
+    assert rig.store.queue(ORDERS).readable == 0
+    found = Found(rig)
+    assert [(topic.generation, topic.queues) for topic in found.topics.all()] == [(2, 2)]
+    assert list(found.bodies.values()) == [[], []]
+
+
+def test_all_in_one_turn_and_the_new_topic_begins_at_0(rig: Rig) -> None:
+    rig.send(b"dead")
+    rig.delete()
+    rig.create()
+    assert rig.send(b"alive") == 0
+    rig.turn()
+    rig.sync()
+
+    assert rig.exposed == [ORDERS]
+    assert rig.opened.bodies() == Found(rig).bodies[ORDERS] == [b"alive"]
+
+
+def test_a_topic_that_ends_between_write_and_sync_exposes_nothing_of_it(rig: Rig) -> None:
+    rig.send(b"dead")
+    rig.turn()
+    written = rig.store.log.sync()
+    rig.delete()
+    rig.create()
+    rig.send(b"alive")
+    rig.committer.synced(written)
+    assert rig.exposed == []
+    assert rig.store.queue(ORDERS).readable == 0
+    rig.turn()
+    rig.sync()
+
+    assert rig.opened.bodies() == [b"alive"]
+
+
+def test_a_failed_write_takes_back_the_sends_of_both_generations_and_keeps_the_changes(rig: Rig) -> None:
+    rig.turn()
+    Fragile.broken = True
+    rig.send(b"dead")
+    rig.delete()
+    rig.create()
+    rig.send(b"lost")
+    rig.turn()
+    assert rig.story == ["lost failed", "dead failed"]
+
+    Fragile.broken = False
+    assert rig.send(b"alive") == 0
+    rig.loop.fire()
+    rig.sync()
+
+    found = Found(rig)
+    assert rig.opened.bodies() == found.bodies[ORDERS] == [b"alive"]
+    assert found.topics.require("orders").generation == 2
+
+
+def test_a_send_to_a_queue_that_has_just_grown_stands_behind_the_growth(rig: Rig) -> None:
+    rig.grow("orders", 3)
+    rig.send(b"new", MessageQueue("orders", 2))
+    rig.turn()
+
+    assert Found(rig).bodies[MessageQueue("orders", 2)] == [b"new"]
+
+
+names = st.sampled_from(["orders", "payments"])
+small = st.integers(0, 2)
+
+
+class Turns(RuleBasedStateMachine):
+    """Random changes, turns, syncs and failures against plain dictionaries; every turn is followed by a crash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = opened_rig()
+        self.rig = self.stack.__enter__()
+        self.queues: dict[MessageQueue, list[bytes]] = {}  # of living topics, with what is not yet written
+        self.unwritten: list[tuple[MessageQueue, list[bytes]]] = []  # where the sends of this turn went
+        self.committed: dict[tuple[str, MessageQueue], int] = {}
+        self.sent = 0
+
+    def teardown(self) -> None:
+        self.stack.__exit__(None, None, None)
+
+    def living(self, name: str) -> list[MessageQueue]:
+        return [queue for queue in self.queues if queue.topic == name]
+
+    @rule(name=names, queues=st.integers(1, 3))
+    def create(self, name: str, queues: int) -> None:
+        if self.rig.topics.get(name) is None:
+            self.rig.create(name, queues)
+            self.queues |= {MessageQueue(name, i): [] for i in range(queues)}
+
+    @rule(name=names)
+    def grow(self, name: str) -> None:
+        if queues := self.living(name):
+            self.rig.grow(name, len(queues) + 1)
+            self.queues[MessageQueue(name, len(queues))] = []
+
+    @rule(name=names)
+    def delete(self, name: str) -> None:
+        if self.rig.topics.get(name) is not None:
+            self.rig.delete(name)
+            for queue in self.living(name):
+                del self.queues[queue]
+            self.committed = {key: at for key, at in self.committed.items() if key[1].topic != name}
+
+    @rule(name=names, pick=small)
+    def send(self, name: str, pick: int) -> None:
+        queues = self.living(name)
+        if pick < len(queues):
+            self.sent += 1
+            body = b"%d" % self.sent
+            held = self.queues[queues[pick]]
+            assert self.rig.send(body, queues[pick]) == len(held)
+            held.append(body)
+            self.unwritten.append((queues[pick], held))
+
+    @rule(name=names, pick=small, group=st.sampled_from(["g", "h"]), offset=small)
+    def commit(self, name: str, pick: int, group: str, offset: int) -> None:
+        queues = self.living(name)
+        if pick < len(queues):
+            self.rig.commit(group, queues[pick], offset)
+            self.committed[group, queues[pick]] = max(offset, self.committed.get((group, queues[pick]), 0))
+
+    @rule()
+    def turn(self) -> None:
+        self.rig.turn()
+        self.unwritten.clear()
+        self.crash()
+
+    @rule()
+    @precondition(lambda self: self.unwritten)
+    def turn_that_fails(self) -> None:
+        """All sends of the turn are gone, whatever became of their topics; the changes come with the next one."""
+        Fragile.broken = True
+        self.rig.turn()
+        Fragile.broken = False
+        for _, held in self.unwritten:
+            held.pop()
+        self.unwritten.clear()
+        self.rig.loop.fire()
+        self.crash()
+
+    @rule()
+    def sync(self) -> None:
+        self.rig.sync()
+
+    def crash(self) -> None:
+        found = Found(self.rig)
+        assert found.topics.all() == self.rig.topics.all()
+        assert found.bodies == self.queues
+        assert {(row[0], MessageQueue(*row[1:3])): row[3] for row in found.offsets.rows()} == self.committed
+
+    @invariant()
+    def readers_see_a_part_of_what_is_there(self) -> None:
+        for queue, held in self.queues.items():
+            readable = _bodies(self.rig.store, queue)
+            assert readable == held[: len(readable)]
+
+
+TestTurns = Turns.TestCase
+TestTurns.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
