@@ -85,6 +85,7 @@ class TopicRoute:
         self.info: TopicInfo | None = None
         self.waiting: deque[Parcel] = deque()
         self.fetching = False
+        self.asked_at = 0.0  # written by the router: when the route was last asked for
         self._outboxes: dict[int, Outbox] = {}
         self._turn = random.randrange(1 << 16)  # many short-lived producers must not all begin with one queue
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq.wire import batch as batches
-from rmq.wire import layout, ops
+from rmq.wire import layout, ops, topic_ops
 from rmq.wire.codec import decode
 from rmq.wire.errors import OK, OutOfSequence, QueueNotFound, Refused, TopicNotFound, UnknownOp, WireError
 from rmq.wire.frames import PUSH, REPLY, pack, unpack
@@ -134,6 +134,23 @@ class FakeBroker:
             case Op.RANGES:
                 refs = decode(ops.Ranges, payload).queues
                 return [ops.Range(OK, 0, len(self.queues.get((ref.topic, ref.queue_id), []))) for ref in refs]
+            case Op.GROW_TOPIC:
+                grown = decode(topic_ops.GrowTopic, payload)
+                info = self.topics[grown.topic]
+                more = [ops.QueueInfo(i, "fake") for i in range(grown.queues)]
+                self.topics[grown.topic] = info._replace(queues=more)
+                return self.topics[grown.topic]
+            case Op.DELETE_TOPIC:
+                ended = decode(topic_ops.DeleteTopic, payload)
+                return topic_ops.DeletedTopic(ended.topic, self.topics.pop(ended.topic).generation)
+            case Op.DESCRIBE_TOPIC:
+                info = self.topics[decode(topic_ops.DescribeTopic, payload).topic]
+                states = [
+                    topic_ops.QueueState(queue_id, name, 0, len(self.queues.get((info.topic, queue_id), [])))
+                    for queue_id, name in info.queues
+                ]
+                group = topic_ops.GroupState("g", 1, [0] * len(states))
+                return topic_ops.TopicDescription(info.topic, info.generation, info.shards, 17, 0, states, [group])
             case Op.LOCK_STATUS:
                 return [ops.LockRow("g", "t", 0, "me", "s", 1, 1.0, 1.0, 59.0, "held")]
         raise UnknownOp(f"no operation {op}")
