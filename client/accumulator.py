@@ -23,11 +23,12 @@ FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingeri
 class Outbox:
     """The parcels for one queue that were not cut yet."""
 
-    __slots__ = ("_size", "_waiting", "parcels", "queue_id", "ready", "topic")
+    __slots__ = ("_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
 
     def __init__(self, topic: str, queue_id: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.generation = 0  # written by the routing: of the topic as it was when the queue was chosen
         self.parcels: deque[Parcel] = deque()
         self.ready = False  # written by the sender: it stands in its round
         self._waiting = 0  # messages and bytes put since the last cut

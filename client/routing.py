@@ -101,8 +101,9 @@ class TopicRoute:
         first = None if parcel.messages is None else parcel.messages[0]
         parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
         outbox = self._outboxes.get(queue_id)
-        if outbox is None:
+        if outbox is None or outbox.generation != self.info.generation:  # what waits for a dead topic goes down with it
             outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id)
+            outbox.generation = self.info.generation
         outbox.put(parcel)
         if parcel.count > 1:
             self.left(outbox)

@@ -104,7 +104,7 @@ class TopicTable:
             shown = name[: names.MAX_TOPIC_LENGTH]
             raise TopicNotFound(f"there is no topic {shown!r}: `rmq-admin topic list` shows those that exist")
         if generation not in (0, topic.generation):
-            raise TopicNotFound(f"generation {generation} of {name!r} is gone: there is generation {topic.generation}")
+            raise _another(topic, generation)
         del self._topics[name]
         return topic
 
@@ -120,9 +120,11 @@ class TopicTable:
             raise TopicNotFound(f"there is no topic {shown!r}: create it with `rmq-admin topic create {shown}`")
         return topic
 
-    def require_queue(self, name: str, queue_id: int) -> Topic:
-        """The topic that has this queue; raises TopicNotFound or QueueNotFound."""
+    def require_queue(self, name: str, queue_id: int, generation: int = 0) -> Topic:
+        """The topic that has this queue, of this generation unless it is 0; raises TopicNotFound or QueueNotFound."""
         topic = self.require(name)
+        if generation not in (0, topic.generation):
+            raise _another(topic, generation)
         if not 0 <= queue_id < topic.queues:
             raise QueueNotFound(f"the topic {name!r} has the queues 0 to {topic.queues - 1}, not {queue_id}")
         return topic
@@ -162,6 +164,10 @@ class TopicTable:
     def _put(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self.restore_generation(topic.generation)
+
+
+def _another(topic: Topic, generation: int) -> TopicNotFound:
+    return TopicNotFound(f"generation {generation} of {topic.name!r} is gone: there is generation {topic.generation}")
 
 
 def _check_queues(queues: int) -> None:

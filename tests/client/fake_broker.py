@@ -45,6 +45,7 @@ class FakeBroker:
     def __init__(self, *, limits: ops.Limits = LIMITS) -> None:
         self.limits = limits
         self.topics: dict[str, ops.TopicInfo] = {}
+        self.last_generation = 0
         self.queues: dict[tuple[str, int], list[bytes]] = {}
         self.producers: dict[int, Producer] = {}
         self.hellos: list[ops.Hello] = []
@@ -109,7 +110,8 @@ class FakeBroker:
             answer()
 
     def create(self, topic: str, queues: int = 4) -> ops.TopicInfo:
-        info = ops.TopicInfo(topic, len(self.topics) + 1, queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
+        self.last_generation += 1
+        info = ops.TopicInfo(topic, self.last_generation, queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
         self.topics[topic] = info
         return info
 
@@ -164,7 +166,7 @@ class FakeBroker:
             raise TopicNotFound(f"there is no topic {route.topic!r}")
         return self.create(route.topic)
 
-    def store(self, queue_id: int, data: bytes) -> tuple[SendResult, bool]:
+    def store(self, queue_id: int, data: bytes, generation: int = 0) -> tuple[SendResult, bool]:
         """The answer to one batch, and whether the connection must be dropped instead of giving it."""
         header = batches.check(data, stamped=False).header
         self.arrived.append(header)
@@ -178,7 +180,7 @@ class FakeBroker:
                 raise OutOfSequence(f"{header.sequence} came where {producer.last + 1} was expected")
             if self.before_store is not None:
                 self.before_store(header)
-            self._check_queue(header.topic, queue_id)
+            self._check_queue(header.topic, queue_id, generation)
         except DropAfter:
             drop = True
         except Refused as error:
@@ -188,8 +190,8 @@ class FakeBroker:
             return answer, False
         return self._append(producer, queue_id, header, data), drop
 
-    def _check_queue(self, topic: str, queue_id: int) -> None:
-        if topic not in self.topics:
+    def _check_queue(self, topic: str, queue_id: int, generation: int) -> None:
+        if topic not in self.topics or generation not in (0, self.topics[topic].generation):
             raise TopicNotFound(f"there is no topic {topic!r}")
         if queue_id >= len(self.topics[topic].queues):
             raise QueueNotFound(f"{topic} has no queue {queue_id}")
@@ -288,8 +290,8 @@ class FakeConnection(asyncio.Protocol):
 
     def send_batches(self, payload: Any) -> list[SendResult]:
         results = []
-        for queue_id, data in payload[0]:
-            result, drop = self.broker.store(queue_id, data)
+        for queue_id, data, generation in payload[0]:
+            result, drop = self.broker.store(queue_id, data, generation)
             if drop:
                 raise DropAfter
             results.append(result)

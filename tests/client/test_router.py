@@ -128,6 +128,37 @@ async def test_a_topic_that_is_gone_refuses_what_was_sent_and_the_next_send_make
     assert [header.sequence for header in broker.stored] == [1, 3], "the refused one spent its number"
 
 
+async def test_no_message_goes_to_a_topic_by_the_route_of_another_of_its_name(broker: FakeBroker) -> None:
+    broker.create(TOPIC, 8)
+    async with Producer(broker.address) as producer:
+        await producer.send(message(1), sharding_key=6)
+        broker.queues.clear()
+        broker.create(TOPIC, 7)
+
+        with pytest.raises(errors.TopicNotFound):
+            await producer.send(message(2), sharding_key=7)
+        assert (await producer.send(message(3), sharding_key=7)).queue_id == 0
+
+    assert numbers(broker) == [3]
+
+
+async def test_what_was_placed_by_an_old_route_keeps_its_generation(broker: FakeBroker) -> None:
+    """Messages that linger when the topic is made anew are refused, whatever the producer learns in the meantime."""
+    async with Producer(broker.address, linger_s=5.0) as producer:
+        await producer.send(message(1), queue_id=0)
+        lingering = asyncio.create_task(producer.send(message(2), queue_id=0))
+        await asyncio.sleep(1)
+        broker.queues.clear()
+        broker.create(TOPIC)
+        producer._router.forget(TOPIC)
+        await producer.send(message(3), queue_id=0)
+
+        with pytest.raises(errors.TopicNotFound):
+            await lingering
+
+    assert numbers(broker) == [3]
+
+
 async def test_without_auto_create_a_topic_that_is_gone_stays_away(broker: FakeBroker) -> None:
     broker.create(TOPIC)
     async with Producer(broker.address, auto_create=False) as producer:

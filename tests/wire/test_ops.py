@@ -67,7 +67,7 @@ FIELDS = {
     "LockRow": "group topic queue_id owner session epoch held_for_s renewed_ago_s expires_in_s state",
     "LockStatus": "group=None",
     "Outcome": "status=0 text=None",
-    "OutgoingBatch": "queue_id batch",
+    "OutgoingBatch": "queue_id batch generation=0",
     "ProducerHello": "producer_id producer_epoch first_unresolved",
     "Pull": "group wait_ms max_bytes queues",
     "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
@@ -127,7 +127,7 @@ BATCH = bytes(batch.encode("orders", 2, MINIMAL, by=MARK))
 FRAMES = {
     "ping_request": frames.pack(frames.REQUEST, 2, Op.PING, []),
     "ping_reply": frames.pack(frames.REPLY, 2, 0, []),
-    "send_request": frames.pack(frames.REQUEST, 3, Op.SEND, ops.Send([ops.OutgoingBatch(2, BATCH)])),
+    "send_request": frames.pack(frames.REQUEST, 3, Op.SEND, ops.Send([ops.OutgoingBatch(2, BATCH, 3)])),
     "send_reply": frames.pack(
         frames.REPLY, 3, 0, [ops.SendResult(0, 1000, 4096, 1_700_000_000_123_456, durable=True)]
     ),
@@ -157,7 +157,7 @@ def test_the_golden_frames_decode_to_what_they_mean() -> None:
     def payload(name: str) -> Any:
         return frames.unpack(golden(GOLDEN / f"{name}.hex")[4:])[3]
 
-    assert decode(ops.Send, payload("send_request")).batches == [ops.OutgoingBatch(2, BATCH)]
+    assert decode(ops.Send, payload("send_request")).batches == [ops.OutgoingBatch(2, BATCH, 3)]
     assert decode_list(ops.SendResult, payload("send_reply"))[0].durable
     assert decode(ops.Pull, payload("pull_request")).queues[0].epoch == (3 << 32) | 1
     assert decode_list(ops.PullResult, payload("pull_reply"))[0].batches == sample(MINIMAL)
@@ -175,7 +175,7 @@ topics = st.builds(
 )
 seconds = st.floats(0, 1e9)
 payloads: st.SearchStrategy[Any] = st.one_of(
-    st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5)), max_size=3)),
+    st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5), numbers), max_size=3)),
     st.builds(ops.SendResult, numbers, numbers, numbers, numbers, st.booleans(), st.booleans(), optional_text),
     st.builds(ops.Pull, optional_text, numbers, numbers, st.lists(pulled, max_size=3)),
     st.builds(

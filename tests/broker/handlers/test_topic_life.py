@@ -20,7 +20,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push, TopicInfo
 from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
 
-from ..builders import ORDERS
+from ..builders import ORDERS, make_batch
 from ..harness import Client, bodies, holder
 from ..test_app import held, turns
 from ..test_replay import both, gone
@@ -245,6 +245,26 @@ async def test_a_send_to_a_deleted_topic_spends_its_number(broker: InMemoryBroke
         again = await client.send(b"a", by=ProducerMark(7, 1))
         assert (again.status, again.duplicate, again.physical_offset) == (0, True, first.physical_offset)
         assert bodies(await client.pull(0)) == [b"c"]
+
+
+async def test_a_batch_for_an_older_generation_is_refused_and_spends_its_number(broker: InMemoryBroker) -> None:
+    def numbered(sequence: int, generation: int) -> ops.OutgoingBatch:
+        return ops.OutgoingBatch(0, make_batch(b"%d" % sequence, by=ProducerMark(7, sequence)), generation)
+
+    async with Client(broker) as client:
+        await client.create()
+        assert [result.status for result in await client.send_batches(numbered(1, 1))] == [0]
+        await delete(client)
+        await client.create()
+
+        refused, *others = await client.send_batches(numbered(2, 1), numbered(3, 2), numbered(4, 0), numbered(1, 1))
+
+        assert (refused.status, refused.text) == (
+            TopicNotFound.code,
+            "generation 1 of 'orders' is gone: there is generation 2",
+        )
+        assert [(result.status, result.duplicate) for result in others] == [(0, False), (0, False), (0, True)]
+        assert bodies(await client.pull(0)) == [b"3", b"4"]
 
 
 @both
