@@ -7,7 +7,7 @@ rides on pulls is gathered and reaches the log within ``offset_flush_s``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rmq.wire import names
@@ -31,6 +31,7 @@ from rmq.wire.ops import (
     Renew,
     TopicInfo,
 )  # fmt: skip
+from rmq.wire.topic_ops import GroupState
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
@@ -279,13 +280,13 @@ class GroupHandler:
         return self._committed(group, queue)
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have progress in a topic, sorted."""
-        riding = {group for group, queue in self._riding if queue.topic == topic}
-        return sorted({*self._offsets.groups(topic), *riding})
+        """The groups that have progress in a topic, sorted; what rides on pulls is brought into the log before."""
+        self.flush_riding()
+        return self._offsets.groups(topic)
 
-    def members(self, group: str) -> int:
-        """How many members a group has."""
-        return len(self._members.sessions(group))
+    def state_of(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
+        """How far a group is in these queues, by what it has committed."""
+        return GroupState(group, len(self._members.sessions(group)), self._offsets.of_queues(group, queues))
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone, and with it leases, offsets and attempts: the one change that says so takes them all."""

@@ -30,7 +30,7 @@ from .limits import check_entries
 log = get_logger(__name__)
 
 
-MAX_OFFSETS: Final = 1 << 16  # that one description tells, over all groups
+MAX_OFFSETS: Final = 1 << 14  # that one description tells, over all groups: the loop stands still meanwhile
 
 
 class Progress(Protocol):
@@ -42,8 +42,8 @@ class Progress(Protocol):
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have come anywhere in a topic."""
 
-    def members(self, group: str) -> int:
-        """How many members a group has."""
+    def state_of(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
+        """How far a group is in these queues."""
 
 
 class TopicHandler:
@@ -66,7 +66,7 @@ class TopicHandler:
         self._auto_create = auto_create
         self._wall_us = wall_us
         self._queues: dict[int, list[QueueInfo]] = {}  # by their number; nobody changes a list
-        self.progress: Progress | None = None
+        self.progress: Progress
         self.changed: Callable[[TopicInfo], None] = lambda info: None
         self.deleted: Callable[[DeletedTopic], None] = lambda gone: None
         self.ended: Callable[[Topic], None] = lambda topic: None
@@ -139,22 +139,17 @@ class TopicHandler:
         """What a topic holds, and how far each group has come."""
         topic = self._topics.require(decode(DescribeTopic, payload).topic)
         queues = [MessageQueue(topic.name, queue_id) for queue_id in range(topic.queues)]
-        names_of = self.progress.groups_of(topic.name) if self.progress is not None else []
-        told = names_of[: MAX_OFFSETS // topic.queues]
+        groups = self.progress.groups_of(topic.name)
+        told = groups[: MAX_OFFSETS // topic.queues]
         answer = TopicDescription(
-            topic.name, topic.generation, topic.shards, topic.created_at, len(names_of) - len(told),
-            [self._state(queue) for queue in queues], [self._group(group, queues) for group in told],
+            topic.name, topic.generation, topic.shards, topic.created_at, len(groups) - len(told),
+            [self._state(queue) for queue in queues], [self.progress.state_of(group, queues) for group in told],
         )  # fmt: skip
         return self._later(connection, request_id, answer)
 
     def _state(self, queue: MessageQueue) -> QueueState:
         index = self._store.queue(queue)
         return QueueState(queue.queue_id, self._broker, index.min_offset, index.readable)
-
-    def _group(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
-        assert self.progress is not None  # it named the group
-        committed = self.progress.committed
-        return GroupState(group, self.progress.members(group), [committed(group, queue) for queue in queues])
 
     def ranges(self, connection: Connection, request_id: int, payload: Any) -> object:
         """What queues hold, and how far a group got."""
@@ -170,7 +165,7 @@ class TopicHandler:
         except Refused as error:
             return Range(error.code, text=error.text)
         index = self._store.queue(queue)
-        committed = NO_OFFSET if group is None or self.progress is None else self.progress.committed(group, queue)
+        committed = NO_OFFSET if group is None else self.progress.committed(group, queue)
         return Range(0, index.min_offset, index.readable, committed)
 
     def _later(self, connection: Connection, request_id: int, answer: object) -> object:

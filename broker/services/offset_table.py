@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
@@ -26,6 +26,11 @@ class OffsetTable:
         """The next offset to deliver, -1 if the group never committed one."""
         queues = self._groups.get(group)
         return NO_OFFSET if queues is None else queues.get(queue, NO_OFFSET)
+
+    def of_queues(self, group: str, queues: Iterable[MessageQueue]) -> list[int]:
+        """The next offset to deliver of each queue, -1 where the group never committed one."""
+        known = self._groups.get(group, {})
+        return [known.get(queue, NO_OFFSET) for queue in queues]
 
     def commit(self, group: str, queue: MessageQueue, queue_offset: int) -> bool:
         """Note progress; says whether there was any. What is not ahead of the known offset is ignored."""
