@@ -99,6 +99,11 @@ class Header(NamedTuple):
         return self.header_words * 8
 
     @property
+    def content_size(self) -> int:
+        """Bytes before the padding."""
+        return self.header_words * 8 + self.meta_size + self.body_size
+
+    @property
     def end_offset(self) -> int:
         """The queue offset behind the last message."""
         return self.base_offset + self.count
@@ -158,6 +163,12 @@ def header_crc(batch: Buffer, at: int, header_size: int) -> int:
     """The checksum that ``header_crc`` of a stamped batch must equal."""
     with memoryview(batch) as view:
         return crc32(view[at + HEADER_CRC_FROM : at + header_size])
+
+
+def batch_crc(batch: Buffer, at: int, header: Header) -> int:
+    """The checksum that ``batch_crc`` of a batch must equal."""
+    with memoryview(batch) as view:
+        return crc32(view[at + CRC_FROM : at + header.content_size])
 
 
 def check_stamp(header: Header) -> None:

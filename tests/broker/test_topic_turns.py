@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,24 +24,75 @@ from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import Committed
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.store.directory import DataDirectory
+from rmq.broker.store.files import Files
 from rmq.broker.store.message_store import MessageStore
+from rmq.broker.store.reading import ColdRead
 from rmq.wire import batch as batches
+from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
 
 from .builders import ORDERS, Opened, WallClock, make_batch
-from .test_committer import Fragile, ManualLoop, Ticket
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class FragileFiles(Files):
+    """A disk that takes nothing while it is ``broken``."""
+
+    broken = False
+
+    def write(self, fd: int, buffers: Sequence[Buffer], at: int) -> int:
+        if self.broken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(fd, buffers, at)
+
+
+class ManualLoop:
+    """A loop whose turns and timers run when the test says so."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], object]] = []
+        self.later: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
+        self.soon.append(lambda: callback(*args))
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> None:
+        self.later.append(lambda: callback(*args))
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+    def fire(self) -> None:
+        later, self.later = self.later, []
+        for callback in later:
+            callback()
+
+
+class Ticket:
+    """A send that notes what became of it."""
+
+    def __init__(self, name: str, story: list[str]) -> None:
+        self.name = name
+        self.story = story
+
+    def stored(self) -> None:
+        self.story.append(f"{self.name} stored")
+
+    def failed(self, error: OSError) -> None:
+        self.story.append(f"{self.name} failed")
 
 
 class Rig:
     """Topics and offsets over a real store and committer, changed as the handlers change them."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
-        Fragile.broken = False
         self.path = path
+        self.files = FragileFiles()
         self.loop = ManualLoop()
-        self.opened = Opened(path, segment=Fragile)
+        self.opened = Opened(path, files=self.files)
         self.store = self.opened.store
         self.topics, self.offsets = TopicTable(), OffsetTable()
         self.exposed: list[MessageQueue] = []
@@ -77,7 +130,6 @@ class Rig:
         self.committer.synced(self.store.log.sync())
 
     def close(self) -> None:
-        Fragile.broken = False
         self.opened.close()
 
 
@@ -91,7 +143,7 @@ class Found:
             self.topics, self.offsets = TopicTable(), OffsetTable()
             replay = Replay(self.topics, self.offsets, AttemptTable(), LockTable(), ProducerTable(), now=0.0)
             store = MessageStore(DataDirectory(copy), segment_bytes=1 << 30, wall_us=WallClock())
-            store.recover(replay.change, replay.batch, replay.is_live)
+            store.recover(replay)
             self.bodies = {
                 MessageQueue(topic.name, queue_id): _bodies(store, MessageQueue(topic.name, queue_id))
                 for topic in self.topics.all()
@@ -104,6 +156,8 @@ def _bodies(store: MessageStore, queue: MessageQueue) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < store.queue(queue).readable:
         run = store.read(queue, len(found), 1 << 20)
+        if isinstance(run, ColdRead):
+            run = run.run(store.files)
         for batch in batches.read_all(b"".join(run.buffers), store_id=1):
             found += [message.body for message in batch.messages(len(found))]
     return found
@@ -180,7 +234,7 @@ def test_a_topic_that_ends_between_write_and_sync_exposes_nothing_of_it(rig: Rig
 
 def test_a_failed_write_takes_back_the_sends_of_both_generations_and_keeps_the_changes(rig: Rig) -> None:
     rig.turn()
-    Fragile.broken = True
+    rig.files.broken = True
     rig.send(b"dead")
     rig.delete()
     rig.create()
@@ -188,7 +242,7 @@ def test_a_failed_write_takes_back_the_sends_of_both_generations_and_keeps_the_c
     rig.turn()
     assert rig.story == ["lost failed", "dead failed"]
 
-    Fragile.broken = False
+    rig.files.broken = False
     assert rig.send(b"alive") == 0
     rig.loop.fire()
     rig.sync()
@@ -275,9 +329,9 @@ class Turns(RuleBasedStateMachine):
     @rule()
     def turn_that_fails(self) -> None:
         """All sends of the turn are gone, whatever became of their topics; the changes come with the next one."""
-        Fragile.broken = True
+        self.rig.files.broken = True
         self.rig.turn()
-        Fragile.broken = False
+        self.rig.files.broken = False
         for held in self.unwritten:
             held.pop()
         self.unwritten.clear()
