@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from rmq.broker.handlers.pull import PullHandler
+from rmq.broker.read_pool import ReadPool
 from rmq.broker.services.hold_table import HoldTable
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.store.message_store import Found, MessageStore
@@ -26,6 +27,13 @@ class NoFence:
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         pass
+
+
+class NothingIsCold:
+    """No pull of these tests has to wait for the disk."""
+
+    def submit(self, *args: object) -> None:
+        raise AssertionError("a read was handed to a thread")
 
 
 class HookedStore:
@@ -55,6 +63,7 @@ class Rig:
         self.pulls = PullHandler(
             cast(MessageStore, self.store), topics, self.holds, NoFence(), now=self.service.now,
             clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_hold_s=30.0,
+            pool=cast(ReadPool, NothingIsCold()),
         )  # fmt: skip
         self.clock = self.service.clock
         self.service.handlers[Op.PULL] = self.pulls.pull
