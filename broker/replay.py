@@ -50,11 +50,8 @@ class Replay:
         match change:
             case Started():
                 self.grace_s = change.grace_s
-            case TopicMade():
-                self._topics.apply(change)
-            case TopicDeleted():
-                if self._topics.apply_deleted(change):
-                    self._forget_topic(change.topic)
+            case TopicMade() | TopicDeleted():
+                self._topic(change)
             case SnapshotEnded():
                 self._topics.restore_generation(change.last_generation)
             case LeaseGranted():
@@ -68,10 +65,12 @@ class Replay:
             case Attempted():
                 self._attempts.apply(change)
 
-    def _forget_topic(self, topic: str) -> None:
-        self._offsets.forget_topic(topic)
-        self._attempts.forget_topic(topic)
-        self._locks.release_topic(topic)
+    def _topic(self, change: TopicMade | TopicDeleted) -> None:
+        ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
+        if ended:  # a generation, and with it what groups knew of it
+            self._offsets.forget_topic(change.topic)
+            self._attempts.forget_topic(change.topic)
+            self._locks.release_topic(change.topic)
 
     def is_live(self, header: layout.Header) -> bool:
         """

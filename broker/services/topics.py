@@ -138,11 +138,17 @@ class TopicTable:
         for topic in self._topics.values():
             yield topic.made()
 
-    def apply(self, change: TopicMade) -> None:
-        """Repeat a change from the log; one that a younger generation or a growth replaced does nothing."""
+    def apply(self, change: TopicMade) -> bool:
+        """
+        Repeat a change from the log; one that a younger generation or a growth replaced does nothing.
+
+        Says whether it replaced an older generation: then what groups know of the topic belongs to the dead. A log
+        tells the end first, but a snapshot in the middle of it may be ahead of changes that could not be written.
+        """
         known = self._topics.get(change.topic)
         if known is None or (known.generation, known.queues) <= (change.generation, change.queues):
             self._put(Topic(*change))
+        return known is not None and known.generation < change.generation
 
     def apply_deleted(self, change: TopicDeleted) -> bool:
         """

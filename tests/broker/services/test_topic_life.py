@@ -117,6 +117,21 @@ def test_an_end_from_the_log_does_not_touch_a_younger_generation() -> None:
     assert table.all() == []
 
 
+def test_a_younger_generation_from_the_log_says_that_it_ends_the_older() -> None:
+    """A snapshot may tell of it before the change that ended the older one could be written."""
+    table = TopicTable()
+    first, grown, second = (
+        TopicMade("orders", 1, 4, 4, 0),
+        TopicMade("orders", 1, 6, 4, 0),
+        TopicMade("orders", 2, 4, 4, 9),
+    )
+
+    assert [table.apply(change) for change in (first, first, grown, second, second, grown)] == [
+        False, False, False, True, False, False,
+    ]  # fmt: skip
+    assert list(table.rows()) == [second]
+
+
 def test_generations_of_topics_that_nobody_remembers_stay_used() -> None:
     table = TopicTable()
     table.restore_generation(41)
