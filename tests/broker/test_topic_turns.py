@@ -15,13 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.committer import Committer
+from rmq.broker.committer import Committer, without_the_dead
 from rmq.broker.replay import Replay
 from rmq.broker.services.attempt_table import AttemptTable
 from rmq.broker.services.lock_table import LockTable
 from rmq.broker.services.offset_table import OffsetTable
 from rmq.broker.services.producers import ProducerTable
-from rmq.broker.services.state import Change, Committed, SnapshotEnded, Started
+from rmq.broker.services.state import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.files import Files
@@ -269,6 +269,15 @@ def test_a_failed_write_takes_back_the_sends_of_both_generations_and_keeps_the_c
     found = Found(rig)
     assert rig.opened.bodies() == found.bodies[ORDERS] == [b"alive"]
     assert found.topics.require("orders").generation == 2
+
+
+def test_what_waits_for_the_disk_says_nothing_of_a_topic_that_has_ended() -> None:
+    made, gone, anew = TopicMade("orders", 1, 4, 4, 0), TopicDeleted("orders", 1), TopicMade("orders", 2, 4, 4, 9)
+    other, after = Committed("g", "payments", 0, 5), Committed("g", "orders", 0, 2)
+
+    waiting: list[Change] = [made, Committed("g", "orders", 0, 7), other, gone, anew, after]
+
+    assert without_the_dead(waiting) == [other, gone, anew, after]
 
 
 def test_a_send_to_a_queue_that_has_just_grown_stands_behind_the_growth(rig: Rig) -> None:
