@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire import batch, frames, ops, topic_ops
+from rmq.wire import batch, frames, message_ops, ops, topic_ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Push
@@ -53,6 +53,8 @@ FIELDS = {
     "DeletedTopic": "topic generation",
     "DeleteTopic": "topic generation=0",
     "DescribeTopic": "topic",
+    "FoundBatch": "batch indexes",
+    "GetMessage": "message_id",
     "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
     "GroupState": "group members committed",
     "GrowTopic": "topic queues",
@@ -66,12 +68,16 @@ FIELDS = {
     "Limits": "max_frame max_batch max_in_flight grace_s ping_s lock_lease_s=60.0 member_expiry_s=120.0",
     "LockRow": "group topic queue_id owner session epoch held_for_s renewed_ago_s expires_in_s state",
     "LockStatus": "group=None",
+    "OffsetAt": "status offset=0 min_offset=0 max_offset=0 text=None",
+    "OffsetsAt": "time_us queues",
     "Outcome": "status=0 text=None",
     "OutgoingBatch": "queue_id batch generation=0",
     "ProducerHello": "producer_id producer_epoch first_unresolved",
     "Pull": "group wait_ms max_bytes queues",
     "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
+    "QueryMessages": "topic key since_us=-1 until_us=-1 limit=64 before=0",
+    "QueryReply": "found before=0 lag_bytes=0",
     "QueueInfo": "queue_id broker",
     "QueueRef": "topic queue_id",
     "QueueState": "queue_id broker min_offset max_offset",
@@ -88,11 +94,12 @@ FIELDS = {
 }
 
 
+MODULES = (ops, message_ops, topic_ops)
+
+
 def shapes() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for module in (ops, topic_ops):
-        found |= inspect.getmembers(module, lambda kind: inspect.isclass(kind) and issubclass(kind, tuple))
-    return {name: kind for name, kind in found.items() if hasattr(kind, "_fields")}
+    found = {name: kind for module in MODULES for name, kind in inspect.getmembers(module, inspect.isclass)}
+    return {name: kind for name, kind in found.items() if issubclass(kind, tuple) and hasattr(kind, "_fields")}
 
 
 def described(kind: Any) -> str:
@@ -175,6 +182,7 @@ topics = st.builds(
     ops.TopicInfo, texts, numbers, numbers, st.lists(st.builds(ops.QueueInfo, numbers, texts), max_size=3)
 )
 seconds = st.floats(0, 1e9)
+found = st.builds(message_ops.FoundBatch, st.binary(max_size=5), st.lists(numbers, max_size=3))
 payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5), numbers), max_size=3)),
     st.builds(ops.SendResult, numbers, numbers, numbers, numbers, st.booleans(), st.booleans(), optional_text),
@@ -209,6 +217,11 @@ payloads: st.SearchStrategy[Any] = st.one_of(
         st.lists(st.builds(topic_ops.QueueState, numbers, texts, numbers, numbers), max_size=3),
         st.lists(st.builds(topic_ops.GroupState, texts, numbers, st.lists(numbers, max_size=3)), max_size=3),
     ),
+    st.builds(message_ops.QueryMessages, optional_text, texts, numbers, numbers, numbers, numbers),
+    st.builds(message_ops.QueryReply, st.lists(found, max_size=3), numbers, numbers),
+    st.builds(message_ops.GetMessage, texts),
+    st.builds(message_ops.OffsetsAt, numbers, queues),
+    st.builds(message_ops.OffsetAt, numbers, numbers, numbers, numbers, optional_text),
 )  # fmt: skip
 
 
