@@ -45,7 +45,7 @@ from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
-from .services.topics import TopicTable
+from .services.topics import Topic, TopicTable
 from .snapshot import Snapshot
 from .store.chores import CheckpointWork
 from .store.directory import DataDirectory
@@ -238,8 +238,10 @@ class Broker:
             store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,
             clock=self.clock,
         )  # fmt: skip
-        topics.committed = self._groups.committed
-        topics.made = notices.topic_made
+        topics.progress = self._groups
+        topics.changed = notices.topic_changed
+        topics.deleted = notices.topic_deleted
+        topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
         groups = self._groups
         self.handlers = {
@@ -247,7 +249,8 @@ class Broker:
             Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
-            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.STATS: self._build_stats().stats,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
+            Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: self._build_stats().stats,
             Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
         }  # fmt: skip
 
@@ -328,6 +331,12 @@ class Broker:
     def unblocked(self, connection: Connection) -> None:
         """A connection can take large answers again."""
         self._pulls.unblocked(connection)
+
+    def _topic_ended(self, topic: Topic) -> None:
+        """What a deleted topic takes with it."""
+        self._groups.forget_topic(topic.name)
+        self._store.drop_topic(topic.name, topic.generation)
+        self._pulls.topic_ended(topic.name, topic.queues)
 
     def _exposed(self, queues: list[MessageQueue]) -> None:
         if queues:

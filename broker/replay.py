@@ -24,6 +24,7 @@ from .services.state import (
     ProducerKnown,
     SnapshotEnded,
     Started,
+    TopicDeleted,
     TopicMade,
 )
 from .services.topics import TopicTable
@@ -51,8 +52,11 @@ class Replay:
         match change:
             case Started():
                 self.grace_s = change.grace_s
-            case TopicMade():
-                self._topics.apply(change)
+            case TopicMade() | TopicDeleted():
+                self._topic(change)
+            case SnapshotEnded():
+                self._topics.restore_generation(change.last_generation)
+                self._producers.covers(change.position)
             case LeaseGranted():
                 self._locks.restore(change, now=self._now)
             case LeaseEnded():
@@ -67,16 +71,27 @@ class Replay:
                 self._producers.apply(change, self._now)
             case ProducerEpoch():
                 self._producers.apply_epoch(change, self._now)
-            case SnapshotEnded():
-                self._producers.covers(change.position)
+
+    def _topic(self, change: TopicMade | TopicDeleted) -> None:
+        ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
+        if ended:  # a generation, and with it what groups knew of it
+            self._offsets.forget_topic(change.topic)
+            self._attempts.forget_topic(change.topic)
+            self._locks.release_topic(change.topic)
 
     def is_live(self, header: layout.Header) -> bool:
-        """Whether the topic of a batch still exists, in that generation."""
+        """
+        Whether a data batch belongs to a topic that exists at this place of the log.
+
+        A change that ends a generation stands behind all its batches, so that a batch of a living one is indexed when
+        it is met and dropped when the end is; what is met behind the end, or before a snapshot that no longer knows
+        the topic, belongs to nobody. Its producer's number is taken all the same.
+        """
         topic = self._topics.get(header.topic)
-        return topic is not None and topic.generation == header.topic_gen
+        return topic is not None and topic.generation == header.topic_gen and header.queue_id < topic.queues
 
     def batch(self, header: layout.Header) -> None:
-        """A data batch: its producer's number is taken."""
+        """A data batch, of a living topic or not: its producer's number is taken."""
         if header.producer_id:
             self._producers.replay(
                 header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,

@@ -174,8 +174,9 @@ class Sender:
     def _transmit(self, connection: Connection, batches: list[SentBatch]) -> None:
         parts: list[Buffer] = [array_header(1) + array_header(len(batches))]
         for batch in batches:
-            parts.append(_PAIR + msgpack.packb(batch.outbox.queue_id) + bin_header(len(batch.data)))
+            parts.append(_TRIPLE + msgpack.packb(batch.outbox.queue_id) + bin_header(len(batch.data)))
             parts.append(batch.data)
+            parts.append(msgpack.packb(batch.outbox.generation))
         connection.submit(Op.SEND, parts, partial(self._answered, batches))
 
     def _send_again(self, connection: Connection, frame_batches: int = FRAME_BATCHES) -> None:
@@ -350,4 +351,4 @@ class Sender:
                 self._ready.append(batch.outbox)
 
 
-_PAIR: Final = array_header(2)
+_TRIPLE: Final = array_header(3)

@@ -76,10 +76,11 @@ class QueueRef(NamedTuple):
 
 
 class OutgoingBatch(NamedTuple):
-    """A batch for a queue of the topic named in it."""
+    """A batch for a queue of the topic named in it; a ``generation`` other than 0 must be that topic's."""
 
     queue_id: int
     batch: bytes
+    generation: int = 0
 
 
 class Send(NamedTuple):

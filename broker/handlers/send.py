@@ -79,16 +79,16 @@ class SendHandler:
         request = decode(Send, payload)
         ticket = SendTicket(self, connection, request_id)
         self._committer.add_send(ticket)  # first: what is staged below must be taken back if the write fails
-        for queue_id, batch in request.batches:
+        for outgoing in request.batches:
             try:
-                ticket.results.append(self._append(ticket, queue_id, batch))
+                ticket.results.append(self._append(ticket, *outgoing))
             except Refused as error:
                 ticket.results.append(_refusal(error))
             except Exception as error:
                 ticket.results.append(_refusal(connection.defect(error, request_id)))
         return DEFERRED
 
-    def _append(self, ticket: SendTicket, queue_id: int, batch: bytes) -> SendResult:
+    def _append(self, ticket: SendTicket, queue_id: int, batch: bytes, generation: int) -> SendResult:
         # Before anything is believed of whose batch it is; but for its bodies, whose refusal spends the number.
         checked = batches.check(batch, stamped=False, unpack=False)
         header, now = checked.header, self._now()
@@ -98,7 +98,7 @@ class SendHandler:
             return SendResult(OK, known.base_offset, known.physical_offset, known.stored_at, self._durable, True)
         try:
             batches.check_bodies(batch, header)
-            placed = self._stage(queue_id, batch, checked)
+            placed = self._stage(queue_id, batch, checked, generation)
         except _TEMPORARY:
             raise
         except Refused as error:
@@ -109,13 +109,13 @@ class SendHandler:
         ticket.numbered.append((len(ticket.results), header))
         return SendResult(OK, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
 
-    def _stage(self, queue_id: int, batch: bytes, checked: batches.Checked) -> Placed:
+    def _stage(self, queue_id: int, batch: bytes, checked: batches.Checked, generation: int) -> Placed:
         header = checked.header
         if self.refuse_because is not None:
             raise DiskFull(self.refuse_because)
         if header.kind != layout.KIND_DATA:
             raise UnsupportedFormat(f"a producer may not send batches of kind {header.kind}")
-        topic = self._topics.require_queue(header.topic, queue_id)
+        topic = self._topics.require_queue(header.topic, queue_id, generation)
         self._committer.before_send()
         return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
 
