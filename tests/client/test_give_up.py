@@ -176,7 +176,7 @@ async def test_a_batch_that_the_broker_fails_at_each_time_takes_no_other_down(br
     send_frame = broker.broker.handlers[Op.SEND]
 
     def defective(connection: BrokerConnection, request_id: int, payload: Any) -> object:
-        if any(b"poison" in batch for _, batch in payload[0]):
+        if any(b"poison" in batch for _, batch, *_ in payload[0]):
             raise ZeroDivisionError("a defect")
         return send_frame(connection, request_id, payload)
 
