@@ -53,6 +53,7 @@ RECEIVE_BUFFER = 256 << 10
 TICK_S = 0.1
 SECOND_S = 1.0
 RESERVED_DESCRIPTORS = 100
+MAX_TURNED_AWAY = 16  # connections beyond the limit that are still being told why
 SWITCH_INTERVAL_S = 0.0005  # a thread back from fdatasync waits this long for the interpreter, not ten times that
 
 
@@ -94,6 +95,7 @@ class Broker:
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.handlers: dict[int, Handler] = {}
         self._connections: set[Connection] = set()
+        self._turned_away: dict[Connection, None] = {}  # in the order they came
         self._max_connections = _connections(config.max_connections)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -238,13 +240,23 @@ class Broker:
         if self._stopping:
             return ShuttingDown("the broker is stopping")
         if len(self._connections) >= self._max_connections:
+            self._turn_away(connection)
             return TooManyConnections(f"the broker has {self._max_connections} connections, as many as it may")
         self._connections.add(connection)
         return None
 
+    def _turn_away(self, connection: Connection) -> None:
+        """Being told why takes a moment and a descriptor: the one that has had most of its moment makes room."""
+        if len(self._turned_away) >= MAX_TURNED_AWAY:
+            eldest = next(iter(self._turned_away))
+            del self._turned_away[eldest]
+            eldest.abort()
+        self._turned_away[connection] = None
+
     def closed(self, connection: Connection) -> None:
         """A connection ended; its session has a grace before anything is taken from it."""
         self._connections.discard(connection)
+        self._turned_away.pop(connection, None)
         self._pulls.closed(connection)
         if connection.session is not None:
             self._sessions.lost(connection.session.id, connection, now=self.now())

@@ -6,7 +6,8 @@ Requests are handled in the receive callback itself. The rules that keep the loo
 - one read callback a turn: after a full buffer or 2 ms of work reading pauses and goes on in the next turn;
 - all connections share one receive buffer; what a callback cannot finish is copied, and those copies have a budget;
 - above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read;
-- an error stays in its frame; only what breaks the framing closes the connection.
+- an error stays in its frame; only what breaks the framing closes the connection;
+- a connection is closed in two steps, so that the reason arrives: what the peer still sends is taken and dropped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Protocol, cast
 from rmq.wire import frames
 from rmq.wire.errors import (
     BadFrame,
+    BadRequest,
     Fatal,
     HelloRequired,
     Internal,
@@ -42,6 +44,8 @@ log = get_logger(__name__)
 
 WORK_S = 0.002
 FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits
+PARTING_S = 1.0  # how long a peer that was told to go may go on sending; closed at once, a reset could eat the reason
+PARTING_BYTES = 2 * frames.MAX_FRAME
 Handler = Callable[["Connection", int, Any], Any]
 
 
@@ -98,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.in_flight = 0
         self.blocked = False  # above the write high-water mark
+        self._parting: asyncio.TimerHandle | None = None  # the end of a connection that was told to go
+        self._dropped = 0  # bytes that came meanwhile
         self._closing_since: float | None = None  # as first seen by check_patience
         self._patience = Patience(service.now())
 
@@ -118,6 +124,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything of this connection."""
         self._transport = None
+        if self._parting is not None:
+            self._parting.cancel()
         self._out.clear()
         self._backlog.clear()
         self._service.budget.give_back(self, self._charged)
@@ -127,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closing(self) -> bool:
         """Whether nothing can be answered any more."""
-        return self._transport is None or self._transport.is_closing()
+        return self._transport is None or self._parting is not None or self._transport.is_closing()
 
     def fail(self, error: Fatal, request_id: int | None = None) -> None:
         """Say why, then close."""
@@ -142,6 +150,30 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if self.blocked:
             self._transport.abort()  # it does not read: waiting for it to take the reason would wait for ever
+        else:
+            self._part()
+
+    def _part(self) -> None:
+        """Half-close; the rest follows when the peer has closed too, or after a moment."""
+        assert self._transport is not None
+        self._parting = self._loop.call_later(PARTING_S, self._close)
+        self._backlog.clear()
+        self._reader = frames.FrameReader(self._service.shared_buffer, 0)
+        self._settle_budget()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the peer has gone first
+            self.abort()
+        else:
+            if not self._reading:
+                self._reading = True
+                self._transport.resume_reading()
+
+    def _close(self) -> None:
+        if self._transport is None:
+            return
+        if self.session is None:
+            self._transport.abort()  # it was told nothing but the reason: there is nothing to wait for
         else:
             self._transport.close()
 
@@ -158,6 +190,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle what came; leave the rest for the next turn when it is too much for one."""
+        if self._parting is not None:
+            self._dropped += nbytes
+            if self._dropped > PARTING_BYTES:
+                self._close()
+            return
         began, unfinished = self._service.clock(), self._reader.unfinished
         try:
             found = self._reader.received(nbytes)
@@ -210,7 +247,8 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _pause(self) -> None:
-        if self._reading and self._transport is not None and not self._transport.is_closing():
+        if self._reading and not self.closing:
+            assert self._transport is not None
             self._reading = False
             self._transport.pause_reading()
 
@@ -289,6 +327,11 @@ class Connection(asyncio.BufferedProtocol):
     def reply(self, request_id: int, payload: object) -> None:
         """Answer a request."""
         frame = frames.pack(frames.REPLY, request_id, 0, payload)
+        if len(frame) > frames.MAX_FRAME:
+            self.refuse(
+                request_id, BadRequest(f"the answer would have {len(frame)} bytes, over the limit: ask for less")
+            )
+            return
         self.in_flight -= 1
         self._write(frame)
 
