@@ -139,10 +139,11 @@ async def _count(peer: RawPeer) -> int:
     """Read every message of the topic."""
     found = 0
     ranges = (await peer.ask(Op.RANGES, [None, [["orders", queue_id] for queue_id in range(4)]]))[3]
-    for queue_id, (_, at, end, *_) in enumerate(ranges):
+    for queue_id, held in enumerate(ranges):
+        at, end = held[1:3]
         while at < end:
-            ((_, status, following, *_),) = (await peer.ask(Op.PULL, [None, 0, 1 << 20, [["orders", queue_id, at]]]))[3]
-            assert status == 0
-            found += following - at
-            at = following
+            (result,) = (await peer.ask(Op.PULL, [None, 0, 1 << 20, [["orders", queue_id, at]]]))[3]
+            assert result[1] == 0
+            found += result[2] - at
+            at = result[2]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from rmq.wire import frames
 from rmq.wire.hello import Hello, hello_to_map
@@ -50,6 +50,14 @@ class RawPeer:
     def write(self, data: bytes) -> None:
         """Send bytes, without waiting for anything."""
         self._writer.write(data)
+
+    def pause(self) -> None:
+        """Read nothing more, ever."""
+        cast(asyncio.Transport, self._writer.transport).pause_reading()
+
+    def abort(self) -> None:
+        """Be gone without a word."""
+        self._writer.transport.abort()
 
     async def drained(self) -> None:
         """Wait until the system has taken what was written."""
