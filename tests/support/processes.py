@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -15,10 +14,6 @@ from typing import Any, Self
 
 DEADLINE_S = 30.0
 READY = re.compile(r"\bready on (\S+?),?\s")
-
-
-def _limit_descriptors(count: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 class Running:
@@ -32,11 +27,11 @@ class Running:
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
     ) -> None:
+        limited = [] if descriptors is None else ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptors)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*limited, sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             env=env,
-            preexec_fn=None if descriptors is None else lambda: _limit_descriptors(descriptors),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
