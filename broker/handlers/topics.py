@@ -9,7 +9,7 @@ from rmq.wire import names
 from rmq.wire.codec import decode
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, CreateTopic, QueueInfo, Range, Ranges, Route, TopicInfo
+from rmq.wire.ops import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
@@ -20,6 +20,8 @@ from ..store.message_store import MessageStore
 from .limits import check_entries
 
 log = get_logger(__name__)
+
+LISTED_QUEUES = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
 
 
 class TopicHandler:
@@ -73,8 +75,16 @@ class TopicHandler:
         return self._later(connection, request_id, info)
 
     def list(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Every topic."""
-        return self._later(connection, request_id, [self._info(topic) for topic in self._topics.all()])
+        """The topics behind a name, as many as go into one answer without keeping the others waiting."""
+        after = decode(ListTopics, payload).after
+        page, queues = [], 0
+        for topic in self._topics.all():
+            if topic.name > after:
+                page.append(self._info(topic))
+                queues += topic.queues
+                if queues >= LISTED_QUEUES:
+                    break
+        return self._later(connection, request_id, page)
 
     def ranges(self, connection: Connection, request_id: int, payload: Any) -> object:
         """What queues hold, and how far a group got."""
