@@ -29,9 +29,11 @@ from .handlers.hello import HelloHandler
 from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
+from .handlers.stats import StatsHandler
 from .handlers.topics import TopicHandler
 from .log import get_logger
 from .patience import Limits
+from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
 from .services.attempt_table import AttemptTable
@@ -43,9 +45,13 @@ from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
 from .services.topics import TopicTable
+from .snapshot import Snapshot
+from .store.chores import CheckpointWork
 from .store.directory import DataDirectory
+from .store.files import Files
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
+from .upkeep import Schedule, Upkeep
 
 log = get_logger(__name__)
 
@@ -81,8 +87,10 @@ class Broker:
         now: Callable[[], float] = boottime,
         clock: Callable[[], float] = time.perf_counter,
         flusher: FlusherFactory | None = None,
+        files: Files | None = None,
     ) -> None:
         self.config = config
+        self._files = files or Files()
         self._make_flusher = flusher or self._thread
         self.now = now
         self.clock = clock
@@ -102,6 +110,8 @@ class Broker:
         self._stopping = False
         self._stopped = False
         self._flusher: AnyFlusher | None = None
+        self._started_at = now()
+        self._free_bytes = 0
 
     # ---- start
 
@@ -121,6 +131,7 @@ class Broker:
         try:
             self._build_services(loop)
             self._recover()
+            self._build_upkeep()
             self._build_handlers(loop)
             self._start_flusher(loop)
             await self._make_start_durable(loop)
@@ -139,9 +150,12 @@ class Broker:
         self._keep(self._every(self.config.offset_flush_s, self._groups.flush_riding))
 
     def _open_store(self) -> None:
-        self._directory = DataDirectory(self.config.data_path())
+        self._directory = DataDirectory(self.config.data_path(), self._files)
         try:
-            self._store = MessageStore(self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us)
+            self._store = MessageStore(
+                self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us,
+                entries_per_file=self.config.index_file_entries, recent_bytes=self.config.recent_bytes,
+            )  # fmt: skip
         except BaseException:
             self._directory.close()
             raise
@@ -150,6 +164,7 @@ class Broker:
         """A start that failed leaves nothing behind but the log."""
         if self._flusher is not None:
             self._flusher.stop()
+        self._close_pools()
         self._store.abandon()
 
     def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,16 +178,37 @@ class Broker:
         self._holds = HoldTable()
         self._producers = ProducerTable()
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
+        self._read_pool = ReadPool(loop, config.read_threads)
+        self._upkeep_pool = ReadPool(loop, 1, "rmq-upkeep")
 
     def _recover(self) -> None:
         self._replay = Replay(self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now())
-        self.recovered = self._store.recover(self._replay.change, self._replay.batch)
+        self.recovered = self._store.recover(self._replay)
         self._locks.start(self._store.log_epoch)
         if self.recovered.cut is not None:
             cut = self.recovered.cut
             log.warning(
                 "log.tail_cut", position=cut.position, size=cut.size, reason=cut.reason, kept_in=str(cut.kept_in)
             )
+
+    def _build_upkeep(self) -> None:
+        config, store = self.config, self._store
+        snapshot = Snapshot(
+            store, topics=self._topics, offsets=self._offsets, attempts=self._attempts, locks=self._locks,
+            producers=self._producers, grace_s=lambda: self._grace_s, now=self.now,
+        )  # fmt: skip
+        schedule = Schedule(
+            config.checkpoint_bytes, config.checkpoint_s, config.retention_hours * 3600, config.retention_bytes
+        )
+        assert self.recovered is not None
+        self._upkeep = Upkeep(
+            store, self._upkeep_pool, schedule, snapshot=lambda rings: snapshot.changes(rings=rings),
+            next_turn=self._committer.schedule, now=self.now, wall_us=wall_us,
+            checkpoint_position=self.recovered.read_from,
+        )  # fmt: skip
+        store.snapshot = lambda: snapshot.changes(rings=False)
+        self._committer.turn_over = self._upkeep.turn_over
+        self._committer.on_synced = self._upkeep.synced
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         config, store = self.config, self._store
@@ -188,7 +224,7 @@ class Broker:
         )  # fmt: skip
         self._pulls = PullHandler(
             store, self._topics, self._holds, self._groups, now=self.now, clock=self.clock,
-            call_soon=loop.call_soon, max_hold_s=config.max_hold_s,
+            call_soon=loop.call_soon, max_hold_s=config.max_hold_s, pool=self._read_pool,
         )  # fmt: skip
         self._sends = SendHandler(
             store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now
@@ -206,7 +242,32 @@ class Broker:
             Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
-            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.STATS: self._build_stats().stats,
+        }  # fmt: skip
+
+    def _build_stats(self) -> StatsHandler:
+        return StatsHandler({
+            "broker": self._own_stats, "log": self._store.stats, "flush": self._flush_stats,
+            "commit": self._committer.stats, "upkeep": self._upkeep.stats, "serving": self._serving_stats,
+        })  # fmt: skip
+
+    def _own_stats(self) -> dict[str, Any]:
+        assert self.recovered is not None
+        return {
+            "name": self.config.name, "cluster": self.config.cluster, "pid": os.getpid(),
+            "address": self.address, "data_dir": str(self._directory.path.absolute()), "flush": self.config.flush,
+            "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._free_bytes,
+            "refuses_sends": self._sends.refuse_because, "damaged_places": len(self.recovered.damages),
+        }  # fmt: skip
+
+    def _flush_stats(self) -> dict[str, float]:
+        return self._flusher.stats() if self._flusher is not None else {}
+
+    def _serving_stats(self) -> dict[str, int]:
+        return {
+            "connections": len(self._connections), "topics": len(self._topics.all()), "leases": len(self._locks),
+            "producers": len(self._producers), "parked_pulls": len(self._holds),
+            "rescued_pulls": self._pulls.rescued, "cold_reads": self._pulls.cold_reads,
         }  # fmt: skip
 
     def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -223,14 +284,17 @@ class Broker:
     async def _make_start_durable(self, loop: asyncio.AbstractEventLoop) -> None:
         """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
         lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
-        grace_s = max(self._replay.grace_s, self.config.grace_s)  # if we crash at once, the longer one still counts
-        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch, grace_s), *lowered])
+        # If we crash at once, the longer grace still counts.
+        self._grace_s = max(self._replay.grace_s, self.config.grace_s)
+        self._store.turn_over()  # a new segment whose snapshot was cut off gets another one
+        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch, self._grace_s), *lowered])
         self._store.write()
         self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
 
     async def _lower_grace(self, old_s: float) -> None:
         """Whoever knew a longer grace is back or gone when that is over: the next start need not wait for it."""
         await asyncio.sleep(old_s + SECOND_S)
+        self._grace_s = self.config.grace_s
         self._committer.record(Started(self._store.store_id, self._store.log_epoch, self.config.grace_s))
 
     # ---- service
@@ -278,12 +342,13 @@ class Broker:
         for connection in list(self._connections):
             connection.check_patience(now, limits)
         self._producers.expire(now=now)
-        self._store.flush_indexes()
+        self._upkeep.each_second()
         self._watch_disk()
 
     def _watch_disk(self) -> None:
         disk = os.statvfs(self._directory.path)
         free = disk.f_bavail * disk.f_frsize
+        self._free_bytes = free
         before = self._sends.refuse_because
         if free >= self.config.min_free_bytes:
             self._sends.refuse_because = None
@@ -333,15 +398,28 @@ class Broker:
         await self._until(lambda: not self._connections)
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.get_running_loop().run_in_executor(None, self._close_store)
+        await self._until(lambda: self._upkeep.idle)
+        last = None if self.failed.is_set() or not self._committer.idle else self._upkeep.capture()
+        await asyncio.get_running_loop().run_in_executor(None, self._close_store, last)
 
-    def _close_store(self) -> None:
+    def _close_store(self, last: CheckpointWork | None) -> None:
         assert self._flusher is not None
         self._flusher.stop()
-        if self.failed.is_set():
+        self._close_pools()
+        if last is None or self.failed.is_set():
             self._store.abandon()  # what a failed disk holds is for the next start to judge
-        else:
-            self._store.close()
+            return
+        try:
+            self._store.log.sync()
+            last.run()  # a start after this one has nothing to read
+        except OSError as error:
+            log.error("checkpoint.failed", error=str(error))
+        finally:
+            self._store.abandon()
+
+    def _close_pools(self) -> None:
+        self._read_pool.close()
+        self._upkeep_pool.close()
 
     async def _drain(self) -> None:
         for connection in list(self._connections):

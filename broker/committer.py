@@ -57,6 +57,8 @@ class Committer:
         self._loop = loop
         self._sync = sync
         self._exposed = exposed
+        self.turn_over: Callable[[], None] = lambda: None  # set by the composition root: tables and log are equal
+        self.on_synced: Callable[[int], None] = lambda position: None
         self._request_flush: Callable[[], None] = lambda: None
         self._scheduled = False
         self._changes: list[Change] = []
@@ -114,7 +116,11 @@ class Committer:
             self._store.write()
         except OSError as error:
             self._take_back(changes, sends, error)
-            return
+        else:
+            self._written(sends)
+        self.turn_over()
+
+    def _written(self, sends: list[SendTicket]) -> None:
         answers: list[Callable[[], None]] = [ticket.stored for ticket in sends]
         answers += self._answers
         self._answers.clear()
@@ -147,8 +153,17 @@ class Committer:
             self._exposed(self._store.expose(position))
         while self._waiting and self._waiting[0][0] <= position:
             _run(self._waiting.popleft()[1])
+        self.on_synced(position)
         if self._waiting:
             self._request_flush()
+
+    def stats(self) -> dict[str, int]:
+        """What waits for the disk, and what the disk did not take."""
+        return {
+            "waiting_turns": len(self._waiting),
+            "waiting_answers": sum(len(answers) for _, answers in self._waiting) + len(self._answers),
+            "failed_writes": self.failed_writes,
+        }
 
     @property
     def idle(self) -> bool:

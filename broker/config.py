@@ -28,6 +28,13 @@ class BrokerConfig:
         1 << 30,
         "a log segment is closed before it grows beyond this, unless one write is larger or the disk lags behind",
     )
+    index_file_entries: int = _setting(300_000, "entries of one file of a queue's index")
+    recent_bytes: int = _setting(32 << 20, "the newest part of the log that is kept in memory")
+    read_threads: int = _setting(2, "threads that read what is not in memory")
+    checkpoint_bytes: int = _setting(256 << 20, "a checkpoint is taken when the log has grown by this much")
+    checkpoint_s: float = _setting(60.0, "and after this long, if anything was written")
+    retention_hours: float = _setting(72.0, "log segments older than this are removed; 0 keeps them")
+    retention_bytes: int = _setting(0, "the oldest segments go when the log is larger than this; 0: only by age")
     min_free_bytes: int = _setting(256 << 20, "sends are refused below this much free disk space")
     auto_create_topics: bool = _setting(True, "make a topic when a producer first asks for it")
     default_queues: int = _setting(4, "queues of a topic that was made automatically")
@@ -52,7 +59,7 @@ class BrokerConfig:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:  # so that NaN is refused as well
                 raise ConfigError(f"{name} must be more than 0, not {getattr(self, name)}")
-        for name in ("max_connections", "min_free_bytes"):
+        for name in ("max_connections", "min_free_bytes", "retention_hours", "retention_bytes", "recent_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.segment_bytes < 1 << 12:
@@ -77,5 +84,6 @@ _LONGER = (("grace_s", "ping_s"), ("lock_lease_s", "grace_s"), ("member_expiry_s
 _POSITIVE = (
     "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",
     "offset_flush_s", "hello_timeout_s", "stall_timeout_s", "drain_timeout_s", "max_in_flight",
-    "receive_memory_bytes", "write_high_water_bytes",
+    "receive_memory_bytes", "write_high_water_bytes", "index_file_entries", "read_threads", "checkpoint_bytes",
+    "checkpoint_s",
 )  # fmt: skip

@@ -53,6 +53,11 @@ class Replay:
             case Attempted():
                 self._attempts.apply(change)
 
+    def is_live(self, header: layout.Header) -> bool:
+        """Whether the topic of a batch still exists, in that generation."""
+        topic = self._topics.get(header.topic)
+        return topic is not None and topic.generation == header.topic_gen
+
     def batch(self, header: layout.Header) -> None:
         """A data batch: its producer's number is taken."""
         if header.producer_id:

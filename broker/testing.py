@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from .app import Broker
 from .config import BrokerConfig
+from .store.files import Files
 from .store.flusher import Failed, SyncableLog, Synced
 
 _MEMORY = "/dev/shm"
@@ -50,13 +51,17 @@ class InlineFlusher:
         self._wanted = False
         try:
             position = self._log.sync()
-        except OSError as error:
+        except Exception as error:
             self._failed(error)
         else:
             self._synced(position)
 
     def stop(self) -> None:
         """Nothing is left: the loop has synced."""
+
+    def stats(self) -> dict[str, float]:
+        """Nothing is measured."""
+        return {}
 
 
 class InMemoryBroker:
@@ -66,7 +71,7 @@ class InMemoryBroker:
     Keyword arguments are fields of :class:`BrokerConfig`. Give ``data_dir`` to keep the data.
     """
 
-    def __init__(self, *, now: Callable[[], float] | None = None, **settings: Any) -> None:
+    def __init__(self, *, now: Callable[[], float] | None = None, files: Files | None = None, **settings: Any) -> None:
         self._own_directory: str | None = None
         if "data_dir" not in settings:
             memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
@@ -74,6 +79,7 @@ class InMemoryBroker:
         settings.setdefault("listen", "127.0.0.1:0")
         self.config = BrokerConfig(**settings)
         self._now = now
+        self._files = files
         self.broker: Broker
 
     @property
@@ -84,7 +90,7 @@ class InMemoryBroker:
     async def start(self) -> None:
         """Start; ``async with`` does this."""
         now = self._now or asyncio.get_running_loop().time
-        self.broker = Broker(self.config, now=now, flusher=InlineFlusher)
+        self.broker = Broker(self.config, now=now, flusher=InlineFlusher, files=self._files)
         await self.broker.start()
         self.config = replace(self.config, listen=self.broker.address)
 

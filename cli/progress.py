@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import click
 
@@ -34,3 +34,13 @@ async def _draw(label: str, total: int, done: Callable[[], int]) -> None:
                 await asyncio.sleep(_REFRESH_S)
         finally:
             bar.update(done() - bar.pos)
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Within the block each call adds to the bar; for work that blocks."""
+    if not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    with click.progressbar(length=max(total, 1), label=label, file=sys.stderr) as bar:
+        yield bar.update

@@ -11,6 +11,7 @@ import click
 
 from rmq.wire.errors import ConnectionLost, RequestTimeout
 
+from .admin_broker import broker as broker_group
 from .command import Command, Group, run, version_option
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -189,6 +190,9 @@ def lock_table(rows: Sequence[LockRow]) -> str:
 
 def _lock_cells(row: LockRow) -> list[object]:
     return [seconds(value) if name.endswith("_s") else value for name, value in lock_object(row).items()]
+
+
+command.add_command(broker_group)
 
 
 def main() -> None:

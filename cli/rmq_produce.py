@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
+from rmq.wire.compression import NUMBERS as COMPRESSIONS
 from rmq.wire.errors import Refused
 from rmq.wire.layout import MAX_BODY
 
@@ -88,6 +89,7 @@ class Shape:
     rmq-produce --topic orders --key o-17 --tag paid events.txt
     rmq-produce --topic orders --key-field order_id --json events.jsonl
     seq 1000 | rmq-produce --topic numbers --property source=seq --quiet
+    rmq-produce --topic events --compression zlib --quiet events.jsonl
     """,
 )
 @click.option("--topic", metavar="TOPIC", help="Where to send; made with 4 queues if it does not exist.")
@@ -96,20 +98,30 @@ class Shape:
 @click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
 @click.option("--keys", metavar="KEY", multiple=True, help="Key to find the messages by later. May be repeated.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property. May be repeated.")
+@click.option("--compression", type=click.Choice(list(COMPRESSIONS)), help="Compress bodies; lz4 and zstd are extras.")
 @click.option("--quiet", "-q", is_flag=True, help="Print no receipts.")
 @json_option
 @broker_option
 @log_options("error")
 @version_option
 @click.argument("file", type=click.File("rb"), default="-")
-def command(file: BinaryIO, topic: str | None, broker: str, as_json: bool, quiet: bool, **shape: Any) -> None:
+def command(
+    file: BinaryIO,
+    topic: str | None,
+    broker: str,
+    *,
+    compression: str | None,
+    as_json: bool,
+    quiet: bool,
+    **shape: Any,
+) -> None:
     """
     Send every line of FILE (or of standard input) as one message, in order.
 
     Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id. Empty lines are
     empty messages; a last line without a newline counts.
     """
-    run(_produce(broker, topic, shape, file, Receipts(as_json, quiet)))
+    run(_produce(broker, topic, shape, file, Receipts(as_json, quiet), compression=compression))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,13 @@ class Receipts:
 
 
 async def _produce(
-    broker: str, topic: str | None, options: Mapping[str, Any], file: BinaryIO, receipts: Receipts
+    broker: str,
+    topic: str | None,
+    options: Mapping[str, Any],
+    file: BinaryIO,
+    receipts: Receipts,
+    *,
+    compression: str | None,
 ) -> None:
     from rmq.client import Producer
 
@@ -142,8 +160,9 @@ async def _produce(
     if topic is None:
         await refuse_missing_topic(broker)
     shape = _shape(str(topic), options)
+    unopened = Producer(broker, compression=compression)
     await require_broker(broker)
-    async with Producer(broker) as producer:
+    async with unopened as producer:
         await _send_all(producer, shape, file, receipts)
 
 

@@ -13,21 +13,24 @@ from typing import Final
 
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark, Rows
+from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT
 
 from .parcels import Parcel, Piece
 
 FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
+PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is busy with it for a millisecond or two
 
 
 class Outbox:
     """The parcels for one queue that were not cut yet."""
 
-    __slots__ = ("_size", "_waiting", "parcels", "queue_id", "ready", "topic")
+    __slots__ = ("_codec", "_size", "_waiting", "parcels", "queue_id", "ready", "topic")
 
-    def __init__(self, topic: str, queue_id: int) -> None:
+    def __init__(self, topic: str, queue_id: int, codec: Codec | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self._codec = codec
         self.parcels: deque[Parcel] = deque()
         self.ready = False  # written by the sender: it stands in its round
         self._waiting = 0  # messages and bytes put since the last cut
@@ -63,7 +66,7 @@ class Outbox:
         while runs := self._collect(limit):
             rows = _rows(runs)
             try:
-                data = batches.encode(self.topic, self.queue_id, rows, by=by)
+                data = batches.encode(self.topic, self.queue_id, rows, by=by, codec=self._codec)
             except Exception as error:  # texts and mappings of the caller's may raise anything
                 limit = len(rows.bodies) // 2
                 if not limit:
@@ -75,13 +78,13 @@ class Outbox:
 
     def _collect(self, limit: int) -> list[tuple[Parcel, int]]:
         runs: list[tuple[Parcel, int]] = []
-        size = MAX_BODY
+        size = MAX_BODY if self._codec is None else PACKED_BYTES
         while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
             self.parcels.popleft()
         for parcel in self.parcels:
             if parcel.settled or not parcel.left:
                 continue
-            count = parcel.fit(limit, size)
+            count = parcel.fit(limit, size) or (0 if runs else 1)  # a large body travels alone
             if count:
                 runs.append((parcel, count))
             limit -= count

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from rmq.wire.codec import decode, decode_list
+from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import (
     MAX_ENTRIES,
@@ -80,3 +81,10 @@ class Admin:
         """The leases of ``group``, or of all groups."""
         reply = await self._connection.request(Op.LOCK_STATUS, LockStatus(group), timeout_s=self._timeout_s)
         return decode_list(LockRow, reply)
+
+    async def stats(self) -> dict[str, dict[str, Any]]:
+        """The broker's numbers, by part and name; names may come and go with versions."""
+        reply = await self._connection.request(Op.STATS, (), timeout_s=self._timeout_s)
+        if not isinstance(reply, dict):
+            raise BadRequest("the broker's numbers cannot be read")
+        return reply

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from rmq.wire import ops
-from rmq.wire.errors import ConfigError, ConnectionLost, MessageTooLarge, TooManyInFlight
+from rmq.wire.compression import CODECS, Codec
+from rmq.wire.errors import ConfigError, ConnectionLost, MessageTooLarge, TooManyInFlight, UnsupportedFormat
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import Message
@@ -42,7 +43,8 @@ class Producer:
 
     Entering waits up to ``delivery_timeout_s`` for the broker. Leaving without an error waits until everything was
     answered; leaving with one does not. ``linger_s`` lets messages wait for company; ``auto_create`` makes a missing
-    topic with the broker's default number of queues.
+    topic with the broker's default number of queues. ``compression`` is None, "zlib", or, where ``rmq[lz4]`` or
+    ``rmq[zstd]`` is installed here, at the broker and at all readers, "lz4" or "zstd".
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class Producer:
         delivery_timeout_s: float = 30.0,
         max_in_flight: int = MAX_IN_FLIGHT,
         auto_create: bool = True,
+        compression: str | None = None,
     ) -> None:
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise ConfigError(f"max_in_flight must be 1 to {MAX_IN_FLIGHT}, not {max_in_flight}")
         if delivery_timeout_s <= 0 or linger_s < 0:
             raise ConfigError("delivery_timeout_s must be above 0 and linger_s not below 0")
+        self._codec = _codec(compression)
         self.producer_id = random.SystemRandom().getrandbits(63) or 1
         self.failed_one_way = 0  # messages of send_nowait that were not stored, as far as is known
         self._address = address
@@ -109,7 +113,9 @@ class Producer:
             producer_hello=self._sender.producer_hello,
             keep_alive=True,
         )
-        self._router = Router(self._connection, auto_create=self._auto_create, on_placed=self._sender.placed)
+        self._router = Router(
+            self._connection, auto_create=self._auto_create, on_placed=self._sender.placed, codec=self._codec
+        )
         self._sender.attach(self._connection)
         self._sender.on_cut = self._router.left
         self._sender.on_wrong_route = self._router.forget
@@ -283,3 +289,12 @@ class Producer:
             raise ConnectionLost("the producer is not open: use `async with Producer(...) as producer`")
         if self._closed:
             raise ConnectionLost("the producer was closed")
+
+
+def _codec(compression: str | None) -> Codec | None:
+    if compression is None:
+        return None
+    try:
+        return CODECS.by_name(compression)
+    except UnsupportedFormat as error:
+        raise ConfigError(error.text) from error

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rmq.wire.codec import decode
+from rmq.wire.compression import Codec
 from rmq.wire.errors import ConnectionLost, QueueNotFound, RequestTimeout, WireError
 from rmq.wire.ops import Op, Route, TopicInfo
 
@@ -22,8 +23,16 @@ RETRY_S: Final = 0.1
 class Router:
     """Places each parcel in the outbox of its queue; ``on_placed(outbox)`` tells when."""
 
-    def __init__(self, connection: Connection, *, auto_create: bool, on_placed: Callable[[Outbox], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        auto_create: bool,
+        on_placed: Callable[[Outbox], None],
+        codec: Codec | None = None,
+    ) -> None:
         self._connection = connection
+        self._codec = codec
         self._auto_create = auto_create
         self._on_placed = on_placed
         self._topics: dict[str, TopicRoute] = {}
@@ -38,7 +47,7 @@ class Router:
         """
         route = self._topics.get(parcel.topic)
         if route is None:
-            route = self._topics[parcel.topic] = TopicRoute(parcel.topic)
+            route = self._topics[parcel.topic] = TopicRoute(parcel.topic, self._codec)
         outbox = None
         if not route.waiting:
             try:

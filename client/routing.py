@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from rmq.wire.compression import Codec
 from rmq.wire.errors import QueueNotFound
 from rmq.wire.hashing import ShardingKey, shard, sharding_text
 from rmq.wire.model import Message, MessageQueue
@@ -80,8 +81,9 @@ def _existing(info: TopicInfo, queue_id: int) -> int:
 class TopicRoute:
     """What a producer knows of a topic, and the parcels that wait until it knows more."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, codec: Codec | None = None) -> None:
         self.topic = topic
+        self._codec = codec
         self.info: TopicInfo | None = None
         self.waiting: deque[Parcel] = deque()
         self.fetching = False
@@ -101,7 +103,7 @@ class TopicRoute:
         parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
         outbox = self._outboxes.get(queue_id)
         if outbox is None:
-            outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id)
+            outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)
         outbox.put(parcel)
         if parcel.count > 1:
             self.left(outbox)

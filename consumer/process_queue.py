@@ -124,7 +124,7 @@ class ProcessQueue:
             return False
         self._arrived.append(unread)
         self._unread += unread.left
-        self.size += batch.header.size
+        self.size += batch.header.open_size
         self.end_offset = unread.end_offset
         return True
 
@@ -205,7 +205,7 @@ class ProcessQueue:
             self._unread -= left - head.left
             if not head.left:
                 self._arrived.popleft()
-                self._read.append(_Read(self._passed + len(self._line), head.end_offset, head.batch.header.size))
+                self._read.append(_Read(self._passed + len(self._line), head.end_offset, head.batch.header.open_size))
         self._settle()
 
     def _number(self, messages: list[StoredMessage]) -> list[StoredMessage]:

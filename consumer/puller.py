@@ -206,7 +206,7 @@ class Puller:
         generation.cache.skip_to(goes_on_at)
 
     async def _put(self, generation: Generation, result: PullResult) -> None:
-        """Check and cache what came, giving the loop back every 2 ms."""
+        """Check and cache what came, giving the loop back every 2 ms; compressed batches only as there is room."""
         cache, clock = generation.cache, self._broker.now
         before, at, began = cache.end_offset, 0, clock()
         try:
@@ -217,6 +217,9 @@ class Puller:
                     raise BadBatch(f"a batch of {batch.header.topic}/{batch.header.queue_id} came")
                 if cache.put(batch):
                     generation.arrived()
+                if batch.header.codec:
+                    # We asked for bytes as they are stored: what they unpack to may be a thousand times as much.
+                    await self._room(generation)
                 if clock() - began > SLICE_S:
                     await asyncio.sleep(0)
                     began = clock()

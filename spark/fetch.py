@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rmq.wire import ops
-from rmq.wire.batch import Batch, read_all
+from rmq.wire.batch import Batch, read
 from rmq.wire.codec import decode_list
 from rmq.wire.errors import OK, ConnectionLost, Damaged, Fatal, LogTruncated, from_wire
 from rmq.wire.layout import KIND_DATA
@@ -28,6 +28,7 @@ MAX_PULL: Final = 8 << 20
 MIN_PULL: Final = 64 << 10
 ENOUGH_ROWS: Final = 16_384
 ENOUGH_BYTES: Final = 4 << 20
+MOST_BYTES: Final = 16 << 20  # only what was compressed takes as many: the rest of that answer waits for the next turn
 FIRST_GUESS: Final = 512  # bytes a message, until some have been seen
 
 
@@ -54,6 +55,8 @@ class Fetcher:
         self._part = part
         self._connection: BlockingConnection | None = None
         self._message_bytes: float = FIRST_GUESS
+        self._answered = b""  # batches that came, and how far they were read
+        self._read = 0
 
     def close(self) -> None:
         """End the connection."""
@@ -64,15 +67,21 @@ class Fetcher:
     def next_batches(self, at: int) -> list[Batch]:
         """Batches without a gap, the first of which holds ``at``: a good amount, or up to the end of the range."""
         batches: list[Batch] = []
-        rows = size = 0
-        while at < self._part.end and rows < ENOUGH_ROWS and size < ENOUGH_BYTES:
-            for batch in self._pull(at):
-                if at < self._part.end:
-                    self._check(batch, at, exact=bool(batches))
-                    batches.append(batch)
-                    at = batch.header.end_offset
-                    rows += batch.header.count
-                    size += batch.header.size
+        rows = size = stored = 0
+        while at < self._part.end and size < MOST_BYTES:
+            if self._read == len(self._answered):
+                if rows >= ENOUGH_ROWS or size >= ENOUGH_BYTES:
+                    break
+                self._pull(at)
+            batch = read(self._answered, self._read, store_id=self._part.store_id)
+            self._check(batch, at, exact=bool(batches))
+            batches.append(batch)
+            self._read += batch.header.size
+            at = batch.header.end_offset
+            rows += batch.header.count
+            size += batch.header.open_size
+            stored += batch.header.size
+            self._message_bytes = stored / rows
         return batches
 
     def _check(self, batch: Batch, at: int, *, exact: bool) -> None:
@@ -86,15 +95,13 @@ class Fetcher:
                 f"the next batch holds {header.base_offset} to {header.end_offset}, so offset {at} is missing"
             )
 
-    def _pull(self, at: int) -> list[Batch]:
+    def _pull(self, at: int) -> None:
         answer = self._answer(at)
-        batches = read_all(answer.batches, store_id=self._part.store_id)
-        if not batches:
+        if not answer.batches:
             raise LogTruncated(
                 f"the queue ends at {answer.max_offset}; it went to {self._part.end} when the query was planned"
             )
-        self._message_bytes = len(answer.batches) / sum(batch.header.count for batch in batches)
-        return batches
+        self._answered, self._read = answer.batches, 0
 
     def _answer(self, at: int) -> ops.PullResult:
         # No more than is left of the range: what lies behind it is another task's.

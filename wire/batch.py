@@ -17,6 +17,8 @@ Meta is one msgpack array; its columns are little-endian, as Arrow's::
     properties     nil or [names, bin of u16 counts, bin of u16 codes, bin of u32 value lengths, bin]
     born_at        int (all equal) or bin of i64, microseconds
     attempts       nil or bin of u16: deliveries before this batch was made
+
+The bodies may be compressed, as one piece. Meta never is: the broker reads it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import msgpack
 
 from . import layout
 from .columns import Columns, check_columns, check_names, check_times, count_keys
+from .compression import CODECS, Codec
 from .errors import BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat
 from .hashing import tag_bloom
 from .layout import Buffer, Header
@@ -121,44 +124,83 @@ class BatchOrigin:
 
 
 def encode(
-    topic: str, queue_id: int, rows: Rows, *, by: ProducerMark = _NOBODY, kind: int = layout.KIND_DATA
+    topic: str,
+    queue_id: int,
+    rows: Rows,
+    *,
+    by: ProducerMark = _NOBODY,
+    kind: int = layout.KIND_DATA,
+    codec: Codec | None = None,
 ) -> bytearray:
     """
     One batch, ready to send; the broker's part is empty but for size, magic, queue and kind.
 
+    ``codec`` compresses the bodies if that makes the batch smaller. The limits are those of the batch without it.
+
     Raises:
         BadBatch: no message or too many, or something that cannot be stored.
         MessageTooLarge, BatchTooLarge: over a limit.
-        UnsupportedFormat: an unknown kind.
+        UnsupportedFormat: an unknown kind, or a codec for a kind that has none.
     """
     lengths = _check_rows(rows)
     if kind not in layout.KNOWN_KINDS:
         raise UnsupportedFormat(f"batch kind {kind} is unknown")
+    if codec is not None and kind != layout.KIND_DATA:
+        raise UnsupportedFormat(f"a batch of kind {kind} is never compressed")
     names = [] if rows.tags is None else sorted({tag for tag in rows.tags if tag})
-    body_size = sum(lengths)
+    raw_size = sum(lengths)
+    bodies, attributes, body_size = rows.bodies, 0, raw_size
     try:
         name, meta = layout.pack_topic(topic), _pack_meta(rows, lengths, names)
-        sizes = (len(meta), body_size, body_size)
-        producer = layout.pack_producer_part((0, len(lengths), *by, 0, *sizes, tag_bloom(names), 0))
+        _check_size(layout.FIXED_HEADER + len(name) + len(meta) + raw_size)
+        if codec is not None and (packed := codec.shrink(b"".join(bodies), layout.ALIGN)) is not None:
+            bodies, attributes, body_size = (packed,), codec.number, len(packed)
+        sizes = (len(meta), body_size, raw_size)
+        producer = layout.pack_producer_part((attributes, len(lengths), *by, 0, *sizes, tag_bloom(names), 0))
         place = queue_id.to_bytes(4, "big") + bytes((kind, 0, 0, 0, 0, 0, 0, 0))
     except (UnicodeEncodeError, OverflowError, struct.error) as error:
         raise BadBatch(f"the batch cannot be stored: {error}") from error
     used = layout.FIXED_HEADER + len(name) + len(meta) + body_size
-    if used > layout.MAX_BATCH:
-        raise BatchTooLarge(f"a batch of {used} bytes is over the limit of {layout.MAX_BATCH}")
-    batch = bytearray().join((_BEFORE_PLACE, place, producer, name, meta, *rows.bodies, bytes(layout.padding(used))))
+    batch = bytearray().join((_BEFORE_PLACE, place, producer, name, meta, *bodies, bytes(layout.padding(used))))
     layout.seal(batch, used)
     return batch
 
 
-def check(data: Buffer, at: int = 0, *, stamped: bool, header: Header | None = None) -> Checked:
+def check(data: Buffer, at: int = 0, *, stamped: bool, header: Header | None = None, unpack: bool = True) -> Checked:
     """
     Judge the batch at ``at``. ``stamped`` batches have been through a broker; one that has not been must end
     where ``data`` ends, since the broker stores all of it. ``header`` saves parsing it a second time.
 
+    Compressed bodies are unpacked, to see that it can be done. ``unpack=False`` leaves that to :func:`check_bodies`, or
+    out: for whoever finds a batch that was judged before, and only asks whether its bytes are still the same.
+
     Raises:
         BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat: with one sentence of what is wrong.
     """
+    header, columns, body_at = _judge(data, at, stamped, header)
+    if header.attributes and unpack:
+        _unpacked(data, header, body_at)
+    return Checked(header, columns)
+
+
+def check_bodies(data: Buffer, header: Header, at: int = 0) -> None:
+    """Judge what ``check(unpack=False)`` left out; raises as :func:`check` does."""
+    if header.attributes:
+        _unpacked(data, header, at + header.header_size + header.meta_size)
+
+
+def read(data: Buffer, at: int = 0, *, store_id: int) -> Batch:
+    """Judge the stamped batch at ``at`` and take its content, uncompressed; raises as :func:`check` does."""
+    header, columns, body_at = _judge(data, at, True, None)
+    if header.attributes:
+        bodies = _unpacked(data, header, body_at)
+    else:
+        bodies = bytes(memoryview(data)[body_at : body_at + header.body_size])
+    return Batch(header, columns, bodies, store_id)
+
+
+def _judge(data: Buffer, at: int, stamped: bool, header: Header | None) -> tuple[Header, Columns, int]:
+    """All that there is to judge, but for the content of compressed bodies; also tells where the bodies begin."""
     if header is None:
         header = layout.parse_header(data, at)
     meta_at = at + header.header_words * 8
@@ -176,14 +218,12 @@ def check(data: Buffer, at: int = 0, *, stamped: bool, header: Header | None = N
     stop = at + header.size
     if view[end:stop] != _PADDINGS[stop - end]:
         raise BadBatch("the padding is not zero")
-    return Checked(header, check_columns(view[meta_at:body_at], header))
+    return header, check_columns(view[meta_at:body_at], header), body_at
 
 
-def read(data: Buffer, at: int = 0, *, store_id: int) -> Batch:
-    """Judge the stamped batch at ``at`` and take its content; raises as :func:`check` does."""
-    header, columns = check(data, at, stamped=True)
-    body_at = at + header.header_size + header.meta_size
-    return Batch(header, columns, bytes(memoryview(data)[body_at : body_at + header.body_size]), store_id)
+def _unpacked(data: Buffer, header: Header, body_at: int) -> bytes:
+    with memoryview(data) as view, view[body_at : body_at + header.body_size] as packed:
+        return CODECS.by_number(header.codec).unpack(packed, header.raw_size)
 
 
 def read_all(data: Buffer, *, store_id: int) -> list[Batch]:
@@ -232,6 +272,11 @@ def _check_rows(rows: Rows) -> list[int]:
             raise BadBatch(f"the column {name} has {len(column)} entries for {count} messages")
     check_times("born_at", (rows.born_at,) if isinstance(rows.born_at, int) else rows.born_at)
     return lengths
+
+
+def _check_size(used: int) -> None:
+    if used > layout.MAX_BATCH:
+        raise BatchTooLarge(f"a batch of {used} bytes is over the limit of {layout.MAX_BATCH}")
 
 
 def _pack_meta(rows: Rows, lengths: list[int], names: list[str]) -> bytes:

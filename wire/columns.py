@@ -190,9 +190,9 @@ def count_keys(lengths: Sequence[int], blob: bytes) -> int:
 
 
 def _check_bodies(lengths: array[int], header: Header) -> None:
-    if sum(lengths) != header.body_size:
-        raise BadBatch(f"the lengths add up to {sum(lengths)}, the bodies have {header.body_size} bytes")
-    if header.body_size > MAX_BODY and max(lengths) > MAX_BODY:
+    if sum(lengths) != header.raw_size:
+        raise BadBatch(f"the lengths add up to {sum(lengths)}, the bodies have {header.raw_size} bytes")
+    if header.raw_size > MAX_BODY and max(lengths) > MAX_BODY:
         raise MessageTooLarge(f"a body of {max(lengths)} bytes is over the limit of {MAX_BODY}")
 
 

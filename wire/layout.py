@@ -10,13 +10,14 @@ Header integers are big-endian. A batch starts at a multiple of 8 and is padded 
      56 u32 topic_gen               60 u32 queue_id             64 u8 kind, 7 reserved
     ------------------------------------------------------------------ the producer's part
      72 u32 batch_crc (from 76 to the end of the bodies)
-     76 u16 attributes              78 u16 count                80 u64 producer_id
+     76 u16 attributes (codec)      78 u16 count                80 u64 producer_id
      88 u64 sequence                96 u16 producer_epoch       98 u16 delay_level
     100 u32 meta_size              104 u32 body_size           108 u32 raw_size
     112 u64 tag_bloom              120 i64 deliver_at (us)
     128 topic: u8 length, bytes, padding to 8     then meta (msgpack), then bodies
 
-The broker's part (0 to 72) is stamped at append; the producer's is never changed afterwards.
+The broker's part (0 to 72) is stamped at append; the producer's is never changed afterwards. ``body_size`` is what the
+bodies take here, ``raw_size`` what they take uncompressed: every limit holds for a batch as if it were not compressed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from .compression import NAMES as CODEC_NAMES
 from .errors import BadBatch, BatchTooLarge, Refused, UnsupportedFormat
 
 Buffer = bytes | bytearray | memoryview
@@ -50,7 +52,8 @@ KIND_PARKED: Final = 1
 KIND_STATE: Final = 2
 KIND_TRANSACTION: Final = 3
 KNOWN_KINDS: Final = frozenset({KIND_DATA, KIND_STATE})
-KNOWN_ATTRIBUTES: Final = 0  # no codec and no transaction yet
+CODEC_BITS: Final = 7
+KNOWN_ATTRIBUTES: Final = CODEC_BITS  # no transaction yet
 
 _HEADER = struct.Struct(">IHBBIIQQqQQIIB7sIHHQQHHIIIQq")
 _STAMPED = struct.Struct(">IQQqQQIIB7s")  # from 12: what header_crc covers of the broker's part
@@ -99,9 +102,24 @@ class Header(NamedTuple):
         return self.header_words * 8
 
     @property
+    def content_size(self) -> int:
+        """Bytes before the padding."""
+        return self.header_words * 8 + self.meta_size + self.body_size
+
+    @property
     def end_offset(self) -> int:
         """The queue offset behind the last message."""
         return self.base_offset + self.count
+
+    @property
+    def codec(self) -> int:
+        """The number of the codec of the bodies; 0 is none."""
+        return self.attributes & CODEC_BITS
+
+    @property
+    def open_size(self) -> int:
+        """Bytes of the batch with its bodies uncompressed: what it takes in the memory of a reader."""
+        return self.size + self.raw_size - self.body_size
 
 
 class Stamp(NamedTuple):
@@ -160,6 +178,12 @@ def header_crc(batch: Buffer, at: int, header_size: int) -> int:
         return crc32(view[at + HEADER_CRC_FROM : at + header_size])
 
 
+def batch_crc(batch: Buffer, at: int, header: Header) -> int:
+    """The checksum that ``batch_crc`` of a batch must equal."""
+    with memoryview(batch) as view:
+        return crc32(view[at + CRC_FROM : at + header.content_size])
+
+
 def check_stamp(header: Header) -> None:
     """Refuse what no broker stamps: a reader could not show it."""
     if header.physical_offset % ALIGN or header.physical_offset >= MAX_POSITION:
@@ -190,13 +214,31 @@ def parse_header(batch: Buffer, at: int = 0) -> Header:
     used = words * 8 + header.meta_size + header.body_size
     if used + padding(used) != size or not 1 <= header.count <= MAX_COUNT:
         raise _bad_sizes(header, used)
-    if header.raw_size != header.body_size:
-        raise BadBatch(f"bodies of {header.body_size} bytes announce {header.raw_size}")
     if header.reserved != _NO_RESERVED:
         raise BadBatch("reserved bytes of the header are not zero")
     if header.kind not in KNOWN_KINDS or header.attributes & _UNKNOWN or header.delay_level or header.deliver_at:
         raise _unknown(header)
+    if header.attributes or header.raw_size != header.body_size:
+        _check_codec(header)
     return header
+
+
+def _check_codec(header: Header) -> None:
+    """Judge a header that announces a codec, or two sizes of its bodies. Whether the codec is here is not asked."""
+    codec = header.attributes & CODEC_BITS
+    if not codec:
+        if header.raw_size != header.body_size:
+            raise BadBatch(f"bodies of {header.body_size} bytes announce {header.raw_size}, and are not compressed")
+        return
+    if codec not in CODEC_NAMES:
+        raise UnsupportedFormat(f"compression codec {codec} is unknown")
+    if header.kind == KIND_STATE:
+        raise BadBatch("a batch of the broker's own state is never compressed")
+    if header.raw_size <= header.body_size:
+        raise BadBatch(f"compressed bodies of {header.body_size} bytes announce {header.raw_size}, which is no gain")
+    used = header.header_size + header.meta_size + header.raw_size
+    if used > MAX_BATCH:
+        raise BatchTooLarge(f"a batch of {used} bytes, uncompressed, is over the limit of {MAX_BATCH}")
 
 
 def _bad_start(size: int, magic: int, format_: int, room: int) -> Refused:
@@ -232,8 +274,6 @@ def _bad_sizes(header: Header, used: int) -> BadBatch:
 def _unknown(header: Header) -> UnsupportedFormat:
     if header.kind not in KNOWN_KINDS:
         return UnsupportedFormat(f"batch kind {header.kind} is unknown")
-    if header.attributes & 7:
-        return UnsupportedFormat(f"compression codec {header.attributes & 7} is unknown")
     if header.attributes & _UNKNOWN:
         return UnsupportedFormat(f"attribute bits 0x{header.attributes:04x} are unknown")
     return UnsupportedFormat("delayed messages are not supported by this version")

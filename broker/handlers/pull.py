@@ -4,6 +4,9 @@ PULL: read, or park until something arrives.
 A pull is served in one synchronous stretch: there is no ``await`` between finding nothing and being parked, so an
 arrival cannot fall in between. Pulls that are woken, or that waited for a slow reader, stand in one line that is
 worked off for at most 2 ms a turn.
+
+What the disk would have to be waited for is read by a thread. When that is back the pull gets into line again, and is
+judged anew as things are *then*: the lease may be gone, the queue may have been deleted.
 """
 
 from __future__ import annotations
@@ -16,16 +19,28 @@ import msgpack
 
 from rmq.wire import frames, names
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused, TooManyInFlight
+from rmq.wire.errors import (
+    BadRequest,
+    Damaged,
+    LogTruncated,
+    MessagesLost,
+    OffsetOutOfRange,
+    Refused,
+    StoreFailed,
+    TooManyInFlight,
+)
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, Pull
 
 from ..connection import DEFERRED, WORK_S, Connection
 from ..log import get_logger
+from ..read_pool import ReadPool
 from ..services.hold_table import HoldTable, Parked
 from ..services.topics import TopicTable
+from ..store.consume_queue import ConsumeQueue
 from ..store.message_store import MessageStore
+from ..store.reading import ColdRead, DamagedRange, Found
 from .limits import check_entries
 
 log = get_logger(__name__)
@@ -47,7 +62,7 @@ class Progress(Protocol):
 class PullRequest:
     """A pull that is being served, waits in line, or is parked."""
 
-    __slots__ = ("connection", "expires_at", "pull", "queues", "request_id")
+    __slots__ = ("connection", "expires_at", "pull", "queues", "read", "request_id")
 
     def __init__(self, connection: Connection, request_id: int, pull: Pull, expires_at: float) -> None:
         self.connection = connection
@@ -55,6 +70,24 @@ class PullRequest:
         self.pull = pull
         self.queues = tuple(MessageQueue(queue.topic, queue.queue_id) for queue in pull.queues)
         self.expires_at = expires_at
+        self.read: dict[int, tuple[ConsumeQueue, Found | Exception]] = {}  # by a thread, for a place in the pull
+
+
+class _Cold(Exception):
+    """A part of the answer is not in memory."""
+
+    def __init__(self, i: int, read: ColdRead) -> None:
+        super().__init__()
+        self.i = i
+        self.read = read
+
+
+class _Truncated(LogTruncated):
+    """With the offset up to which log and reader agree."""
+
+    def __init__(self, text: str, next_offset: int) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
 
 
 class PullHandler:
@@ -63,8 +96,10 @@ class PullHandler:
     def __init__(
         self, store: MessageStore, topics: TopicTable, holds: HoldTable, progress: Progress,
         *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_hold_s: float,
+        pool: ReadPool,
     ) -> None:  # fmt: skip
         self._store = store
+        self._pool = pool
         self._topics = topics
         self._holds = holds
         self._progress = progress
@@ -78,6 +113,7 @@ class PullHandler:
         self._waiting: dict[Connection, int] = {}  # how many queues the unanswered pulls of a connection name
         self._unswept: list[Parked] = []
         self.rescued = 0
+        self.cold_reads = 0
 
     # ---- events
 
@@ -205,7 +241,12 @@ class PullHandler:
         if connection.blocked:
             self._blocked.setdefault(connection, []).append(request)
             return
-        parts = self._collect(request)
+        try:
+            parts = self._collect(request)
+        except _Cold as cold:
+            self._read_beside(request, cold)
+            return
+        request.read = {}
         if not parts and request.expires_at > self._now():
             self._holds.park(connection, request, request.queues, request.expires_at)
             return
@@ -213,6 +254,17 @@ class PullHandler:
             parts = [self._answer(i, EMPTY, request) for i in range(len(request.queues))]
         connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *_flatten(parts)])
         self._done(request)
+
+    def _read_beside(self, request: PullRequest, cold: _Cold) -> None:
+        files, queue = self._store.files, self._store.queue(request.queues[cold.i])
+        self.cold_reads += 1
+
+        def done(result: Found | BaseException) -> None:
+            if isinstance(result, Found | Exception):
+                request.read[cold.i] = (queue, result)
+                self._enqueue(request)
+
+        self._pool.submit(lambda: cold.read.run(files), done)
 
     def _collect(self, request: PullRequest) -> list[list[Buffer]]:
         """What each queue has to say, within the bytes the reader wants and 2 ms."""
@@ -224,30 +276,81 @@ class PullHandler:
 
         room = min(max(pull.max_bytes, 1), MAX_PULL_BYTES)
         parts: list[list[Buffer]] = []
-        for i, wanted in enumerate(pull.queues):
+        for i in range(len(pull.queues)):
             try:
                 self._check(request, i)
+                if not self._ready(request, i) or room <= 0:
+                    continue
+                found = self._read(request, i, room, out_of_time)
             except Refused as error:
-                parts.append(self._answer(i, error.code, request, text=error.text))
+                parts.append(self._refused(request, i, error))
                 continue
-            if not self._ready(request, i) or room <= 0:
+            except DamagedRange as damage:
+                parts.append(self._damaged(request, i, damage))
                 continue
-            found = self._store.read(request.queues[i], wanted.queue_offset, room, out_of_time)
             room -= found.size
             parts.append(self._answer(i, 0, request, next_offset=found.next_offset, buffers=found.buffers))
             if out_of_time():
                 break
         return parts
 
+    def _read(self, request: PullRequest, i: int, room: int, out_of_time: Callable[[], bool]) -> Found:
+        queue, known = request.read.get(i, (None, None))
+        if queue is not self._store.queue(request.queues[i]):
+            known = None  # it was read from a topic that is gone
+        if isinstance(known, OSError):  # a file was removed meanwhile: that was noticed before; else the disk fails
+            raise StoreFailed(f"{request.queues[i]} cannot be read: {known.strerror}") from known
+        if isinstance(known, Exception):
+            raise known
+        if known is not None:
+            return known
+        try:
+            found = self._store.read(request.queues[i], request.pull.queues[i].queue_offset, room, out_of_time)
+        except OSError as error:
+            raise StoreFailed(f"{request.queues[i]} cannot be read: {error.strerror}") from error
+        if isinstance(found, ColdRead):
+            raise _Cold(i, found)
+        return found
+
+    def _refused(self, request: PullRequest, i: int, error: Refused) -> list[Buffer]:
+        following = NO_OFFSET
+        if isinstance(error, MessagesLost):
+            following = self._store.queue(request.queues[i]).min_offset
+        elif isinstance(error, _Truncated):
+            following = error.next_offset
+        return self._answer(i, error.code, request, next_offset=following, text=error.text)
+
+    def _damaged(self, request: PullRequest, i: int, damage: DamagedRange) -> list[Buffer]:
+        queue, offset = request.queues[i], request.pull.queues[i].queue_offset
+        log.error("pull.damaged", queue=str(queue), first=offset, end=damage.next_offset)
+        text = f"{queue} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
+        return self._answer(i, Damaged.code, request, next_offset=damage.next_offset, text=text)
+
     def _check(self, request: PullRequest, i: int) -> None:
         pull, wanted = request.pull, request.pull.queues[i]
         if pull.group is not None:
             assert request.connection.session is not None
             self._progress.check_pull(request.connection.session.id, pull.group, request.queues[i], wanted.epoch)
-        queue = self._store.queue(request.queues[i])
-        if not queue.min_offset <= wanted.queue_offset <= queue.readable:
+        queue, offset = self._store.queue(request.queues[i]), wanted.queue_offset
+        if 0 <= offset < queue.min_offset:
+            raise MessagesLost(f"retention removed {request.queues[i]} from offset {offset} to {queue.min_offset}")
+        if wanted.log_epoch:
+            self._check_epoch(request, i, queue)
+        if not queue.min_offset <= offset <= queue.readable:
             held = f"{request.queues[i]} holds {queue.min_offset} to {queue.readable}"
-            raise OffsetOutOfRange(f"offset {wanted.queue_offset} is out of range: {held}")
+            raise OffsetOutOfRange(f"offset {offset} is out of range: {held}")
+
+    def _check_epoch(self, request: PullRequest, i: int, queue: ConsumeQueue) -> None:
+        wanted = request.pull.queues[i]
+        diverged = queue.diverged_at(wanted.log_epoch, wanted.queue_offset)
+        if diverged is None and wanted.queue_offset > queue.readable and wanted.log_epoch < self._store.log_epoch:
+            diverged = queue.readable
+        if diverged is not None:
+            raise _Truncated(
+                f"the log lost {request.queues[i]} from offset {diverged} on, which this reader has got: "
+                "the broker went down before it was on the disk",
+                diverged,
+            )
 
     def _ready(self, request: PullRequest, i: int) -> bool:
         return self._store.queue(request.queues[i]).readable > request.pull.queues[i].queue_offset
@@ -269,7 +372,7 @@ class PullHandler:
 
     def _answer(
         self, i: int, status: int, request: PullRequest, *, next_offset: int = NO_OFFSET,
-        buffers: list[bytes] | None = None, text: str | None = None,
+        buffers: list[Buffer] | None = None, text: str | None = None,
     ) -> list[Buffer]:  # fmt: skip
         queue = self._store.queue(request.queues[i])
         following = next_offset if next_offset != NO_OFFSET else request.pull.queues[i].queue_offset

@@ -83,13 +83,15 @@ class SendHandler:
         return DEFERRED
 
     def _append(self, ticket: SendTicket, queue_id: int, batch: bytes) -> SendResult:
-        checked = batches.check(batch, stamped=False)  # before anything is believed of whose batch it is
+        # Before anything is believed of whose batch it is; but for its bodies, whose refusal spends the number.
+        checked = batches.check(batch, stamped=False, unpack=False)
         header, now = checked.header, self._now()
         mark = (header.producer_id, header.producer_epoch, header.sequence)
         known = self.producers.admit(*mark, header.batch_crc, now=now)
         if known is not None:
             return SendResult(OK, known.base_offset, known.physical_offset, known.stored_at, self._durable, True)
         try:
+            batches.check_bodies(batch, header)
             placed = self._stage(queue_id, batch, checked)
         except _TEMPORARY:
             raise

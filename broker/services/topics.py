@@ -33,7 +33,7 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
-        self._last_generation = 0
+        self.last_generation = 0
 
     def create(self, name: str, queues: int, *, created_at: int) -> tuple[Topic, bool]:
         """
@@ -49,7 +49,7 @@ class TopicTable:
             raise BadRequest(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
         topic = self._topics.get(name)
         if topic is None:
-            topic = Topic(name, self._last_generation + 1, queues, queues, created_at)
+            topic = Topic(name, self.last_generation + 1, queues, queues, created_at)
             self._put(topic)
             return topic, True
         if topic.queues != queues:
@@ -87,4 +87,4 @@ class TopicTable:
 
     def _put(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
-        self._last_generation = max(self._last_generation, topic.generation)
+        self.last_generation = max(self.last_generation, topic.generation)

@@ -3,27 +3,36 @@ The commit log: one line of batches over many segments, addressed by physical of
 
 Appending has two steps. :meth:`CommitLog.stage` hands out a position; :meth:`CommitLog.write` puts everything
 staged into the file with one ``writev``. If that fails, nothing of it exists: positions are handed out again.
-Segments follow each other without a gap, so a position needs no translation.
+A segment that has reached its size is full; whoever stages next begins another one with :meth:`CommitLog.roll`.
 
 Only the newest segment and those not yet synced have a descriptor of their own; the others are read through a few
 shared ones. The loop alone closes descriptors, and only those of segments that the flusher has gone past for good:
-``_unsynced`` names the first segment that the flusher may still touch, it never falls, and the flusher raises it
-*after* its last use of the segments below. So no descriptor is closed under a running sync, and its number is not
-given to another file meanwhile; a loop that reads an old value merely closes later.
+``_unsynced`` holds the segments that the flusher may still touch, and it takes one out *after* its last use. So no
+descriptor is closed under a running sync, and its number is not given to another file meanwhile.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rmq.wire.layout import Buffer
 
+from .files import Files
 from .readers import Readers
+from .recent import LIMIT, Recent
 from .segment import Segment
 
 MAX_UNSYNCED = 16  # segments; beyond that the newest grows on, so that a slow disk does not cost all descriptors
+
+
+class Extent(NamedTuple):
+    """A segment as a reader in another thread sees it."""
+
+    start: int
+    path: str
 
 
 class CommitLog:
@@ -31,25 +40,45 @@ class CommitLog:
     The segments of a data directory.
 
     Everything but :meth:`sync` belongs to the event loop; ``sync`` belongs to the flusher's thread, and the two
-    share only ``written``, the list of segments, which grows at its end, and ``_unsynced``, which only ``sync`` writes.
+    share only ``written`` and the list of unsynced segments, to whose end the loop adds and from whose front the
+    flusher takes.
     """
 
-    def __init__(self, directory: Path, segment_bytes: int, segment: type[Segment] = Segment) -> None:
+    def __init__(self, files: Files, directory: Path, segment_bytes: int, *, recent_bytes: int = LIMIT) -> None:
+        self._files = files
         self._directory = directory
         self._segment_bytes = segment_bytes
-        self._segment = segment
-        names = sorted(path for path in directory.iterdir() if path.name.isdigit())
-        self.segments = [segment.open(path) for path in names] or [segment.create(directory, 0)]
+        self.recent = Recent(recent_bytes)
+        paths = [directory / name for name in files.names(directory) if name.isdigit()]
+        if paths:
+            files.unshare(paths[-1])
+        self.segments = [Segment.open(files, path) for path in paths] or [Segment.create(files, directory, 0)]
         self.segments[-1].reopen()
         self._starts = [segment.start for segment in self.segments]
-        self._unsynced = len(self.segments) - 1  # the first segment that a sync has to look at
-        self._held = self._unsynced  # the first segment that has a descriptor
-        self._readers = Readers()
-        self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._extents: tuple[Extent, ...] | None = None
+        self._unsynced = [self.segments[-1]]  # the newest is always one of them
+        self._held = [self.segments[-1]]  # those that have a descriptor, oldest first
+        self.readers = Readers(files)
+        self._directory_fd = files.open_directory(directory)
         self.written = self.segments[-1].end
         self.durable = 0  # set by recovery, then by the loop when the flusher posts
         self.end = self.written
         self._staged: list[Buffer] = []
+
+    @property
+    def start(self) -> int:
+        """The first physical offset that is still there."""
+        return self._starts[0]
+
+    @property
+    def full(self) -> bool:
+        """Whether the next batch should begin a new segment; never in the middle of a turn."""
+        return self.segments[-1].size >= self._segment_bytes and not self._staged and self._may_roll()
+
+    @property
+    def begins_segment(self) -> bool:
+        """Whether the next batch is the first of a segment that follows another."""
+        return not self._staged and not self.segments[-1].size and self.segments[-1].start > 0
 
     def stage(self, head: bytes, rest: Buffer, size: int) -> None:
         """Put a batch (its stamped part and the rest) in line for the next :meth:`write`."""
@@ -66,61 +95,80 @@ class CommitLog:
         if not self._staged:
             return
         staged, self._staged = self._staged, []
-        length = self.end - self.written
         try:
-            segment = self.segments[-1]
-            if segment.size and segment.size + length > self._segment_bytes and self._may_roll():
-                segment = self._roll()
-            segment.append(staged, length)
+            self.segments[-1].append(staged, self.end - self.written)
         except OSError:
             self.end = self.written
             raise
+        position, pairs = self.written, iter(staged)
+        for head, rest in zip(pairs, pairs, strict=True):
+            self.recent.add(position, head, rest)
+            position += len(head) + len(rest)
         self.written = self.end
 
     def _may_roll(self) -> bool:
-        return len(self.segments) - self._unsynced < MAX_UNSYNCED
+        return len(self._unsynced) < MAX_UNSYNCED
 
-    def _roll(self) -> Segment:
-        for synced in self.segments[self._held : self._unsynced]:
-            synced.close()
-            self._held += 1
-        segment = self._readers.make_room(lambda: self._segment.create(self._directory, self.written))
+    def roll(self) -> None:
+        """
+        Begin a new segment at the written end; its name becomes durable with the first sync that covers it.
+
+        Raises:
+            OSError: the old one goes on.
+        """
+        segment = self.readers.make_room(lambda: Segment.create(self._files, self._directory, self.written))
+        while self._held[0] is not self._unsynced[0]:  # the flusher takes from the front only what is synced for good
+            self._held.pop(0).close()
+        self._held.append(segment)
+        self._add(segment)
+        self._unsynced.append(segment)
+
+    def _add(self, segment: Segment) -> None:
         self.segments.append(segment)
         self._starts.append(segment.start)
-        return segment
+        self._extents = None
 
-    def read(self, position: int, size: int) -> bytes:
-        """The bytes at a physical offset; the caller knows that they are within one batch run of a segment."""
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """The bytes at a physical offset, which lie in one segment; None where the disk would be waited for."""
         segment = self.segment_at(position)
-        return segment.read(position, size) if segment.is_open else self._readers.read(segment, position, size)
+        fd = segment.fd if segment.is_open else self.readers.fd(str(segment.path))
+        return self._files.read_cached(fd, size, position - segment.start)
 
     def segment_at(self, position: int) -> Segment:
         """The segment that holds a physical offset."""
         return self.segments[bisect_right(self._starts, position) - 1]
 
+    def extents(self) -> tuple[Extent, ...]:
+        """All segments, oldest first, for readers in other threads."""
+        if self._extents is None:
+            self._extents = tuple(Extent(segment.start, str(segment.path)) for segment in self.segments)
+        return self._extents
+
     def sync(self) -> int:
         """
         Make all that is written durable, oldest segment first; return the position reached.
 
-        It opens nothing: whatever it raises comes from ``fsync`` itself.
+        It opens no segment: whatever it raises comes from the disk.
 
         Raises:
             OSError: nothing can be said of what was not durable before. Never try again.
         """
         until = self.written
-        waiting = self.segments[self._unsynced :]
+        waiting = self._unsynced[:]
         for segment in waiting:
             size = min(segment.size, until - segment.start)
             if size > segment.synced:
                 segment.sync()
                 segment.synced = size
         self._sync_names(waiting)
-        self._unsynced += _done_with(waiting)
+        done = _done_with(waiting)
+        if done:
+            del self._unsynced[:done]
         return until
 
     def _sync_names(self, segments: list[Segment]) -> None:
         if not all(segment.name_synced for segment in segments):
-            os.fsync(self._directory_fd)
+            self._files.sync_directory(self._directory, self._directory_fd)
             for segment in segments:
                 segment.name_synced = True
 
@@ -128,42 +176,69 @@ class CommitLog:
         """
         End recovery: all that is kept becomes durable, and only the newest segment stays open.
 
-        What lies behind ``proven`` is written once more before, through the descriptor that is then synced.
+        What lies behind ``proven`` is written once more before, through the descriptor that is then synced; what lies
+        before it is on the disk already.
 
         Raises:
             OSError: nothing can be said of what is on the disk.
         """
-        self.written = self.end = self.segments[-1].end
-        self.segments[-1].reopen()
+        newest = self.segments[-1]
+        newest.reopen()
+        self._held = self._unsynced = [newest]
+        self.written = self.end = newest.end
         for segment in self.segments:
-            with segment.opened():
-                segment.rewrite(proven)
-                segment.sync()
+            if segment.end > proven or segment is newest:
+                if not segment.is_open:
+                    self._files.unshare(segment.path)
+                with segment.opened():
+                    segment.rewrite(proven)
+                    segment.sync()
             segment.synced = segment.size
-            segment.name_synced = False  # a crash may have come between its first write and the directory's sync
-        self._sync_names(self.segments)
-        self._unsynced = self._held = len(self.segments) - 1
+            segment.name_synced = True
+        # A crash may have come between the first write to a segment and the sync of its name.
+        self._files.sync_directory(self._directory, self._directory_fd)
+        self._unsynced = [newest]
         self.durable = self.written
+
+    def skip_to(self, position: int) -> None:
+        """Go on at a higher position: what lay before it was promised to be kept and is lost."""
+        self._add(Segment.create(self._files, self._directory, position))
 
     def drop_behind(self, index: int) -> None:
         """Remove the segments behind one; recovery has copied what they held."""
         for segment in self.segments[index + 1 :]:
             segment.close()
-            segment.path.unlink()
+            self._files.unlink(segment.path)
         del self.segments[index + 1 :]
         del self._starts[index + 1 :]
+        self._extents = None
+
+    def forget_before(self, start: int) -> list[Segment]:
+        """Let go of the segments before the one that begins at ``start``; the caller removes their files, in order."""
+        index = self._starts.index(start)
+        gone = self.segments[:index]
+        assert not any(segment in self._unsynced for segment in gone)
+        for segment in gone:
+            if segment in self._held:
+                self._held.remove(segment)
+                segment.close()
+            self.readers.forget(str(segment.path))
+        self.segments = self.segments[index:]
+        self._starts = self._starts[index:]
+        self._extents = None
+        return gone
 
     def close(self) -> None:
         """Close all segments; whoever wants durability has called :meth:`sync`."""
         for segment in self.segments:
             segment.close()
-        self._readers.close()
+        self.readers.close()
         if self._directory_fd >= 0:
-            os.close(self._directory_fd)
+            self._files.close(self._directory_fd)
             self._directory_fd = -1
 
 
-def _done_with(segments: list[Segment]) -> int:
+def _done_with(segments: Sequence[Segment]) -> int:
     """How many of these will never be synced again; the newest may still grow."""
     for i, segment in enumerate(segments[:-1]):
         if segment.synced < segment.size:

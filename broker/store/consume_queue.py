@@ -2,34 +2,48 @@
 The index of one queue: which batch of the log holds which queue offset.
 
 An entry has 20 bytes (physical offset 8, size 4, tag hash 8), one a message; the entries of a batch point to the
-same record. The index is a function of the log: entries are collected in memory, written in large pieces, and
-made again from the log at start. Neither descriptors nor directories are had before they are needed, so that a queue
-with few messages costs a few hundred bytes and no file.
+same record. The index is a function of the log: entries are collected in memory and written in large pieces by a
+thread beside the loop. Size 0 stands for messages that are damaged. Neither descriptors nor directories are had
+before they are needed, so that a queue with few messages costs a few hundred bytes and no file.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import accumulate
-from pathlib import Path
+from typing import NamedTuple
 
 from rmq.wire.columns import TagColumn
 
-from ..log import get_logger
-
-log = get_logger(__name__)
+from .files import Files
 
 ENTRY = struct.Struct(">QIq")
 _POSITION = struct.Struct(">Q")
 ENTRIES_PER_FILE = 300_000
 RECENT_BATCHES = 512
 FLUSH_BYTES = 16 << 10
+MAX_EPOCHS = 32  # starts of the broker that a queue remembers
+
+ReadEntries = Callable[[str, int, int], bytes | None]  # path, size, place -> bytes, None where the disk would wait
 
 
-Location = tuple[int, int]  # where a batch lies in the log: its position and its size
+class Location(NamedTuple):
+    """Where a batch lies in the log; ``size`` 0: it is damaged. ``end_offset`` is the queue offset behind it."""
+
+    position: int
+    size: int
+    end_offset: int
+
+
+class Bounds(NamedTuple):
+    """How much a reader wants at most; at least one batch is given."""
+
+    max_bytes: int
+    max_batches: int
+    max_entries: int
 
 
 def entries(position: int, size: int, count: int, tags: TagColumn | None) -> bytes:
@@ -40,142 +54,238 @@ def entries(position: int, size: int, count: int, tags: TagColumn | None) -> byt
     return b"".join(map(packed.__getitem__, tags.codes))
 
 
-class ConsumeQueue:
-    """
-    Index and bounds of one queue.
+class Window(NamedTuple):
+    """A part of a queue's files that can be read by any thread: entries from ``offset`` up to ``end``."""
 
-    ``end`` is the next offset to be given to a batch (staged ones included), ``published`` the end of what the
-    log holds, ``readable`` the end of what may be handed to a reader.
-    """
+    directory: str
+    per_file: int
+    offset: int
+    end: int
 
-    __slots__ = (
-        "_bases", "_directory", "_flushed", "_pending", "_per_file", "_positions", "_recent", "_sizes",
-        "end", "min_offset", "published", "readable",
-    )  # fmt: skip
-
-    def __init__(
-        self, directory: str | Path, *, entries_per_file: int = ENTRIES_PER_FILE, recent_batches: int = RECENT_BATCHES
-    ) -> None:
-        self._directory = str(directory)
-        self._per_file = entries_per_file
-        self._recent = recent_batches
-        self.min_offset = 0
-        self.end = 0
-        self.published = 0
-        self.readable = 0
-        self._bases = array("Q")  # of the newest batches, and beside them their place in the log
-        self._positions = array("Q")
-        self._sizes = array("I")
-        self._pending = bytearray()  # entries not yet in a file; always covered by the columns above
-        self._flushed = 0  # the queue offset up to which the files reach
-
-    def add(self, position: int, size: int, count: int, tags: TagColumn | None) -> bool:
-        """Index a batch that the log now holds; say whether enough entries wait to be worth a :meth:`flush`."""
-        self._bases.append(self.published)
-        self._positions.append(position)
-        self._sizes.append(size)
-        self._pending += entries(position, size, count, tags)
-        self.published += count
-        if not len(self._bases) % self._recent:
-            self._forget_old()
-        return len(self._pending) >= FLUSH_BYTES
-
-    def _forget_old(self) -> None:
-        try:
-            self.flush()
-        except OSError as error:
-            # The batch exists, whatever becomes of its index: all stays in memory until a later try.
-            log.error("index.write_failed", error=str(error))
-            return
-        for column in (self._bases, self._positions, self._sizes):
-            del column[: -self._recent]
-
-    def flush(self) -> None:
-        """
-        Write waiting entries to their files.
-
-        Raises:
-            OSError: they wait on, and can be read all the same.
-        """
-        if not self._pending:
-            return
-        run = memoryview(bytes(self._pending))  # a copy: an export would keep the next entries out
-        offset = self._flushed
-        while run:
-            part = run[: (self._per_file - offset % self._per_file) * ENTRY.size]
-            self._write(offset, part)
-            offset += len(part) // ENTRY.size
-            run = run[len(part) :]
-        self._flushed = offset
-        self._pending = bytearray()
-
-    def _write(self, offset: int, part: memoryview) -> None:
-        at = offset % self._per_file * ENTRY.size
-        fd = self._open_to_write(offset)
-        try:
-            while part:
-                done = os.pwrite(fd, part, at)
-                at += done
-                part = part[done:]
-        finally:
-            os.close(fd)
-
-    def _open_to_write(self, offset: int) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        try:
-            return os.open(self._file(offset), flags, 0o644)
-        except FileNotFoundError:  # the first entries of this queue
-            os.makedirs(self._directory, exist_ok=True)
-            return os.open(self._file(offset), flags, 0o644)
-
-    def locate(self, offset: int, *, max_bytes: int, max_batches: int, max_entries: int) -> list[Location]:
-        """
-        The batches from the one that holds ``offset`` on, up to the readable end.
-
-        At least one if ``offset`` is readable; then it stops before a limit.
-        """
-        bases = self._bases
-        if not bases or offset < bases[0]:
-            return self._locate_in_files(offset, max_bytes, max_batches, max_entries)
-        first = bisect_right(bases, offset) - 1
-        end = min(bisect_left(bases, self.readable, first), first + max_batches)
-        if self.published > offset + max_entries:  # the entries of a batch end where the next one begins
-            end = min(end, max(bisect_right(bases, offset + max_entries, first) - 1, first + 1))
-        sizes = self._sizes[first:end]
-        count = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
-        return list(zip(self._positions[first : first + count], sizes[:count], strict=True))
-
-    def _locate_in_files(self, offset: int, max_bytes: int, max_batches: int, max_entries: int) -> list[Location]:
-        run = self._read(offset, min(max_entries + 1, self.readable - offset, self._flushed - offset))
+    def locate(self, bounds: Bounds, read: ReadEntries) -> list[Location] | None:
+        """The batches from the one that holds ``offset`` on; None where the disk would be waited for."""
+        run = self._read(min(bounds.max_entries + 1, self.end - self.offset), read)
+        if run is None:
+            return None
         found: list[Location] = []
         total, at, length, count = 0, 0, 1, len(run) // ENTRY.size
         while at < count:
             position, size, _ = ENTRY.unpack_from(run, at * ENTRY.size)
             behind = _behind(run, at, count, length)
             total += size
-            if found and (total > max_bytes or len(found) >= max_batches or behind > max_entries):
+            if found and (
+                total > bounds.max_bytes or len(found) >= bounds.max_batches or behind > bounds.max_entries or not size
+            ):
                 break
-            found.append((position, size))
+            found.append(Location(position, size, self.offset + behind))
+            if not size:
+                break
             at, length = behind, behind - at
         return found
 
-    def _read(self, offset: int, wanted: int) -> bytes:
+    def _read(self, wanted: int, read: ReadEntries) -> bytes | None:
         """The entries from ``offset`` on, over as many files as they lie in."""
-        parts = []
+        parts, offset = [], self.offset
         while wanted > 0:
-            index = offset % self._per_file
-            count = min(wanted, self._per_file - index)
-            fd = os.open(self._file(offset), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                parts.append(os.pread(fd, ENTRY.size * count, ENTRY.size * index))
-            finally:
-                os.close(fd)
+            index = offset % self.per_file
+            count = min(wanted, self.per_file - index)
+            part = read(file_of(self.directory, self.per_file, offset), ENTRY.size * count, ENTRY.size * index)
+            if part is None:
+                return None
+            parts.append(part)
             offset += count
             wanted -= count
         return b"".join(parts)
 
-    def _file(self, offset: int) -> str:
-        return f"{self._directory}/{offset // self._per_file * self._per_file * ENTRY.size:020d}"
+
+class Waiting(NamedTuple):
+    """Entries to be written, by whichever thread."""
+
+    directory: str
+    per_file: int
+    offset: int
+    entries: bytes
+
+    def write(self, files: Files) -> None:
+        """
+        Write them to their files.
+
+        Raises:
+            OSError: a part may be written; writing all of it again is right.
+        """
+        run, offset = memoryview(self.entries), self.offset
+        while run:
+            part = run[: (self.per_file - offset % self.per_file) * ENTRY.size]
+            self._write(files, offset, part)
+            offset += len(part) // ENTRY.size
+            run = run[len(part) :]
+
+    def _write(self, files: Files, offset: int, part: memoryview) -> None:
+        path = file_of(self.directory, self.per_file, offset)
+        try:
+            fd = files.open(path, create=True)
+        except FileNotFoundError:  # the first entries of this queue
+            files.make_directory(self.directory)
+            fd = files.open(path, create=True)
+        try:
+            files.write_all(fd, part, offset % self.per_file * ENTRY.size)
+        finally:
+            files.close(fd)
+
+
+class ConsumeQueue:
+    """
+    Index and bounds of one queue; it belongs to the event loop.
+
+    ``min_offset`` is the first that the log still holds, ``end`` the next to be given to a batch (staged ones
+    included), ``published`` the end of what the log holds, ``readable`` the end of what may be handed to a reader.
+    """
+
+    __slots__ = (
+        "_bases", "_directory", "_flushed", "_pending", "_per_file", "_positions", "_recent", "_sizes", "_writing",
+        "end", "epochs", "generation", "min_offset", "published", "readable",
+    )  # fmt: skip
+
+    def __init__(self, *, entries_per_file: int = ENTRIES_PER_FILE, recent_batches: int = RECENT_BATCHES) -> None:
+        self.generation = 0  # of its topic; 0 until it has something to hold
+        self._directory = ""
+        self._per_file = entries_per_file
+        self._recent = recent_batches
+        self.min_offset = 0
+        self.end = 0
+        self.published = 0
+        self.readable = 0
+        self.epochs: list[int] = []  # pairs, flat: a log epoch, and the first offset that was stored under it
+        self._bases = array("Q")  # of the newest batches, and beside them their place in the log
+        self._positions = array("Q")
+        self._sizes = array("I")
+        self._pending = bytearray()  # entries not yet in a file; always covered by the columns above
+        self._writing = 0  # how many bytes of them are on their way
+        self._flushed = 0  # the queue offset up to which the files reach
+
+    def belong(self, generation: int, directory: str) -> None:
+        """Be a queue of this generation of its topic, with files in this directory."""
+        self.generation = generation
+        self._directory = directory
+
+    def restore(self, min_offset: int, end: int, epochs: list[int]) -> None:
+        """Be as a checkpoint says: its files reach up to ``end``."""
+        self.min_offset = min_offset
+        self.end = self.published = self.readable = self._flushed = end
+        self.epochs = epochs
+
+    # ---- growing
+
+    def add(self, position: int, size: int, count: int, tags: TagColumn | None) -> bool:
+        """Index a batch that the log now holds; say whether enough entries wait to be worth writing."""
+        self._append(position, size, count, entries(position, size, count, tags))
+        return len(self._pending) >= FLUSH_BYTES
+
+    def add_gap(self, position: int, end_offset: int) -> None:
+        """The messages up to ``end_offset``, which lay at ``position`` or right behind, are damaged."""
+        count = end_offset - self.published
+        self.end = end_offset
+        self._append(position, 0, count, ENTRY.pack(position, 0, 0) * count)
+
+    def _append(self, position: int, size: int, count: int, packed: bytes) -> None:
+        self._bases.append(self.published)
+        self._positions.append(position)
+        self._sizes.append(size)
+        self._pending += packed
+        self.published += count
+        if not len(self._bases) % self._recent:
+            self._forget_old()
+
+    def note_epoch(self, log_epoch: int) -> None:
+        """The next message to be indexed is stored under this log epoch."""
+        if not self.epochs or self.epochs[-2] != log_epoch:
+            self.epochs += (log_epoch, self.published)
+            del self.epochs[: -2 * MAX_EPOCHS]
+
+    def diverged_at(self, log_epoch: int, offset: int) -> int | None:
+        """
+        Where the log and a reader part, who has the message before ``offset`` from ``log_epoch``; None if they agree.
+
+        Under a later epoch the queue went on where it then ended: a reader that was further had what was lost.
+        """
+        for i in range(0, len(self.epochs), 2):
+            if self.epochs[i] > log_epoch:
+                return self.epochs[i + 1] if offset > self.epochs[i + 1] else None
+        return None
+
+    def _forget_old(self) -> None:
+        """Keep the newest batches in memory, and all whose entries are in no file yet."""
+        covered = bisect_right(self._bases, self._flushed) - 1
+        spare = min(len(self._bases) - self._recent, covered)
+        if spare > 0:
+            for column in (self._bases, self._positions, self._sizes):
+                del column[:spare]
+
+    # ---- files
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of entries are in no file yet."""
+        return len(self._pending)
+
+    def take_waiting(self) -> Waiting | None:
+        """The entries to be written now; they stay readable, and :meth:`written` or :meth:`not_written` must follow."""
+        if not self._pending or self._writing:
+            return None
+        self._writing = len(self._pending)
+        return Waiting(self._directory, self._per_file, self._flushed, bytes(self._pending))
+
+    def written(self) -> None:
+        """What was taken is in the files."""
+        self._flushed += self._writing // ENTRY.size
+        del self._pending[: self._writing]
+        self._writing = 0
+        if len(self._bases) >= 2 * self._recent:
+            self._forget_old()
+
+    def not_written(self) -> None:
+        """What was taken waits on."""
+        self._writing = 0
+
+    def raise_min(self, min_offset: int) -> list[str]:
+        """The log lost its oldest messages; returns the files that nobody needs any more."""
+        first = self.min_offset // self._per_file
+        self.min_offset = max(self.min_offset, min_offset)
+        last = min(self.min_offset, self._flushed) // self._per_file
+        return [file_of(self._directory, self._per_file, i * self._per_file) for i in range(first, last)]
+
+    # ---- reading
+
+    def window(self, offset: int) -> Window | None:
+        """The part of the files that has ``offset``; None if it is in memory."""
+        if self._bases and offset >= self._bases[0]:
+            return None
+        return Window(self._directory, self._per_file, offset, min(self.readable, self._flushed))
+
+    def locate(self, offset: int, bounds: Bounds) -> list[Location]:
+        """
+        The batches from the one that holds ``offset`` on, up to the readable end; ``offset`` is in memory.
+
+        At least one if ``offset`` is readable; then it stops before a limit, and before a damaged one.
+        """
+        bases = self._bases
+        first = bisect_right(bases, offset) - 1
+        end = min(bisect_left(bases, self.readable, first), first + bounds.max_batches)
+        if self.published > offset + bounds.max_entries:  # the entries of a batch end where the next one begins
+            end = min(end, max(bisect_right(bases, offset + bounds.max_entries, first) - 1, first + 1))
+        sizes = self._sizes[first:end]
+        if 0 in sizes:
+            sizes = sizes[: max(sizes.index(0), 1)]
+        count = max(bisect_right(list(accumulate(sizes)), bounds.max_bytes), 1)
+        ends = bases[first + 1 : first + count + 1]
+        if len(ends) < count:
+            ends.append(self.published)
+        return [*map(Location, self._positions[first : first + count], sizes[:count], ends)]
+
+
+def file_of(directory: str, per_file: int, offset: int) -> str:
+    """The file that has the entry of a queue offset, named by its first byte."""
+    return f"{directory}/{offset // per_file * per_file * ENTRY.size:020d}"
 
 
 def _behind(run: bytes, at: int, count: int, guess: int) -> int:

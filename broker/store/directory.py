@@ -13,6 +13,11 @@ from typing import Any
 
 from rmq.wire.errors import RmqError
 
+from ..log import get_logger
+from .files import Files
+
+log = get_logger(__name__)
+
 FORMAT = 1
 _STORE_FILE = "store.json"
 
@@ -29,13 +34,14 @@ class DataDirectory:
         StoreError: it cannot be made or written, another broker has it, or its format is unknown.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path = path
+        self.files = files or Files()
         is_new = not path.exists()
         try:
-            for name in ("commitlog", "consumequeue", "config", "quarantine"):
-                (path / name).mkdir(parents=True, exist_ok=True)
-            _keep_names(path, is_new=is_new)
+            for name in ("commitlog", "consumequeue", "config", "index", "quarantine"):
+                self.files.make_directory(path / name)
+            self._keep_names(is_new=is_new)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"the data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
@@ -45,6 +51,13 @@ class DataDirectory:
         except BaseException:
             os.close(self._lock)
             raise
+
+    def _keep_names(self, *, is_new: bool) -> None:
+        """Make what was made here outlive a power failure; the parent may be one that we may not read."""
+        self.files.sync_directory(self.path)
+        if is_new:
+            with contextlib.suppress(OSError):
+                self.files.sync_directory(self.path.absolute().parent)
 
     def _take(self) -> None:
         try:
@@ -74,15 +87,18 @@ class DataDirectory:
 
     def name(self, store_id: int | None) -> int:
         """
-        The id of this store: from ``store.json``, else what the log says, else a new random one.
+        The id of this store: what the log says, else from ``store.json``, else a new random one.
 
-        The file is written, with its directory synced, when it was missing.
+        The file is written, with its directory synced, when it is missing or says something else than the log.
         """
-        if "store_id" in self._store:
-            return int(self._store["store_id"], 16)
+        named = int(self._store.get("store_id", "0"), 16)
+        if named and named == (store_id or named):
+            return named
+        if named:
+            log.error("store.renamed", file=f"{named:016x}", log=f"{store_id:016x}")
         store_id = store_id or secrets.randbits(63) | 1 << 63
         self._store = {"format": FORMAT, "incompatible": [], "store_id": f"{store_id:016x}"}
-        replace_file(self.path / "config" / _STORE_FILE, json.dumps(self._store, indent=2).encode())
+        self.files.replace_file(self.path / "config" / _STORE_FILE, json.dumps(self._store, indent=2).encode())
         return store_id
 
     @property
@@ -94,6 +110,16 @@ class DataDirectory:
     def consumequeue(self) -> Path:
         """Where the queue indexes lie."""
         return self.path / "consumequeue"
+
+    @property
+    def index(self) -> Path:
+        """Where the key index lies."""
+        return self.path / "index"
+
+    @property
+    def config(self) -> Path:
+        """Where the snapshots for people lie."""
+        return self.path / "config"
 
     @property
     def quarantine(self) -> Path:
@@ -112,31 +138,3 @@ def remedy(error: OSError) -> str:
     if error.errno == errno.EMFILE:
         return "raise the limit of open files (ulimit -n)"
     return "choose another folder with --data-dir"
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old or the new content, durable when this returns."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def _keep_names(path: Path, *, is_new: bool) -> None:
-    """Make what was made here outlive a power failure; the parent may be one that we may not read."""
-    sync_directory(path)
-    if is_new:
-        with contextlib.suppress(OSError):
-            sync_directory(path.absolute().parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import shutil
 from collections.abc import Sequence
@@ -56,10 +55,6 @@ class Files:
             raise
         return bytes(into) if done == size else None
 
-    def map(self, fd: int, size: int) -> mmap.mmap:
-        """The first ``size`` bytes of a file as memory that can be read."""
-        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
-
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file, or make it longer by zeros."""
         os.ftruncate(fd, size)
@@ -68,9 +63,16 @@ class Files:
         """Make the content of a file durable."""
         os.fdatasync(fd)
 
-    def sync_directory(self, path: AnyPath) -> None:
-        """Make the names in a directory durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def open_directory(self, path: AnyPath) -> int:
+        """A descriptor of a directory, for those who must not run out of descriptors when they sync it."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_directory(self, path: AnyPath, fd: int | None = None) -> None:
+        """Make the names in a directory durable; through a descriptor of it, if there is one."""
+        if fd is not None:
+            os.fsync(fd)
+            return
+        fd = self.open_directory(path)
         try:
             os.fsync(fd)
         finally:
@@ -138,18 +140,27 @@ class Files:
         finally:
             self.close(fd)
 
-    def replace_file(self, path: Path, content: bytes) -> None:
-        """Write a file so that a crash leaves the old or the new content, durable when this returns."""
+    def unshare(self, path: Path) -> None:
+        """Make a file our own that has other names too (a backup may share it), before we change it."""
+        if os.stat(path).st_nlink > 1:
+            temporary = path.with_name(path.name + ".own")
+            shutil.copyfile(path, temporary)
+            self.rename(temporary, path)
+
+    def replace_file(self, path: Path, content: bytes, *, durable: bool = True) -> None:
+        """Write a file so that whoever looks sees the old or the new content; ``durable``: also after a power cut."""
         temporary = path.with_name(path.name + ".tmp")
         fd = self.open(temporary, create=True)
         try:
             self.truncate(fd, 0)
             self.write_all(fd, content, 0)
-            self.sync(fd)
+            if durable:
+                self.sync(fd)
         finally:
             self.close(fd)
         self.rename(temporary, path)
-        self.sync_directory(path.parent)
+        if durable:
+            self.sync_directory(path.parent)
 
 
 def _find_syncfs() -> ctypes._CFuncPtr | None:  # type: ignore[name-defined,unused-ignore]

@@ -8,6 +8,7 @@ for a position is released by the loop. One ``fdatasync`` so covers every send t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -38,6 +39,9 @@ class AnyFlusher(Protocol):
     def stop(self) -> None:
         """Sync what is left and end."""
 
+    def stats(self) -> dict[str, float]:
+        """How many syncs there were, and how long the last and the longest took."""
+
 
 FlusherFactory = Callable[[SyncableLog, Callable[..., object], Synced, Failed], AnyFlusher]
 
@@ -59,6 +63,8 @@ class Flusher:
         self._interval_s = interval_s
         self._wanted = threading.Event()
         self._stopping = threading.Event()
+        self._syncs = 0
+        self._last_s = self._longest_s = 0.0
         self._thread = threading.Thread(target=self._run, name="rmq-flusher", daemon=True)
 
     def start(self) -> None:
@@ -81,6 +87,7 @@ class Flusher:
             if self._interval_s:
                 self._stopping.wait(self._interval_s)
             self._wanted.clear()  # before the position is read: a later write asks again
+            began = time.perf_counter()
             try:
                 position = self._log.sync()
             except Exception as error:  # also of a defect: a thread that ends in silence leaves everybody waiting
@@ -88,4 +95,11 @@ class Flusher:
                     log.exception("flusher.failed")
                 self._post(self._failed, error)  # what a failed fsync left behind is unknown: never try again
                 return
+            self._syncs += 1
+            self._last_s = time.perf_counter() - began
+            self._longest_s = max(self._longest_s, self._last_s)
             self._post(self._synced, position)
+
+    def stats(self) -> dict[str, float]:
+        """How many syncs there were, and how long the last and the longest took."""
+        return {"syncs": self._syncs, "last_sync_s": self._last_s, "longest_sync_s": self._longest_s}

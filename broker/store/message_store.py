@@ -3,28 +3,34 @@ The store as the services see it: stage, write, expose, read.
 
 Batches of one loop turn are staged, written together and then published in the queue indexes. ``expose`` makes
 them readable: at once when answers do not wait for the disk, else when the flusher has posted their position.
+Every segment but the first begins with a snapshot, so that the segments before it can go.
 """
 
 from __future__ import annotations
 
-import shutil
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
-from rmq.wire.columns import TagColumn
-from rmq.wire.errors import WireError
+from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.model import MessageQueue
 
 from ..log import get_logger
-from ..services.state import Change, Started, pack_changes, unpack_changes
+from ..services.state import Change, QueueHolds, pack_changes
+from . import checkpoint as checkpoints
+from .checkpoint import BadCheckpoint, Checkpoint
+from .chores import IndexWork, Keyed, KeyWork
 from .commitlog import CommitLog
-from .consume_queue import ConsumeQueue
-from .directory import DataDirectory, StoreError
-from .recovery import Cut, recover
+from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
+from .directory import DataDirectory
+from .key_index import KeyIndex
+from .reading import ColdRead, Found, read_now
+from .rebuild import Rebuild, Tables, read_head
+from .recent import LIMIT
+from .recovery import Cut, Damage, Recovery
+from .scan import Scan
 from .segment import Segment
 
 log = get_logger(__name__)
@@ -33,8 +39,6 @@ MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
 STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
-_BASE_OFFSET = struct.Struct(">Q")
-_COUNT = struct.Struct(">H")
 
 
 class Placed(NamedTuple):
@@ -46,20 +50,14 @@ class Placed(NamedTuple):
     end: int
 
 
-class Found(NamedTuple):
-    """Whole batches read from a queue, and where to go on."""
-
-    buffers: list[bytes]
-    size: int
-    next_offset: int
-
-
 class Recovered(NamedTuple):
-    """What a start found: how much data, and the tail that was cut, if any."""
+    """What a start found: how much it had to read, the tail that was cut, if any, and what is damaged."""
 
     batches: int
     messages: int
+    read_from: int
     cut: Cut | None
+    damages: list[Damage]
 
 
 class _Owner(NamedTuple):
@@ -71,17 +69,20 @@ class _Owner(NamedTuple):
 
 class _Publication(NamedTuple):
     queue: MessageQueue
+    place: ConsumeQueue
     position: int
     size: int
     messages: int
     tags: TagColumn | None
+    keyed: Keyed | None
 
 
 class MessageStore:
     """
     The log of a data directory and the indexes made from it.
 
-    Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls.
+    Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls. ``snapshot`` tells
+    all that is true now; it is set by the composition root, and asked for only when the log says the same.
     """
 
     def __init__(
@@ -90,79 +91,186 @@ class MessageStore:
         *,
         segment_bytes: int,
         wall_us: Callable[[], int],
-        segment: type[Segment] = Segment,
+        entries_per_file: int = ENTRIES_PER_FILE,
+        recent_bytes: int = LIMIT,
     ) -> None:
-        self._directory = directory
+        self.files = directory.files
+        self.directory = directory
         self._index_directory = str(directory.consumequeue)
+        self._entries_per_file = entries_per_file
         self._wall_us = wall_us
         self._last_us = 0
-        self.log = CommitLog(directory.commitlog, segment_bytes, segment)
+        self.log = CommitLog(self.files, directory.commitlog, segment_bytes, recent_bytes=recent_bytes)
+        self.keys = KeyIndex(self.files, directory.index)
         self.log_epoch = 0
         self.store_id = 0
+        self.snapshot: Callable[[], list[Change]] = list
+        self.batches_written = 0  # since the start
+        self._recovered = 0
+        self._last = self._last_written = (-1, 0)  # where the last batch begins, and its header_crc
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
-        self._to_flush: set[ConsumeQueue] = set()  # those with enough waiting entries
+        self._to_flush: dict[ConsumeQueue, None] = {}  # those with enough waiting entries
+        self._dirty: dict[ConsumeQueue, None] = {}  # those with any
+        self._keyed: list[Keyed] = []  # batches that the key index does not know yet
+        self._keys_from = 0  # the position from which on it knows nothing
+        self._keys_busy = False
+        self._indexed_to = 0
+        self.garbage: list[str] = []  # directories of deleted topics
         self._staged: list[_Publication] = []
-        self._unexposed: deque[tuple[int, MessageQueue, int]] = deque()  # (position, queue, end), in log order
+        self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
 
-    def recover(self, on_change: Callable[[Change], None], on_batch: Callable[[layout.Header], None]) -> Recovered:
+    # ---- start
+
+    def recover(self, tables: Tables) -> Recovered:
         """
-        Read the whole log once: indexes are rebuilt, changes and data headers shown to the callbacks in order.
+        Fill queues and tables from the checkpoint and the log behind it, or from the log alone.
 
         Raises:
-            StoreError: the log is damaged where it had been synced.
+            StoreError: a newer version wrote here, or the log contradicts itself.
         """
-        shutil.rmtree(self._directory.consumequeue, ignore_errors=True)
-        totals = [0, 0]
+        known = self._load_checkpoint()
+        rebuild = Rebuild(
+            self, tables, needs_head=known is None and self.log.start > 0, after_batch=self._after_recovered_batch
+        )
+        begin = self.log.start
+        if known is None:
+            self.files.remove_tree(self._index_directory)
+        else:
+            begin = known.position
+            rebuild.store_id, rebuild.log_epoch = known.store_id, known.log_epoch
+            rebuild.stored_at, rebuild.last = known.stored_at, known.last
+            rebuild.restore(known.changes)
+            if self.log.start > 0:
+                head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
+                rebuild.raise_minimums(head[0] if head is not None else ())
+        self._recover_keys(begin, anew=known is None)
+        recovery = Recovery(
+            self.files, self.log, self.directory.quarantine, rebuild, proven=known.position if known else 0
+        )
+        cut = recovery.run(begin)
+        rebuild.ended()
+        self._last_us = rebuild.stored_at
+        self._last = self._last_written = rebuild.last
+        self.store_id = self.directory.name(rebuild.store_id or None)
+        self.log_epoch = rebuild.log_epoch + 1
+        self._indexed_to = self.log.written
+        self._collect_garbage()
+        return Recovered(rebuild.batches, rebuild.messages, begin, cut, rebuild.damages)
 
-        def visit(checked: batches.Checked, whole: memoryview) -> None:
-            header, columns = checked
-            self.log_epoch = max(self.log_epoch, header.log_epoch)
-            self._last_us = max(self._last_us, header.stored_at)
-            if header.kind == layout.KIND_STATE:
-                for change in _changes(header, whole):
-                    if isinstance(change, Started):
-                        self.store_id = change.store_id
-                    on_change(change)
-                return
-            totals[0] += 1
-            totals[1] += header.count
-            queue = self.queue(MessageQueue(header.topic, header.queue_id))
-            if header.base_offset != queue.end:
-                place = f"{header.topic}/{header.queue_id} offset {queue.end}"
-                raise StoreError(
-                    f"the log misses {place}: the batch at {header.physical_offset} begins at {header.base_offset}"
-                )
-            queue.end += header.count
-            self._index(queue, header.physical_offset, header.size, header.count, columns.tags)
-            queue.readable = queue.published
-            if not totals[0] % FLUSH_EVERY:
-                self.flush_indexes()
-            on_batch(header)
+    def _load_checkpoint(self) -> Checkpoint | None:
+        try:
+            known = checkpoints.load(self.files, self.directory.path)
+            if known is not None:
+                self._judge_checkpoint(known)
+        except BadCheckpoint as error:
+            log.warning("checkpoint.unusable", reason=str(error), then="the whole log is read")
+            return None
+        return known
 
-        cut = recover(self.log, self._directory.quarantine, visit)
-        self.store_id = self._directory.name(self.store_id or None)
-        self.log_epoch += 1
-        return Recovered(totals[0], totals[1], cut)
+    def _judge_checkpoint(self, known: Checkpoint) -> None:
+        if known.position < self.log.start:
+            raise BadCheckpoint(f"the log begins behind it, at {self.log.start}")
+        position, header_crc = known.last
+        segment = self.log.segment_at(position)
+        if not segment.start <= position < segment.end:
+            return
+        with segment.opened() as fd:
+            header = Scan(self.files, fd, segment.start, segment.size).header(position)
+        # A header that is not sound is damage, of which the checkpoint knows more than the log. Another one is not.
+        if header is not None and header.header_crc != header_crc:
+            raise BadCheckpoint("it is of another log")
+
+    def _recover_keys(self, begin: int, *, anew: bool) -> None:
+        """Let the key index say nothing of the log from ``begin`` on."""
+        starts = {segment.start for segment in self.log.segments}
+        for segment in self.keys.segments():
+            if anew or segment not in starts:
+                self.keys.drop(segment)
+            elif segment >= self.log.segment_at(begin).start:
+                self.keys.cut(segment, begin)
+        self._keys_from = begin
+
+    def _after_recovered_batch(self) -> None:
+        self._recovered += 1
+        if not self._recovered % FLUSH_EVERY:
+            work = self.take_index_work(everything=False)
+            work.run()
+            self.index_done(work, None)
+
+    def _collect_garbage(self) -> None:
+        live = {f"{queue.topic}@{index.generation}" for queue, index in self._queues.items()}
+        if self.files.exists(self._index_directory):
+            names = self.files.names(self._index_directory)
+            self.garbage += [f"{self._index_directory}/{name}" for name in names if name not in live]
+
+    # ---- queues
 
     def queue(self, of: MessageQueue) -> ConsumeQueue:
         """The index of a queue; whether the queue exists is the topic table's to say."""
         queue = self._queues.get(of)
         if queue is None:
-            queue = ConsumeQueue(f"{self._index_directory}/{of.topic}/{of.queue_id}")
-            self._queues[of] = queue
+            queue = self._queues[of] = ConsumeQueue(entries_per_file=self._entries_per_file)
         return queue
 
-    def _index(self, queue: ConsumeQueue, position: int, size: int, count: int, tags: TagColumn | None) -> None:
+    def queue_of(self, of: MessageQueue, generation: int) -> ConsumeQueue:
+        """The index of a queue of this generation; one of an older generation makes room for it."""
+        queue = self.queue(of)
+        if queue.generation != generation:
+            if queue.generation:
+                self.drop_topic(of.topic, queue.generation)
+                queue = self.queue(of)
+            queue.belong(generation, f"{self._index_directory}/{of.topic}@{generation}/{of.queue_id}")
+        return queue
+
+    def drop_topic(self, topic: str, generation: int) -> None:
+        """Forget the queues of a topic up to this generation; their batches stay in the log until retention."""
+        gone = [of for of, queue in self._queues.items() if of.topic == topic and queue.generation <= generation]
+        for of in gone:
+            queue = self._queues.pop(of)
+            self._to_flush.pop(queue, None)
+            self._dirty.pop(queue, None)
+            directory = f"{self._index_directory}/{topic}@{queue.generation}"
+            if queue.generation and directory not in self.garbage:
+                self.log.readers.forget_below(directory)
+                self.garbage.append(directory)
+
+    def holds(self) -> list[QueueHolds]:
+        """The bounds of all queues that ever held something, for a snapshot."""
+        return [
+            QueueHolds(of.topic, queue.generation, of.queue_id, queue.min_offset, queue.published, queue.epochs[:])
+            for of, queue in self._queues.items()
+            if queue.generation
+        ]
+
+    def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
+        """Index a batch that recovery found."""
+        keyed = _keyed(header.physical_offset, header.stored_at, columns)
+        self._index(queue, header.physical_offset, header.size, header.count, columns.tags, keyed)
+
+    def _index(  # noqa: PLR0917  # called for every batch
+        self, queue: ConsumeQueue, position: int, size: int, count: int, tags: TagColumn | None, keyed: Keyed | None
+    ) -> None:
         if queue.add(position, size, count, tags):
-            self._to_flush.add(queue)
+            self._to_flush[queue] = None
+        self._dirty[queue] = None
+        self._indexed_to = position + size
+        if keyed is not None:
+            self._keyed.append(keyed)
+
+    # ---- append
 
     def stage(self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked) -> Placed:
         """Give a judged batch its offset and place; it exists once :meth:`write` returned."""
-        header = checked.header
-        queue = self.queue(to)
+        header, columns = checked.header, checked.columns
+        queue = self._queues.get(to)
+        if queue is None or queue.generation != generation:
+            queue = self.queue_of(to, generation)
         owner = _Owner(queue.end, generation, to.queue_id, layout.KIND_DATA)
         placed = self._place(batch, header.header_size, owner)
-        self._staged.append(_Publication(to, placed.physical_offset, len(batch), header.count, checked.columns.tags))
+        keyed = _keyed(placed.physical_offset, placed.stored_at, columns)
+        self._staged.append(
+            _Publication(to, queue, placed.physical_offset, len(batch), header.count, columns.tags, keyed)
+        )
         queue.end += header.count
         return placed
 
@@ -177,7 +285,9 @@ class MessageStore:
         log, stored_at = self.log, self._now_us()
         position = log.end
         by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, 0, *owner[1:])
-        log.stage(layout.stamp(batch, header_size, by), memoryview(batch)[layout.BROKER_PART :], len(batch))
+        head = layout.stamp(batch, header_size, by)
+        log.stage(head, memoryview(batch)[layout.BROKER_PART :], len(batch))
+        self._last = (position, int.from_bytes(head[8:12], "big"))
         return Placed(owner.base_offset, position, stored_at, log.end)
 
     def _now_us(self) -> int:
@@ -195,54 +305,129 @@ class MessageStore:
         try:
             self.log.write()
         except OSError:
+            self._last = self._last_written
             for item in staged:
-                queue = self._queues[item.queue]
-                queue.end = queue.published
+                item.place.end = item.place.published
             raise
+        self._last_written = self._last
+        self.batches_written += len(staged)
         for item in staged:  # nothing from here on may raise: the batches exist
-            queue = self._queues[item.queue]
-            self._index(queue, item.position, item.size, item.messages, item.tags)
-            self._unexposed.append((item.position + item.size, item.queue, queue.published))
+            queue = item.place
+            queue.note_epoch(self.log_epoch)
+            self._index(queue, item.position, item.size, item.messages, item.tags, item.keyed)
+            self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
+        self._indexed_to = self.log.written
+
+    def turn_over(self) -> bool:
+        """
+        The turn is written, or was given up: tables and log say the same. Begins a new segment where that is due.
+
+        Says whether something was staged that is to be written.
+        """
+        if self.log.full:
+            try:
+                self.log.roll()
+            except OSError as error:  # the old segment grows on; tried again after the next turn
+                log.error("log.roll_failed", error=str(error))
+                return False
+        if not self.log.begins_segment:
+            return False
+        self.stage_changes(self.snapshot())
+        return True
 
     def expose(self, until: int) -> list[MessageQueue]:
         """Make readable what lies below a log position; return the queues that grew."""
         grown: dict[MessageQueue, None] = {}
         while self._unexposed and self._unexposed[0][0] <= until:
-            _, queue, end = self._unexposed.popleft()
-            self._queues[queue].readable = end
-            grown[queue] = None
+            _, of, queue, end = self._unexposed.popleft()
+            queue.readable = end
+            grown[of] = None
         return list(grown)
+
+    # ---- read
 
     def read(
         self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False
-    ) -> Found:
-        """Batches from the one that holds ``offset`` on, at least one; the caller knows that ``offset`` is readable."""
-        where = self.queue(of).locate(
-            offset, max_bytes=max_bytes, max_batches=MAX_PULL_BATCHES, max_entries=MAX_PULL_ENTRIES
-        )
-        buffers = []
-        for position, size in where:
-            buffers.append(self.log.read(position, size))
-            if out_of_time():
-                break
-        last = buffers[-1]
-        (base,) = _BASE_OFFSET.unpack_from(last, 24)
-        (count,) = _COUNT.unpack_from(last, 78)
-        return Found(buffers, sum(map(len, buffers)), base + count)
+    ) -> Found | ColdRead:
+        """
+        Batches from the one that holds ``offset`` on, at least one; the caller knows that ``offset`` is readable.
 
-    def flush_indexes(self) -> None:
-        """Write index entries where enough wait in memory, to free it; they can be made again from the log."""
-        while self._to_flush:
-            queue = self._to_flush.pop()
-            try:
-                queue.flush()
-            except OSError as error:  # the entries stay in memory
-                self._to_flush.add(queue)
-                log.error("index.write_failed", error=str(error))
-                return
+        Raises:
+            DamagedRange: the batch is damaged.
+            OSError: the disk cannot be read.
+        """
+        bounds = Bounds(max_bytes, MAX_PULL_BATCHES, MAX_PULL_ENTRIES)
+        return read_now(
+            self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time
+        )
+
+    # ---- files beside the log
+
+    @property
+    def index_lag(self) -> int:
+        """How many bytes of the log the key index does not know yet."""
+        return max(self._indexed_to - self.keys.end, 0) if self._keyed or self._keys_busy else 0
+
+    def take_index_work(self, *, everything: bool) -> IndexWork:
+        """What is to be written to the indexes; ``everything``, or what is worth it. One at a time."""
+        chosen, self._to_flush = (self._dirty if everything else self._to_flush), {}
+        runs = [(queue, waiting) for queue in chosen if (waiting := queue.take_waiting()) is not None]
+        keys = KeyWork(self._keys_from, self._indexed_to, self._keyed)
+        self._keys_from, self._keyed, self._keys_busy = self._indexed_to, [], True
+        garbage, self.garbage = self.garbage, []
+        if everything:
+            self._dirty = {}
+        return IndexWork(self.files, self.keys, self.log.extents(), runs, keys, garbage)
+
+    def index_done(self, work: IndexWork, error: Exception | None) -> None:
+        """The indexes hold it now; or not, then it waits on."""
+        for queue, _ in work.runs:
+            if error is None:
+                queue.written()
+            else:
+                queue.not_written()
+                self._to_flush[queue] = self._dirty[queue] = None
+        self._keys_busy = False
+        if error is not None:
+            self._keyed[:0] = work.keys.batches
+            self._keys_from = work.keys.first
+            self.garbage[:0] = work.garbage
+            log.error("index.write_failed", error=str(error))
+
+    def checkpoint(self, changes: list[Change]) -> Checkpoint:
+        """What is to be in a checkpoint; tables and log say the same now."""
+        return Checkpoint(self.log.written, self.store_id, self.log_epoch, self._last_us, self._last_written, changes)
+
+    def forget_before(self, start: int, head: Sequence[Change]) -> tuple[list[Segment], list[str]]:
+        """
+        The log begins at ``start`` from now on, with this snapshot; returns segments and index files to be removed.
+
+        The segments must be removed from the oldest to the newest, each durably before the next.
+        """
+        obsolete: list[str] = []
+        for change in head:
+            if isinstance(change, QueueHolds):
+                queue = self._queues.get(MessageQueue(change.topic, change.queue_id))
+                if queue is not None and queue.generation == change.generation:
+                    obsolete += queue.raise_min(change.end_offset)
+        for path in obsolete:
+            self.log.readers.forget(path)
+        return self.log.forget_before(start), obsolete
+
+    def stats(self) -> dict[str, int | str]:
+        """Where the log begins and ends, and how much is kept of it in memory."""
+        log = self.log
+        return {
+            "store_id": f"{self.store_id:016x}", "log_epoch": self.log_epoch, "segments": len(log.segments),
+            "log_start": log.start, "log_written": log.written, "log_durable": log.durable,
+            "log_bytes": log.written - log.start, "recent_bytes": log.recent.size, "queues": len(self._queues),
+            "batches_since_start": self.batches_written,
+        }  # fmt: skip
+
+    # ---- end
 
     def close(self) -> None:
-        """Sync the log and let go of the directory; what waits for the indexes is made again at the next start."""
+        """Sync the log and let go of the directory."""
         try:
             self.log.sync()
         finally:
@@ -251,12 +436,8 @@ class MessageStore:
     def abandon(self) -> None:
         """Let go of the directory as a crash would: what is not durable may be lost."""
         self.log.close()
-        self._directory.close()
+        self.directory.close()
 
 
-def _changes(header: layout.Header, batch: memoryview) -> list[Change]:
-    body = bytes(batch[header.header_size + header.meta_size :][: header.body_size])
-    try:
-        return unpack_changes(body)
-    except WireError as error:
-        raise StoreError(f"the state batch at {header.physical_offset} cannot be used: {error.text}") from error
+def _keyed(position: int, stored_at: int, columns: Columns) -> Keyed | None:
+    return None if columns.key_hashes is None else Keyed(position, stored_at, columns.key_hashes)

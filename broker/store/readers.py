@@ -1,15 +1,13 @@
-"""The few descriptors through which segments are read that have none of their own."""
+"""The few descriptors through which files are read that have none of their own: old segments and queue indexes."""
 
 from __future__ import annotations
 
 import errno
-import os
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
-from .segment import Segment
+from .files import Files
 
 LIMIT = 64
 
@@ -19,26 +17,26 @@ T = TypeVar("T")
 class Readers:
     """At most ``limit`` descriptors, of the files that were read last. They belong to the event loop alone."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, files: Files, limit: int = LIMIT) -> None:
+        self._files = files
         self._limit = limit
-        self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._fds: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._fds)
 
-    def read(self, segment: Segment, position: int, size: int) -> bytes:
-        """``size`` bytes of a segment at a physical offset."""
-        fd = self._fds.get(segment.path)
+    def fd(self, path: str) -> int:
+        """A descriptor to read a file; it is ours only until the next call."""
+        fd = self._fds.get(path)
         if fd is None:
-            fd = self._add(segment.path)
-        else:
-            self._fds.move_to_end(segment.path)
-        return os.pread(fd, size, position - segment.start)
+            return self._add(path)
+        self._fds.move_to_end(path)
+        return fd
 
-    def _add(self, path: Path) -> int:
+    def _add(self, path: str) -> int:
         while len(self._fds) >= self._limit:
             self._drop_oldest()
-        self._fds[path] = fd = self.make_room(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        self._fds[path] = fd = self.make_room(lambda: self._files.open_to_read(path))
         return fd
 
     def make_room(self, opening: Callable[[], T]) -> T:
@@ -51,8 +49,19 @@ class Readers:
                     raise
                 self._drop_oldest()
 
+    def forget(self, path: str) -> None:
+        """The file is about to go: keep no descriptor of it."""
+        fd = self._fds.pop(path, None)
+        if fd is not None:
+            self._files.close(fd)
+
+    def forget_below(self, directory: str) -> None:
+        """All files of a directory are about to go."""
+        for path in [path for path in self._fds if path.startswith(directory + "/")]:
+            self.forget(path)
+
     def _drop_oldest(self) -> None:
-        os.close(self._fds.popitem(last=False)[1])
+        self._files.close(self._fds.popitem(last=False)[1])
 
     def close(self) -> None:
         """Give all descriptors back."""

@@ -1,32 +1,32 @@
 """
 What the log holds after a start, whatever ended the last run.
 
-:func:`recover` walks every batch, checks it in full and stops at the first that is not sound. What follows is a
-torn tail: it was never acknowledged as durable, so it is copied to ``quarantine/`` and cut. If a later, sound
-header proves that the damaged place had once been synced, it is rot instead, and the start is refused: cutting
-would destroy what was promised to be kept. A start is refused as well where a newer version wrote.
+:class:`Recovery` walks the batches behind a position and checks each in full. A place that is not sound is one of two
+things. If a later header, or the checkpoint, proves that it had once been synced, it is **rot**: it is left as it is,
+told to the visitor, and the walk goes on at the next sound header; nothing is renumbered. Otherwise it is a **torn
+tail**, which was never acknowledged as durable: it is copied to ``quarantine/`` and cut. A start is refused only where
+a newer version wrote.
 
-What no header proves to be on the disk is written once more before it is synced: after a failed sync the system may
+What nothing proves to be on the disk is written once more before it is synced: after a failed sync the system may
 hold pages for clean that never got there.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
-from rmq.wire.errors import UnsupportedFormat, WireError
 
 from .commitlog import CommitLog
-from .directory import StoreError, sync_directory
+from .directory import StoreError
+from .files import Files
+from .scan import Bad, Scan, read_or_zeros
 from .segment import Segment
 
-Visit = Callable[[batches.Checked, memoryview], None]
-_SIGN = layout.MAGIC.to_bytes(2, "big") + bytes((layout.FORMAT,))
 _COPY_BYTES = 8 << 20
 
 
@@ -39,139 +39,177 @@ class Cut(NamedTuple):
     kept_in: Path
 
 
-class _Walked(NamedTuple):
-    size: int  # of the sound batches
-    reason: str  # why they end
-    proven: int  # the position that the newest of them knew to be durable
+class Damage(NamedTuple):
+    """A part of the log that had been synced and cannot be read any more."""
+
+    position: int
+    end: int
+    reason: str
+    header: layout.Header | None = None  # if only what follows it is damaged
 
 
-def recover(log: CommitLog, quarantine: Path, visit: Visit) -> Cut | None:
+class Visitor(Protocol):
+    """Who is shown what the log holds, in order."""
+
+    def batch(self, checked: batches.Checked, data: memoryview) -> None:
+        """A sound batch."""
+
+    def damaged(self, damage: Damage) -> None:
+        """A place that was kept and cannot be read."""
+
+
+class Piece(NamedTuple):
+    """A file of the log, from the physical offset ``start`` up to ``end``."""
+
+    start: int
+    end: int
+    path: str
+
+
+class Walk:
     """
-    Show every sound batch to ``visit`` in log order, cut a torn tail, and sync all that is kept.
+    A look at the log, which changes nothing. ``proven``: the position below which all is known to have been synced.
 
-    Raises:
-        StoreError: a place that had been synced is damaged, or was written by a newer version.
+    It rises on the way: every header knows how far the disk was when it was written.
     """
-    cut, proven = None, 0
-    if log.segments[0].start:
-        raise StoreError(f"the log begins at {log.segments[0].start}: restore the segments before that from a copy")
-    for index, segment in enumerate(log.segments):
-        if index and segment.start != log.segments[index - 1].end:
-            cut = _cut(log, index - 1, log.segments[index - 1].size, "a segment is missing", quarantine)
-            break
-        walked = _walk(segment, visit)
-        proven = max(proven, walked.proven)
-        if walked.size < segment.size:
-            cut = _cut(log, index, walked.size, walked.reason, quarantine)
-            break
-    log.settle(proven)
-    return cut
 
+    def __init__(self, files: Files, pieces: list[Piece], visitor: Visitor, proven: int = 0) -> None:
+        self._files = files
+        self._pieces = pieces
+        self._visitor = visitor
+        self.proven = proven
+        self._looked_ahead = False
 
-def _walk(segment: Segment, visit: Visit) -> _Walked:
-    """Visit the sound batches of a segment; say where they end and why."""
-    if not segment.size:
-        return _Walked(0, "", 0)
-    with segment.mapped() as map_, memoryview(map_) as view:
-        at = proven = 0
-        while at < segment.size:
-            checked, reason = _judge(view, at, segment)
-            if checked is None:
-                return _Walked(at, reason, proven)
-            with view[at : at + checked.header.size] as whole:
-                visit(checked, whole)
-            at += checked.header.size
-            proven = checked.header.durable_before
-    return _Walked(at, "", proven)
-
-
-def _judge(view: memoryview, at: int, segment: Segment) -> tuple[batches.Checked | None, str]:
-    """The batch at a place of a segment, or what is wrong with it."""
-    is_newer = False
-    try:
-        checked = batches.check(view, at, stamped=True)
-    except WireError as error:
-        reason = error.text
-        is_newer = isinstance(error, UnsupportedFormat) and _has_sound_header(view, at)
-    else:
-        if checked.header.physical_offset == segment.start + at:
-            return checked, ""
-        reason = f"a batch says it lies at {checked.header.physical_offset}"
-    if is_newer:
-        raise StoreError(
-            f"this version cannot read the log at {segment.start + at} in {segment.path} ({reason}): "
-            "start the version that wrote it"
-        )
-    return None, reason
-
-
-def _cut(log: CommitLog, index: int, good: int, reason: str, quarantine: Path) -> Cut | None:
-    position = log.segments[index].start + good
-    for later in log.segments[index:]:
-        witness = _synced_beyond(later, good if later is log.segments[index] else 0, position)
-        if witness is not None:
-            raise StoreError(
-                f"the log is damaged at {position} ({reason}), which had been synced before the batch at {witness} was "
-                f"written: restore {log.segments[index].path} from a copy"
-            )
-    kept_in = _unused(quarantine / f"{position:020d}")
-    size = _copy_tail(log.segments[index:], good, kept_in)
-    with log.segments[index].opened():
-        log.segments[index].truncate(good)
-    log.drop_behind(index)
-    return Cut(position, size, reason, kept_in)
-
-
-def _synced_beyond(segment: Segment, at: int, position: int) -> int | None:
-    """The place of a sound header that was written when ``position`` was durable already."""
-    if segment.size - at < layout.FIXED_HEADER:
+    def run(self, begin: int) -> Bad | None:
+        """Show everything from ``begin`` on to the visitor; returns where a torn tail begins, if there is one."""
+        position = begin
+        while (piece := self._piece(position)) is not None:
+            bad = self._walk(piece, position)
+            if bad is None:
+                position = piece.end
+            elif bad.newer or not self._is_rot(bad.position):
+                return bad
+            else:
+                position = self._pass(bad)
+        end = self._pieces[-1].end
+        if end < self.proven:
+            self._visitor.damaged(Damage(end, self.proven, "the log is shorter than it was when it was synced"))
         return None
-    with segment.mapped() as map_, memoryview(map_) as view:
-        found = map_.find(_SIGN, at)
-        while found >= 0:
-            start = found - 4
-            if start >= at and start % layout.ALIGN == 0 and _proves(view, start, position):
-                return segment.start + start
-            found = map_.find(_SIGN, found + 1)
-    return None
+
+    def _piece(self, position: int) -> Piece | None:
+        """The file to go on in: the one that holds ``position``, or the first one behind it."""
+        return next((piece for piece in self._pieces if piece.end > position), None)
+
+    def _walk(self, piece: Piece, position: int) -> Bad | None:
+        """Visit the sound batches of a file; the place that ends them, if it is not the file's end."""
+        if piece.start > position:
+            return Bad(position, "a segment is missing")
+        with self._scan(piece) as scan:
+            for found in scan.batches(position):
+                if isinstance(found, Bad):
+                    return found
+                self.proven = max(self.proven, found.checked.header.durable_before)
+                self._visitor.batch(*found)
+        return None
+
+    @contextmanager
+    def _scan(self, piece: Piece) -> Iterator[Scan]:
+        fd = self._files.open_to_read(piece.path)
+        try:
+            yield Scan(self._files, fd, piece.start, piece.end - piece.start)
+        finally:
+            self._files.close(fd)
+
+    def _is_rot(self, position: int) -> bool:
+        """Whether a place had been synced, as the headers behind it know."""
+        if position >= self.proven and not self._looked_ahead:
+            self._looked_ahead = True
+            self.proven = max(self.proven, *(header.durable_before for header in self._headers(position)), 0)
+        return position < self.proven
+
+    def _headers(self, position: int) -> Iterator[layout.Header]:
+        for piece in self._pieces:
+            if piece.end > position:
+                with self._scan(piece) as scan:
+                    yield from scan.headers(max(position, piece.start))
+
+    def _pass(self, bad: Bad) -> int:
+        """Tell of a damaged place, and find where the log goes on behind it."""
+        header = bad.header
+        if header is not None:
+            following = bad.position + header.size
+        else:
+            sound = (header.physical_offset for header in self._headers(bad.position))
+            following = min(next(sound, self.proven), self.proven)
+        self._visitor.damaged(Damage(bad.position, following, bad.reason, header))
+        return following
 
 
-def _has_sound_header(view: memoryview, at: int) -> bool:
-    """Whether a header of our format was written as it stands, also where this version does not know a value in it."""
-    if view[at + 4 : at + 7] != _SIGN:
-        return False
-    return layout.header_crc(view, at, view[at + 7] * 8) == int.from_bytes(view[at + 8 : at + 12], "big")
+class Recovery:
+    """One walk over the log of a store that starts, and what follows from it."""
 
+    def __init__(self, files: Files, log: CommitLog, quarantine: Path, visitor: Visitor, proven: int = 0) -> None:
+        self._files = files
+        self._log = log
+        self._quarantine = quarantine
+        pieces = [Piece(segment.start, segment.end, str(segment.path)) for segment in log.segments]
+        self._walk = Walk(files, pieces, visitor, proven)
 
-def _unused(path: Path) -> Path:
-    """A name that nothing has: what an earlier start put aside is never written over."""
-    number = 1
-    while path.exists():
-        number += 1
-        path = path.with_suffix(f".{number}")
-    return path
+    def run(self, begin: int) -> Cut | None:
+        """
+        Show everything from ``begin`` on to the visitor, cut a torn tail, and sync all that is kept.
 
+        Raises:
+            StoreError: a newer version wrote here.
+        """
+        cut, torn = None, self._walk.run(begin)
+        if torn is not None:
+            if torn.newer:
+                raise StoreError(
+                    f"this version cannot read the log at {torn.position} ({torn.reason}): "
+                    "start the version that wrote it"
+                )
+            cut = self._cut(torn.position, torn.reason)
+        if self._log.segments[-1].end < self._walk.proven:
+            self._log.skip_to(self._walk.proven)
+        self._log.settle(self._walk.proven)
+        return cut
 
-def _proves(view: memoryview, at: int, position: int) -> bool:
-    try:
-        header = layout.parse_header(view, at)
-    except WireError:
-        return False
-    return header.durable_before > position and layout.header_crc(view, at, header.header_size) == header.header_crc
+    def _cut(self, position: int, reason: str) -> Cut:
+        segments = self._log.segments
+        index = max(i for i, segment in enumerate(segments) if segment.start <= position)
+        good = min(position - segments[index].start, segments[index].size)
+        kept_in = self._unused(self._quarantine / f"{position:020d}")
+        size = self._copy_tail(segments[index:], good, kept_in)
+        if not segments[index].is_open:
+            self._files.unshare(segments[index].path)
+        with segments[index].opened():
+            segments[index].truncate(good)
+        self._log.drop_behind(index)
+        return Cut(position, size, reason, kept_in)
 
+    def _unused(self, path: Path) -> Path:
+        """A name that nothing has: what an earlier start put aside is never written over."""
+        number = 1
+        while self._files.exists(path):
+            number += 1
+            path = path.with_suffix(f".{number}")
+        return path
 
-def _copy_tail(segments: list[Segment], at: int, to: Path) -> int:
-    size = 0
-    with open(to, "wb") as file:
-        for segment in segments:
-            with segment.opened():
-                while at < segment.size:
-                    part = segment.read(segment.start + at, min(_COPY_BYTES, segment.size - at))
-                    file.write(part)
-                    size += len(part)
-                    at += len(part)
-            at = 0
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(to.parent)
-    return size
+    def _copy_tail(self, segments: list[Segment], at: int, to: Path) -> int:
+        size = 0
+        target = self._files.open(to, create=True)
+        try:
+            for segment in segments:
+                with segment.opened() as fd:
+                    while at < segment.size:
+                        part = read_or_zeros(self._files, fd, min(_COPY_BYTES, segment.size - at), at)
+                        self._files.write_all(target, part, size)
+                        size += len(part)
+                        at += len(part)
+                at = 0
+            self._files.sync(target)
+        finally:
+            self._files.close(target)
+        self._files.sync_directory(to.parent)
+        return size

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from rmq.wire.layout import Buffer
+
+from .files import Files
 
 IOV_MAX = 1024
 NAME_DIGITS = 20
@@ -23,38 +23,39 @@ class Segment:
     is open, an existing one has no descriptor until :meth:`reopen`.
     """
 
-    def __init__(self, path: Path, start: int, size: int, *, is_new: bool) -> None:
+    def __init__(self, files: Files, path: Path, size: int, *, is_new: bool) -> None:
         self.path = path
-        self.start = start
+        self.start = int(path.name)
         self.size = size
         self.synced = 0 if is_new else size
         self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
+        self._files = files
         self._fd = -1
         if is_new:
             self.reopen()
 
     @classmethod
-    def create(cls, directory: Path, start: int) -> Segment:
+    def create(cls, files: Files, directory: Path, start: int) -> Segment:
         """A new, empty segment."""
-        return cls(directory / f"{start:0{NAME_DIGITS}d}", start, 0, is_new=True)
+        return cls(files, directory / f"{start:0{NAME_DIGITS}d}", 0, is_new=True)
 
     @classmethod
-    def open(cls, path: Path) -> Segment:
+    def open(cls, files: Files, path: Path) -> Segment:
         """An existing segment, whose content is yet to be judged."""
-        return cls(path, int(path.name), path.stat().st_size, is_new=False)
+        return cls(files, path, files.size(path), is_new=False)
 
     def reopen(self) -> None:
         """Take a descriptor, unless there is one."""
         if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = self._files.open(self.path, create=True)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> Iterator[int]:
         """Have a descriptor for a while; it is given back if there was none before."""
         was_open = self.is_open
         self.reopen()
         try:
-            yield
+            yield self._fd
         finally:
             if not was_open:
                 self.close()
@@ -63,6 +64,11 @@ class Segment:
     def is_open(self) -> bool:
         """Whether it has a descriptor of its own."""
         return self._fd >= 0
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor; -1 if it has none."""
+        return self._fd
 
     @property
     def end(self) -> int:
@@ -79,7 +85,7 @@ class Segment:
         try:
             self._write(buffers, length)
         except OSError:
-            os.ftruncate(self._fd, self.size)
+            self._files.truncate(self._fd, self.size)
             raise
         self.size += length
 
@@ -88,32 +94,19 @@ class Segment:
         for i in range(0, len(buffers), IOV_MAX):
             group = list(buffers[i : i + IOV_MAX])
             wanted = sum(map(len, group))
-            written = self.put(group, at + done)
-            done += written
+            written = self._files.write(self._fd, group, at + done)
             if written < wanted:  # rare: the rest goes out as one run of bytes
-                rest = memoryview(b"".join(group))[written:]
-                while rest:
-                    written = self.put([rest], at + done)
-                    done += written
-                    rest = rest[written:]
+                self._files.write_all(self._fd, memoryview(b"".join(group))[written:], at + done + written)
+            done += wanted
         assert done == length
-
-    def put(self, buffers: Sequence[Buffer], at: int) -> int:
-        """One system call: write what fits at a place in the file and say how much that was."""
-        return os.pwritev(self._fd, buffers, at)
 
     def read(self, position: int, size: int) -> bytes:
         """``size`` bytes at a physical offset; fewer if the file ends before."""
-        return os.pread(self._fd, size, position - self.start)
-
-    def mapped(self) -> mmap.mmap:
-        """The whole file as memory, for recovery."""
-        with self.opened():
-            return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+        return self._files.read(self._fd, size, position - self.start)
 
     def truncate(self, size: int) -> None:
         """Cut the file; used by recovery before anything is served."""
-        os.ftruncate(self._fd, size)
+        self._files.truncate(self._fd, size)
         self.size = size
         self.synced = min(self.synced, size)
 
@@ -122,14 +115,15 @@ class Segment:
         at = max(position - self.start, 0)
         while at < self.size:
             part = self.read(self.start + at, min(_PIECE, self.size - at))
-            at += self.put([part], at)
+            self._files.write_all(self._fd, part, at)
+            at += len(part)
 
     def sync(self) -> None:
         """Make everything written so far durable. Called by the flusher's thread."""
-        os.fdatasync(self._fd)
+        self._files.sync(self._fd)
 
     def close(self) -> None:
         """Give the descriptor back, if there is one."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            os.close(fd)
+            self._files.close(fd)

@@ -7,11 +7,14 @@ import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rmq.broker.services.state import Change
+from rmq.broker.services.state import Change, SnapshotEnded, Started
+from rmq.broker.store.chores import CheckpointWork
 from rmq.broker.store.directory import DataDirectory
+from rmq.broker.store.files import Files
 from rmq.broker.store.message_store import MessageStore, Placed, Recovered
-from rmq.broker.store.segment import Segment
+from rmq.broker.store.reading import ColdRead
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import ProducerMark, Rows
@@ -33,11 +36,15 @@ class WallClock:
 
 
 def make_batch(
-    *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None, tags: Sequence[str | None] | None = None
+    *bodies: bytes,
+    to: MessageQueue = ORDERS,
+    by: ProducerMark | None = None,
+    tags: Sequence[str | None] | None = None,
+    keys: Sequence[Sequence[str]] | None = None,
 ) -> bytes:
     """A batch as a producer sends it."""
     mark = by if by is not None else ProducerMark()
-    return bytes(batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags), by=mark))
+    return bytes(batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags, keys=keys), by=mark))
 
 
 class Opened:
@@ -49,30 +56,55 @@ class Opened:
         *,
         segment_bytes: int = 1 << 30,
         wall_us: WallClock | None = None,
-        segment: type[Segment] = Segment,
+        files: Files | None = None,
+        **settings: int,
     ) -> None:
-        self.directory = DataDirectory(path)
+        self.directory = DataDirectory(path, files)
         self.changes: list[Change] = []
         self.headers: list[layout.Header] = []
         try:
             self.store = MessageStore(
-                self.directory, segment_bytes=segment_bytes, wall_us=wall_us or WallClock(), segment=segment
+                self.directory, segment_bytes=segment_bytes, wall_us=wall_us or WallClock(), **settings
             )
-            self.recovered: Recovered = self.store.recover(self.changes.append, self.headers.append)
+            self.store.snapshot = self.snapshot
+            self.recovered: Recovered = self.store.recover(self)
         except BaseException:
             self.directory.close()
             raise
 
-    def append(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
-        """Store one batch, as durable and readable as it can be."""
-        placed = self.stage(*bodies, to=to, by=by)
+    def change(self, change: Change) -> None:
+        """Recovery shows a change."""
+        self.changes.append(change)
+
+    def batch(self, header: layout.Header) -> None:
+        """Recovery shows a data batch."""
+        self.headers.append(header)
+
+    def is_live(self, header: layout.Header) -> bool:
+        """Every topic exists."""
+        return True
+
+    def snapshot(self) -> list[Change]:
+        """What a new segment begins with."""
+        told: list[Change] = [Started(self.store.store_id, self.store.log_epoch), *self.store.holds()]
+        return [*told, SnapshotEnded(self.store.log.written, len(told), 1)]
+
+    def write(self) -> None:
+        """Write what is staged, as the committer does."""
         self.store.write()
+        if self.store.turn_over():
+            self.store.write()
+
+    def append(self, *bodies: bytes, to: MessageQueue = ORDERS, **more: Any) -> Placed:
+        """Store one batch, as durable and readable as it can be."""
+        placed = self.stage(*bodies, to=to, **more)
+        self.write()
         self.sync()
         return placed
 
-    def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
+    def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, **more: Any) -> Placed:
         """Stage one batch."""
-        data = make_batch(*bodies, to=to, by=by)
+        data = make_batch(*bodies, to=to, **more)
         return self.store.stage(to, 1, data, batches.check(data, stamped=False))
 
     def sync(self) -> None:
@@ -86,9 +118,20 @@ class Opened:
         end = self.store.queue(queue).readable
         while len(found) < end:
             run = self.store.read(queue, len(found), 1 << 20)
+            if isinstance(run, ColdRead):
+                run = run.run(self.store.files)
             for batch in batches.read_all(b"".join(run.buffers), store_id=1):
                 found += [message.body for message in batch.messages(len(found))]
         return found
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint of all that is durable."""
+        self.sync()
+        work = CheckpointWork(
+            self.store.take_index_work(everything=True), self.directory.path, self.store.checkpoint(self.snapshot())
+        )
+        work.run()
+        self.store.index_done(work.indexes, None)
 
     def close(self) -> None:
         """Close cleanly."""

@@ -98,6 +98,7 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--property", "x"], "write it as name=value"),
         (["--tag", "a b"], "the tag 'a b'"),
         (["--keys", "a b"], "the key 'a b'"),
+        (["--compression", "gzip"], "'gzip' is not one of 'zlib', 'lz4', 'zstd'"),
         (["no-such-file"], "No such file"),
     ],
 )
@@ -140,6 +141,15 @@ async def test_every_line_is_a_message_with_its_metadata(broker: str, topic: str
         assert (message.tag, message.keys, message.properties) == ("paid", ("a", "b"), {"x": "1=2"})
         assert message.ordering_key == "k1"
         assert line == f"{topic}/{message.queue_id} @{message.queue_offset} {message.message_id}"
+
+
+@pytest.mark.slow
+async def test_compressed_lines_are_the_same_messages(broker: str, topic: str) -> None:
+    lines = [b'{"order": %d, "state": "paid"}' % i for i in range(500)]
+    arguments = ["--broker", broker, "--topic", topic, "--key", "k", "--compression", "zlib", "--quiet"]
+    subprocess.run([sys.executable, "-m", PRODUCE, *arguments], input=b"\n".join(lines), check=True, timeout=30)
+
+    assert [message.body for message in await stored(broker, topic)] == lines
 
 
 @pytest.mark.slow

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.client.accumulator import Outbox
+from rmq.client.accumulator import PACKED_BYTES, Outbox
 from rmq.client.parcels import Parcel
 from rmq.client.routing import Choice
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import ProducerMark
+from rmq.wire.compression import CODECS
 from rmq.wire.model import Message, StoredMessage
 
 BY = ProducerMark(7, 1)
@@ -78,6 +80,33 @@ def test_an_outbox_is_full_with_many_at_once_or_many_bytes() -> None:
     assert not outbox_of(of_bodies(b"1")).full
     assert outbox_of(of_bodies(b"1", b"2")).full, "the caller gathered them already"
     assert outbox_of(of_bodies(bytes(1 << 20))).full
+
+
+def packing(*bodies: bytes) -> Outbox:
+    outbox = Outbox("orders", 3, CODECS.by_name("zlib"))
+    outbox.put(of_bodies(*bodies))
+    return outbox
+
+
+def test_an_outbox_with_a_codec_compresses_what_shrinks() -> None:
+    text, noise = bytes(range(256)) * 40, random.Random(1).randbytes(1000)
+
+    packed, plain = packing(text, b"", text).cut(BY), packing(noise).cut(BY)
+
+    assert packed is not None and plain is not None
+    assert len(packed[0]) < len(text)
+    assert [message.body for message in read(packed[0])] == [text, b"", text]
+    assert bytes(plain[0]) == bytes(outbox_of(of_bodies(noise)).cut(BY)[0])  # type: ignore[index]
+
+
+def test_compressed_batches_are_cut_smaller_and_a_larger_body_travels_alone() -> None:
+    """Packing and unpacking take time in which nothing else runs: here, in the broker and in every reader."""
+    third, large = PACKED_BYTES // 3, layout.MAX_BODY
+    bodies = [bytes(size) for size in (third, third, third, third, large, large, 1, PACKED_BYTES, 1)]
+
+    cuts = bodies_of(packing(*bodies))
+
+    assert [list(map(len, cut)) for cut in cuts] == [[third] * 3, [third], [large], [large], [1], [PACKED_BYTES], [1]]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=8), st.data())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -322,3 +324,29 @@ async def test_a_producer_is_used_between_opening_and_closing(broker: FakeBroker
 def test_impossible_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(errors.ConfigError):
         Producer("127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize("compression", ["", "gzip", "ZLIB"])
+def test_an_unknown_compression_is_refused_with_those_there_are(compression: str) -> None:
+    with pytest.raises(errors.ConfigError, match=f"compression '{compression}' is unknown: .*zlib, lz4, zstd"):
+        Producer("127.0.0.1:1", compression=compression)
+
+
+WITHOUT_LZ4 = """
+import sys
+sys.modules["lz4"] = sys.modules["lz4.block"] = None
+from rmq.client import Producer
+from rmq.wire.errors import ConfigError
+Producer("127.0.0.1:1", compression="zlib")
+try:
+    Producer("127.0.0.1:1", compression="lz4")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_compression_that_is_not_installed_is_refused_at_once_with_the_extra_to_install() -> None:
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_LZ4], capture_output=True, text=True, check=True)
+
+    assert "lz4 compression is not installed" in ran.stdout
+    assert "pip install 'rmq[lz4]'" in ran.stdout

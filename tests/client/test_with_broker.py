@@ -10,29 +10,42 @@ from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, MessageQueue, Producer
 from rmq.client.connection import Connection
 from rmq.wire import batch as batches
-from rmq.wire import ops
+from rmq.wire import layout, ops
 from rmq.wire.codec import decode_list
+from rmq.wire.compression import NUMBERS
 from rmq.wire.errors import TopicExists
 from rmq.wire.layout import MAX_COUNT
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import Op
 
+from support.batches import every_codec
 
-async def stored(address: str, topic: str, queue_id: int) -> list[StoredMessage]:
-    """Everything a queue holds."""
+
+async def pulled(address: str, topic: str, queue_id: int) -> tuple[int, list[bytes]]:
+    """The id of the store, and every batch of a queue as it is stored."""
     connection = Connection(address)
     await connection.open(timeout_s=5)
     assert connection.hello is not None
-    messages: list[StoredMessage] = []
+    data: list[bytes] = []
+    end = 0
     while True:
-        asked = ops.Pull(None, 0, 4 << 20, [ops.PullQueue(topic, queue_id, len(messages))])
+        asked = ops.Pull(None, 0, 4 << 20, [ops.PullQueue(topic, queue_id, end)])
         (found,) = decode_list(ops.PullResult, await connection.request(Op.PULL, asked))
         if found.status:
             break
-        for batch in batches.read_all(found.batches, store_id=connection.hello.store_id):
-            messages += batch.messages(len(messages))
+        at = 0
+        while at < len(found.batches):
+            header = layout.parse_header(found.batches, at)
+            data.append(found.batches[at : at + header.size])
+            at, end = at + header.size, header.end_offset
     await connection.close()
-    return messages
+    return connection.hello.store_id, data
+
+
+async def stored(address: str, topic: str, queue_id: int) -> list[StoredMessage]:
+    """Everything a queue holds."""
+    store_id, data = await pulled(address, topic, queue_id)
+    return [message for one in data for message in batches.read(one, store_id=store_id).messages()]
 
 
 @pytest.mark.both_loops
@@ -103,6 +116,50 @@ async def test_a_large_call_leaves_the_loop_to_others() -> None:
 
         assert len(await sending) == 100_000
         assert turns > 20
+
+
+async def test_a_call_of_any_length_keeps_its_order_over_many_batches() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        bodies = [b"%d " % i + bytes(i % 300) for i in range(100_000)]
+
+        receipts = await producer.send_many((Message("orders", body, tag="t") for body in bodies), queue_id=0)
+
+        assert len(receipts) == 100_000
+        assert all(receipts[i].queue_offset == i for i in (0, 1, 4095, 4096, 50_000, 99_999))
+        assert [message.body for message in await stored(broker.address, "orders", 0)] == bodies
+
+
+@every_codec
+async def test_compressed_messages_are_stored_as_they_came_and_read_as_they_were(name: str) -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address, compression=name) as producer:
+        bodies = [b'{"order": %d, "state": "paid"}' % i for i in range(20_000)]
+        receipts = await producer.send_bodies("orders", bodies, queue_id=0)
+        last = await producer.send(Message("orders", b"short", tag="t"), queue_id=0)
+
+        headers = [layout.parse_header(data) for data in (await pulled(broker.address, "orders", 0))[1]]
+        found = await stored(broker.address, "orders", 0)
+
+        assert {header.codec for header in headers[:-1]} == {NUMBERS[name]}
+        assert headers[-1].codec == 0, "too short to shrink"
+        assert sum(header.size for header in headers) < sum(map(len, bodies)) / 2
+        assert [message.body for message in found] == [*bodies, b"short"]
+        assert [message.message_id for message in found] == [r.message_id for r in (*receipts, last)]
+
+
+@every_codec
+async def test_compressed_messages_survive_restarts_of_the_broker_in_order_and_once(name: str) -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address, compression=name) as producer:
+        await producer.send(Message("orders", b"0" * 100), queue_id=0)
+        sends = []
+        for i in range(1, 100):
+            sends.append(asyncio.create_task(producer.send(Message("orders", b"%d" % i * 100), queue_id=0)))
+            await asyncio.sleep(0)
+            if i % 40 == 0:
+                await broker.restart()
+        await asyncio.gather(*sends)
+
+        found = await stored(broker.address, "orders", 0)
+        assert [message.body for message in found] == [b"%d" % i * 100 for i in range(100)]
 
 
 async def test_admin_calls_are_answered() -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from rmq.wire import batch, errors, layout, ops
 from rmq.wire.codec import decode
+from rmq.wire.compression import Codec
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push
 
@@ -81,11 +82,19 @@ class FakeBroker:
         for connection in self.connections:
             connection.push(Push.TOPIC_CHANGED, self._info(topic))
 
-    def send(self, topic: str, queue_id: int, *bodies: bytes, tags: list[str | None] | None = None) -> None:
+    def send(
+        self,
+        topic: str,
+        queue_id: int,
+        *bodies: bytes,
+        tags: list[str | None] | None = None,
+        codec: Codec | None = None,
+    ) -> None:
         """Append one batch."""
         queue = MessageQueue(topic, queue_id)
         base = self.max_offset(queue)
-        encoded = batch.encode(topic, queue_id, batch.Rows(bodies, 1_700_000_000_000_000, tags=tags))
+        rows = batch.Rows(bodies, 1_700_000_000_000_000, tags=tags)
+        encoded = batch.encode(topic, queue_id, rows, codec=codec)
         stamp = layout.Stamp(1, base * 8, base, 1_700_000_000_000_000, 0, 0, 1, queue_id, layout.KIND_DATA)
         header = layout.stamp(encoded, layout.parse_header(encoded).header_size, stamp)
         self.logs[queue].append(Stored(base, len(bodies), header + encoded[layout.BROKER_PART :]))

@@ -11,6 +11,7 @@ from rmq.consumer.process_queue import ProcessQueue
 from rmq.consumer.subscription import Subscription
 from rmq.wire import batch, layout
 from rmq.wire.batch import Batch, Rows
+from rmq.wire.compression import CODECS
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 
@@ -131,6 +132,20 @@ def test_bytes_are_held_until_the_last_message_of_their_batch_is_done() -> None:
     queue.commit()
     assert queue.size == second.header.size
     queue.take(1)
+    queue.commit()
+    assert queue.size == 0
+
+
+def test_compressed_batches_count_as_what_they_take_in_memory() -> None:
+    rows = Rows([bytes(5000), bytes(5000)], 1)
+    packed = batch.encode("orders", 2, rows, codec=CODECS.by_name("zlib"))
+    queue = ProcessQueue(1000)
+
+    queue.put(batch.read(stamped(packed), store_id=1))
+
+    assert len(packed) < 1000
+    assert queue.size > 10_000
+    assert [message.body for message in queue.take(2)] == rows.bodies
     queue.commit()
     assert queue.size == 0
 

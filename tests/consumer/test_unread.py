@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 from rmq.consumer.subscription import Subscription
 from rmq.consumer.unread import UnreadBatch
 from rmq.wire import batch
+from rmq.wire.compression import CODECS, Codec
 
 from support.batches import FULL, STORE_ID, any_rows, quick, stamped
 
 
 @quick
-@given(any_rows(), st.integers(995, 1010), st.integers(1, 4))
-def test_reading_in_pieces_gives_what_reading_at_once_gives(rows: batch.Rows, from_offset: int, most: int) -> None:
-    whole = batch.read(stamped(batch.encode("orders", 2, rows)), store_id=STORE_ID)
+@given(any_rows(), st.integers(995, 1010), st.integers(1, 4), st.sampled_from([None, CODECS.by_name("zlib")]))
+def test_reading_in_pieces_gives_what_reading_at_once_gives(
+    rows: batch.Rows, from_offset: int, most: int, codec: Codec | None
+) -> None:
+    rows = rows._replace(bodies=[body * 20 for body in rows.bodies])
+    whole = batch.read(stamped(batch.encode("orders", 2, rows, codec=codec)), store_id=STORE_ID)
     unread = UnreadBatch(whole, from_offset)
     expected = whole.messages(from_offset)
     assert max(unread.left, 0) == len(expected)

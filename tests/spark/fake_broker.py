@@ -16,6 +16,7 @@ from typing import Any
 from rmq.wire import frames, layout, ops
 from rmq.wire.batch import Rows, encode
 from rmq.wire.codec import decode
+from rmq.wire.compression import Codec
 from rmq.wire.errors import OK, OffsetOutOfRange, Refused, TopicNotFound, WireError
 from rmq.wire.ops import Op
 
@@ -71,11 +72,11 @@ class FakeBroker:
         """Make a topic."""
         self.topics[topic] = [FakeQueue() for _ in range(queues)]
 
-    def append(self, topic: str, queue_id: int, rows: Rows) -> None:
+    def append(self, topic: str, queue_id: int, rows: Rows, codec: Codec | None = None) -> None:
         """Store one batch."""
         with self._lock:
             queue = self.topics[topic][queue_id]
-            data = encode(topic, queue_id, rows)
+            data = encode(topic, queue_id, rows, codec=codec)
             by = layout.Stamp(
                 1, self._physical, queue.max_offset, STORED_AT, 0, 0, self.generation, queue_id, layout.KIND_DATA
             )

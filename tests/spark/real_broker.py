@@ -13,6 +13,7 @@ from rmq.spark.blocking import BlockingConnection
 from rmq.wire import ops
 from rmq.wire.batch import Rows, encode
 from rmq.wire.codec import decode_list
+from rmq.wire.compression import Codec
 from rmq.wire.errors import OK
 from rmq.wire.ops import Op
 
@@ -54,9 +55,9 @@ class RealBroker:
         with BlockingConnection(self.address) as connection:
             connection.request(Op.CREATE_TOPIC, ops.CreateTopic(topic, queues))
 
-    def append(self, topic: str, queue_id: int, rows: Rows) -> None:
+    def append(self, topic: str, queue_id: int, rows: Rows, codec: Codec | None = None) -> None:
         """Store one batch, durably."""
-        batch = ops.OutgoingBatch(queue_id, bytes(encode(topic, queue_id, rows)))
+        batch = ops.OutgoingBatch(queue_id, bytes(encode(topic, queue_id, rows, codec=codec)))
         with BlockingConnection(self.address) as connection:
             (result,) = decode_list(ops.SendResult, connection.request(Op.SEND, ops.Send([batch])))
         assert result.status == OK, result.text

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rmq.spark.arrow import ARROW_TYPES, record_batch
 from rmq.wire import layout
 from rmq.wire.batch import Batch, Rows, encode, read
+from rmq.wire.compression import CODECS
 
 STORE = 0xFEDCBA9876543210
 ALL = tuple(ARROW_TYPES)
@@ -21,7 +22,7 @@ ALL = tuple(ARROW_TYPES)
 def stored(
     rows: Rows, *, base_offset: int = 0, physical_offset: int = 4096, stored_at: int = 1_700_000_000_000_000
 ) -> Batch:
-    data = encode("orders", 3, rows)
+    data = encode("orders", 3, rows, codec=CODECS.by_name("zlib"))
     header = layout.parse_header(data)
     by = layout.Stamp(7, physical_offset, base_offset, stored_at, 0, 0, 1, 3, layout.KIND_DATA)
     data[: layout.BROKER_PART] = layout.stamp(data, header.header_size, by)
@@ -65,6 +66,11 @@ keys = st.text(st.characters(codec="utf-8", exclude_characters=" "), min_size=1,
 times = st.integers(0, 4_000_000_000_000_000)
 
 
+def grown(body: bytes) -> bytes:
+    """Some bodies are worth compressing, others are not."""
+    return body * 30 if body[:1] < b"\x80" else body
+
+
 @st.composite
 def row_sets(draw: st.DrawFn) -> Rows:
     count = draw(st.integers(1, 6))
@@ -73,7 +79,7 @@ def row_sets(draw: st.DrawFn) -> Rows:
         return draw(st.none() | st.lists(values, min_size=count, max_size=count))
 
     return Rows(
-        bodies=draw(st.lists(st.binary(max_size=20), min_size=count, max_size=count)),
+        bodies=draw(st.lists(st.binary(max_size=20).map(grown), min_size=count, max_size=count)),
         born_at=draw(times | st.lists(times, min_size=count, max_size=count)),
         tags=column(st.none() | names),
         keys=column(st.lists(keys, max_size=3)),

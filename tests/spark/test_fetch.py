@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from rmq.spark.fetch import ENOUGH_ROWS, MAX_PULL, rows_of
+from rmq.spark.fetch import ENOUGH_ROWS, MAX_PULL, MOST_BYTES, rows_of
 from rmq.spark.partitions import QueueRange
 from rmq.wire.batch import Rows
+from rmq.wire.compression import CODECS
 from rmq.wire.errors import (
     BadBatch,
     ConnectionLost,
@@ -21,9 +22,11 @@ from rmq.wire.errors import (
     RmqError,
     ShuttingDown,
 )
+from rmq.wire.layout import MAX_BODY
 from rmq.wire.ops import Op
 
 from .fake_broker import STORE_ID, FakeBroker
+from support.batches import every_codec
 
 
 @pytest.fixture
@@ -219,3 +222,27 @@ def test_a_batch_of_another_queue_fails_the_task(broker: FakeBroker) -> None:
 
     with pytest.raises(Damaged, match="a batch of other, queue 0"):
         fetched(part(broker))
+
+
+@every_codec
+def test_compressed_batches_give_the_same_rows(fake_broker: FakeBroker, name: str) -> None:
+    fake_broker.create("orders")
+    for first in range(0, 100, 10):
+        bodies = [b"%0100d" % i for i in range(first, first + 10)]
+        fake_broker.append("orders", 0, Rows(bodies, 0), CODECS.by_name(name) if first % 20 else None)
+
+    assert fetched(part(fake_broker, 5, 95)) == list(range(5, 95))
+
+
+def test_what_unpacks_to_much_comes_in_several_record_batches_of_one_answer(fake_broker: FakeBroker) -> None:
+    """Arrow holds 2 GiB in one column, and a task not even that: an answer of 8 MiB may unpack to more."""
+    fake_broker.create("orders")
+    for i in range(40):
+        fake_broker.append("orders", 0, Rows([b"%d" % i + bytes(1 << 20)], 0), CODECS.by_name("zlib"))
+
+    found = list(rows_of(part(fake_broker, 3, 38), ["queue_offset", "body"]))
+
+    assert [batch.num_rows for batch in found] == [16, 16, 3]
+    assert [int(body.as_py().rstrip(b"\0")) for batch in found for body in batch.column(1)] == list(range(3, 38))
+    assert pulls(fake_broker) == [3, 20], "what was left of an answer is not asked for again"
+    assert 16 << 20 <= MOST_BYTES < found[0].nbytes + MAX_BODY

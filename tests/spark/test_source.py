@@ -12,6 +12,7 @@ from rmq.spark.arrow import ARROW_TYPES
 from rmq.spark.options import COLUMNS
 from rmq.spark.source import RmqDataSource
 from rmq.wire.batch import Rows
+from rmq.wire.compression import CODECS
 from rmq.wire.errors import ConfigError, Internal
 from rmq.wire.ops import Op
 
@@ -100,10 +101,11 @@ def test_rows_are_what_was_sent(spark: SparkSession, real_broker: RealBroker) ->
 
 
 @slow
-def test_the_order_in_a_queue_is_kept(spark: SparkSession, real_broker: RealBroker) -> None:
+def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("ordered")
     for first in range(0, 40_000, 4000):
-        real_broker.append("ordered", 0, Rows([b"%d" % i for i in range(first, first + 4000)], 0))
+        codec = CODECS.by_name("zlib") if first % 8000 else None
+        real_broker.append("ordered", 0, Rows([b"%d" % i for i in range(first, first + 4000)], 0), codec)
 
     parts = loaded(spark, real_broker, "ordered", maxRowsPerPartition="20000").rdd.glom().collect()
 

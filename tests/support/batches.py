@@ -10,11 +10,13 @@ from typing import Any
 from zlib import crc32
 
 import msgpack
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from rmq.wire import batch, layout
 from rmq.wire.batch import ProducerMark, Rows
+from rmq.wire.compression import CODECS, NUMBERS
 
 
 def settings_of(examples: int) -> settings:
@@ -42,6 +44,13 @@ FULL = Rows(
     attempts=[0, 1, 65535],
 )
 MARK = ProducerMark(producer_id=0xA1B2C3D4E5F60708, sequence=42, producer_epoch=7)
+
+
+HERE = CODECS.available()
+every_codec = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.skipif(name not in HERE, reason=f"needs rmq[{name}]")) for name in NUMBERS],
+)
 
 
 def golden(path: Path) -> bytes:
@@ -74,9 +83,19 @@ def parts_of(data: bytes) -> list[Any]:
     return parts
 
 
-def assemble(meta: bytes, bodies: bytes, *, count: int, bloom: int = 0, by: layout.Stamp = STAMP) -> bytes:
-    """A stamped batch around any meta and bodies, its sizes and checksums right."""
-    fields = (0, count, *MARK, 0, len(meta), len(bodies), len(bodies), bloom, 0)
+def assemble(
+    meta: bytes,
+    bodies: bytes,
+    *,
+    count: int,
+    bloom: int = 0,
+    by: layout.Stamp = STAMP,
+    codec: int = 0,
+    raw_size: int | None = None,
+) -> bytes:
+    """A stamped batch around any meta and bodies, its sizes (but perhaps ``raw_size``) and checksums right."""
+    sizes = (len(meta), len(bodies), len(bodies) if raw_size is None else raw_size)
+    fields = (codec, count, *MARK, 0, *sizes, bloom, 0)
     content = layout.pack_producer_part(fields) + layout.pack_topic("orders") + meta + bodies
     size = layout.BROKER_PART + len(content)
     data = bytearray(bytes(layout.BROKER_PART) + content + bytes(layout.padding(size)))

@@ -57,8 +57,9 @@ def test_a_field_is_a_big_endian_number_at_its_place(at: int, size: int, field: 
         (64, ">B", 1, "batch kind 1 is unknown"),
         (64, ">B", 3, "batch kind 3 is unknown"),
         (64, ">B", 255, "batch kind 255 is unknown"),
-        (76, ">H", 1, "compression codec 1 is unknown"),
+        (76, ">H", 4, "compression codec 4 is unknown"),
         (76, ">H", 7, "compression codec 7 is unknown"),
+        (76, ">H", 9, "attribute bits 0x0009 are unknown"),
         (76, ">H", 8, "attribute bits 0x0008 are unknown"),
         (76, ">H", 0x8000, "attribute bits 0x8000 are unknown"),
         (98, ">H", 1, "delayed messages are not supported"),
@@ -112,6 +113,44 @@ def test_a_header_that_contradicts_itself_is_refused(at: int, fmt: str, value: i
 
     with pytest.raises(BadBatch, match=why):
         parse_header(changed)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3])
+def test_a_known_codec_is_read_whether_or_not_it_is_installed(codec: int) -> None:
+    """Whoever only walks over batches needs no codec."""
+    header = parse_header(patched(patched(sample(), 76, ">H", codec), 108, ">I", 900))
+
+    assert (header.codec, header.body_size, header.raw_size) == (codec, 14, 900)
+    assert header.open_size == header.size + 900 - 14
+
+
+@pytest.mark.parametrize(
+    ("raw_size", "error", "why"),
+    [
+        (0, BadBatch, "compressed bodies of 14 bytes announce 0, which is no gain"),
+        (14, BadBatch, "which is no gain"),
+        (layout.MAX_BATCH - 340, BatchTooLarge, r"a batch of 4259841 bytes, uncompressed, is over the limit"),
+        (0xFFFFFFFF, BatchTooLarge, "uncompressed, is over the limit"),
+    ],
+)
+def test_the_limits_hold_for_what_is_not_yet_uncompressed(raw_size: int, error: type[Refused], why: str) -> None:
+    data = patched(sample(), 76, ">H", 1)
+
+    with pytest.raises(error, match=why):
+        parse_header(patched(data, 108, ">I", raw_size))
+
+
+def test_the_largest_batch_may_be_compressed() -> None:
+    data = patched(patched(sample(), 76, ">H", 1), 108, ">I", layout.MAX_BATCH - 136 - parse_header(sample()).meta_size)
+
+    assert parse_header(data).raw_size > layout.MAX_BODY
+
+
+def test_a_state_batch_is_never_compressed() -> None:
+    data = patched(patched(sample(), 76, ">H", 1), 108, ">I", 900)
+
+    with pytest.raises(BadBatch, match="the broker's own state is never compressed"):
+        parse_header(patched(data, 64, ">B", layout.KIND_STATE))
 
 
 def test_a_topic_of_seven_bytes_fills_its_words() -> None:

@@ -140,7 +140,8 @@ def test_the_bytes_of_a_frame_never_change(name: str) -> None:
 
 
 def test_every_golden_file_is_used() -> None:
-    used = {*FRAMES, "hello_request", "hello_reply", "batch_full", "batch_minimal"}
+    batches = {"batch_full", "batch_minimal", "batch_zlib", "batch_lz4", "batch_zstd"}
+    used = {*FRAMES, *batches, "hello_request", "hello_reply"}
 
     assert {path.stem for path in GOLDEN.iterdir()} == used
 

@@ -1,0 +1,43 @@
+"""All that is true of a broker at one moment, as the changes that bring it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .services.attempt_table import AttemptTable
+from .services.lock_table import LockTable
+from .services.offset_table import OffsetTable
+from .services.producers import ProducerTable
+from .services.state import Change, SnapshotEnded, Started
+from .services.topics import TopicTable
+from .store.message_store import MessageStore
+
+
+class Snapshot:
+    """Reads the tables. The log must say the same as they do: it is taken between two turns."""
+
+    def __init__(
+        self, store: MessageStore, *, topics: TopicTable, offsets: OffsetTable, attempts: AttemptTable,
+        locks: LockTable, producers: ProducerTable, grace_s: Callable[[], float], now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._attempts = attempts
+        self._locks = locks
+        self._producers = producers
+        self._grace_s = grace_s
+        self._now = now
+
+    def changes(self, *, rings: bool) -> list[Change]:
+        """Everything, the end included; ``rings``: with the last batches of each producer."""
+        now, store = self._now(), self._store
+        told: list[Change] = [Started(store.store_id, store.log_epoch, self._grace_s())]
+        told += [topic.made() for topic in self._topics.all()]
+        told += store.holds()
+        told += [lease.granted() for lease in self._locks.rows(now=now)]
+        told += self._offsets.rows()
+        told += self._attempts.rows()
+        told += self._producers.rows(now=now, rings=rings)
+        told.append(SnapshotEnded(store.log.written, len(told), self._topics.last_generation))
+        return told

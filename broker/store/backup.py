@@ -1,0 +1,127 @@
+"""
+A consistent copy of a log that a broker is writing: closed segments whole, the open one up to a durable position.
+
+The log is all there is to copy: whoever starts on the copy makes the rest from it. A copy is named last, so that one
+that was interrupted is not taken for whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from .directory import StoreError
+from .files import Files
+
+_PIECE = 8 << 20
+_TRIES = 3  # retention may remove a segment under our hands
+
+
+class Copied(NamedTuple):
+    """What a backup holds: the log from ``start`` to ``end``."""
+
+    start: int
+    end: int
+    segments: int
+    linked: int
+
+
+class Backup:
+    """
+    Copies ``source`` to ``target``, up to the physical offset ``durable``, which its broker named.
+
+    ``link``: closed segments share their blocks with the original, which costs no space and survives no bad disk.
+    """
+
+    def __init__(
+        self, source: Path, target: Path, durable: int, *, link: bool = False,
+        progress: Callable[[int], None] = lambda size: None,
+    ) -> None:  # fmt: skip
+        self._source = source
+        self._target = target
+        self._durable = durable
+        self._link = link
+        self._progress = progress
+        self._files = Files()
+        self._linked = 0
+
+    def run(self) -> Copied:
+        """
+        Do it; durable when this returns.
+
+        Raises:
+            StoreError: the target is taken, the source cannot be read here, or changes too fast.
+            OSError: the disk.
+        """
+        if self._target.exists() and (not self._target.is_dir() or any(self._target.iterdir())):
+            raise StoreError(f"{self._target} exists and is not empty: name a new folder")
+        if not (self._source / "commitlog").is_dir():
+            raise StoreError(f"{self._source} cannot be seen from here: run this on the broker's machine")
+        partial = self._target.with_name(self._target.name + ".partial")
+        for _ in range(_TRIES):
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                copied = self._copy(partial)
+            except FileNotFoundError:
+                continue
+            if self._target.exists():
+                self._target.rmdir()
+            self._files.rename(partial, self._target)
+            self._files.sync_directory(self._target.absolute().parent)
+            return copied
+        raise StoreError(f"segments of {self._source} vanish while they are copied: try again")
+
+    def _copy(self, to: Path) -> Copied:
+        log, copy = self._source / "commitlog", to / "commitlog"
+        for directory in (copy, to / "config"):
+            self._files.make_directory(directory)
+        starts = sorted(int(name) for name in self._files.names(log) if name.isdigit())
+        starts = [start for start in starts if start < self._durable]
+        self._linked = 0
+        for start, following in zip(starts, [*starts[1:], None], strict=True):
+            name = f"{start:020d}"
+            closed = following is not None
+            self._copy_segment(log / name, copy / name, (following or self._durable) - start, closed=closed)
+        self._copy_whole(self._source / "config" / "store.json", to / "config" / "store.json")
+        for directory in (copy, to / "config", to):
+            self._files.sync_directory(directory)
+        return Copied(starts[0] if starts else 0, self._durable, len(starts), self._linked)
+
+    def _copy_segment(self, path: Path, to: Path, size: int, *, closed: bool) -> None:
+        if closed and self._link:
+            try:
+                os.link(path, to)
+            except FileNotFoundError:
+                raise
+            except OSError:  # another file system, or one without links: a copy does as well
+                pass
+            else:
+                self._linked += 1
+                self._progress(size)
+                return
+        source = self._files.open_to_read(path)
+        try:
+            target = self._files.open(to, create=True)
+            try:
+                self._copy_bytes(source, target, size, path)
+                self._files.sync(target)
+            finally:
+                self._files.close(target)
+        finally:
+            self._files.close(source)
+
+    def _copy_bytes(self, source: int, target: int, size: int, path: Path) -> None:
+        at = 0
+        while at < size:
+            part = self._files.read(source, min(_PIECE, size - at), at)
+            if not part:
+                raise StoreError(f"{path} is shorter than the broker says: is it the broker's own directory?")
+            self._files.write_all(target, part, at)
+            at += len(part)
+            self._progress(len(part))
+
+    def _copy_whole(self, path: Path, to: Path) -> None:
+        self._files.replace_file(to, self._files.read_file(path))

@@ -1,0 +1,91 @@
+"""
+The checkpoint: all that was true at a position of the log, so that a start need not read what lies before.
+
+It is written when everything below its position is durable in the log *and* in the indexes. It is a shortcut only: a
+missing or damaged one is passed over, and the log tells the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from rmq.wire.errors import BadBatch, UnsupportedFormat
+
+from ..services.state import Change, pack_changes, unpack_changes
+from .files import Files
+
+NAME = "checkpoint"
+_MAGIC = b"RMQCKPT1"
+_CRC_BYTES = 4
+
+
+class BadCheckpoint(Exception):
+    """A file that cannot be believed; the sentence says why."""
+
+
+class Checkpoint(NamedTuple):
+    """``last``: where the last batch below ``position`` begins, and its ``header_crc``; (-1, 0) if there is none."""
+
+    position: int
+    store_id: int
+    log_epoch: int
+    stored_at: int
+    last: tuple[int, int]
+    changes: list[Change]
+
+
+def pack(checkpoint: Checkpoint) -> bytes:
+    """The file's content."""
+    body: bytes = msgpack.packb((*checkpoint[:5], pack_changes(checkpoint.changes)))
+    return _MAGIC + crc32(body).to_bytes(_CRC_BYTES, "big") + body
+
+
+def unpack(data: bytes) -> Checkpoint:
+    """
+    The checkpoint in a file.
+
+    Raises:
+        BadCheckpoint: it is damaged, or of another version.
+    """
+    at = len(_MAGIC) + _CRC_BYTES
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise BadCheckpoint("it is none, or of another version")
+    if crc32(data[at:]) != int.from_bytes(data[len(_MAGIC) : at], "big"):
+        raise BadCheckpoint("its checksum does not match")
+    position, store_id, log_epoch, stored_at, last, packed = _fields(data[at:])
+    try:
+        changes = unpack_changes(packed)
+    except (BadBatch, UnsupportedFormat) as error:
+        raise BadCheckpoint(error.text) from error
+    return Checkpoint(position, store_id, log_epoch, stored_at, (last[0], last[1]), changes)
+
+
+def _fields(body: bytes) -> Any:
+    try:
+        return msgpack.unpackb(body)
+    except ValueError as error:
+        raise BadCheckpoint(f"it is not msgpack: {error}") from error
+
+
+def load(files: Files, directory: Path) -> Checkpoint | None:
+    """
+    The checkpoint of a data directory, None if there is none.
+
+    Raises:
+        BadCheckpoint: there is a file that cannot be used.
+    """
+    try:
+        return unpack(files.read_file(directory / NAME))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadCheckpoint(error.strerror or str(error)) from error
+
+
+def save(files: Files, directory: Path, checkpoint: Checkpoint) -> None:
+    """Write the checkpoint in place of the old one, durable when this returns."""
+    files.replace_file(directory / NAME, pack(checkpoint))

@@ -1,0 +1,147 @@
+"""Work on the files beside the log, cut out by the loop and done by a thread: indexes, checkpoints, retention."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..services.state import Change
+from . import checkpoint as checkpoints
+from .checkpoint import Checkpoint
+from .commitlog import Extent
+from .consume_queue import ConsumeQueue, Waiting
+from .files import AnyPath, Files
+from .key_blocks import Entry
+from .key_index import KeyIndex
+from .rebuild import read_head
+
+_HEADER_START = 40  # bytes of a header that reach up to stored_at
+
+
+class Keyed(NamedTuple):
+    """A batch with keys, as the loop notes it."""
+
+    position: int
+    stored_at: int
+    hashes: array[int]
+
+
+class KeyWork(NamedTuple):
+    """The range ``[first, end)`` of the log, to be brought into the key index with these batches."""
+
+    first: int
+    end: int
+    batches: list[Keyed]
+
+    def run(self, index: KeyIndex, extents: Sequence[Extent]) -> None:
+        """Extend the index, segment by segment; raises OSError, and can be done again."""
+        entries = [Entry(position, stored_at, hashes.tobytes()) for position, stored_at, hashes in self.batches]
+        positions = [entry.position for entry in entries]
+        starts = [extent.start for extent in extents]
+        for start, stop in zip(starts, [*starts[1:], self.end], strict=True):
+            first, end = max(start, self.first), min(stop, self.end)
+            if first < end:
+                part = entries[bisect_right(positions, first - 1) : bisect_right(positions, end - 1)]
+                index.extend(start, part, first, end)
+
+
+class IndexWork(NamedTuple):
+    """Entries for the files of queues and keys, and directories of deleted topics that can go."""
+
+    files: Files
+    key_index: KeyIndex
+    extents: Sequence[Extent]
+    runs: list[tuple[ConsumeQueue, Waiting]]
+    keys: KeyWork
+    garbage: list[str]
+
+    def run(self) -> None:
+        """Do it; raises OSError, and all of it can be done again."""
+        for _, waiting in self.runs:
+            waiting.write(self.files)
+        self.keys.run(self.key_index, self.extents)
+        for directory in self.garbage:
+            self.files.remove_tree(directory)
+
+
+class CheckpointWork(NamedTuple):
+    """A checkpoint, and the index work that must be on the disk before it."""
+
+    indexes: IndexWork
+    directory: Path
+    checkpoint: Checkpoint
+
+    def run(self) -> None:
+        """Do it; the log must be durable up to the checkpoint's position. Raises OSError; the old one then stands."""
+        files = self.indexes.files
+        self.indexes.run()
+        self.indexes.key_index.flush()
+        files.sync_filesystem(self.directory)
+        checkpoints.save(files, self.directory, self.checkpoint)
+
+
+class Expired(NamedTuple):
+    """The log may begin at ``start``, whose segment has this snapshot at its head."""
+
+    start: int
+    head: list[Change]
+
+
+class RetentionSearch(NamedTuple):
+    """Which old segments may go: all before ``needed_from`` that are older than ``before_us``, or too much."""
+
+    files: Files
+    extents: Sequence[Extent]
+    end: int
+    before_us: int
+    max_bytes: int  # 0: however many
+    needed_from: int
+
+    def run(self) -> Expired | None:
+        """The longest run of old segments that can go; None if none can. Raises OSError."""
+        for i in range(len(self.extents) - 1, 0, -1):
+            following = self.extents[i]
+            if following.start <= self.needed_from and self._is_over(following):
+                head = read_head(self.files, following.path, following.start)
+                if head is not None:
+                    return Expired(following.start, head[0])
+        return None
+
+    def _is_over(self, following: Extent) -> bool:
+        """Whether all before a segment is too old (it was stored before the segment's first batch), or too much."""
+        if self.max_bytes and self.end - following.start >= self.max_bytes:
+            return True
+        fd = self.files.open_to_read(following.path)
+        try:
+            first = self.files.read(fd, _HEADER_START, 0)
+        finally:
+            self.files.close(fd)
+        return len(first) == _HEADER_START and int.from_bytes(first[32:40], "big") < self.before_us
+
+
+class Removal(NamedTuple):
+    """Files that nobody needs any more. Segments go from the oldest on, each durably: the log never has a hole."""
+
+    files: Files
+    directory: Path
+    segments: list[Path]
+    index_files: list[str]
+    key_index: KeyIndex
+
+    def run(self) -> None:
+        """Do it; raises OSError. What is left over is removed after the next start."""
+        for path in self.index_files:
+            _unlink(self.files, path)
+        for segment in self.segments:
+            _unlink(self.files, segment)
+            self.files.sync_directory(self.directory)
+            self.key_index.drop(int(segment.name))
+
+
+def _unlink(files: Files, path: AnyPath) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(path)

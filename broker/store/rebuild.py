@@ -1,0 +1,231 @@
+"""
+From the log back to queues and tables: what each batch means to a store that starts.
+
+A start begins with a snapshot: that of the checkpoint, or the one at the head of the oldest segment. Then it walks the
+log behind it. The same rules hold for a snapshot in the middle of the walk, which says nothing new, and for damage:
+the offsets of lost messages are never given to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from rmq.wire import batch as batches
+from rmq.wire import layout
+from rmq.wire.columns import Columns
+from rmq.wire.errors import WireError
+from rmq.wire.model import MessageQueue
+
+from ..log import get_logger
+from ..services.state import (
+    Change,
+    ProducerKnown,
+    QueueHolds,
+    SnapshotEnded,
+    Started,
+    TopicDeleted,
+    TopicMade,
+    unpack_changes,
+)  # fmt: skip
+from .consume_queue import ConsumeQueue
+from .directory import StoreError
+from .files import Files
+from .recovery import Damage
+from .scan import Good, Scan
+
+log = get_logger(__name__)
+
+
+class Tables(Protocol):
+    """The broker's tables, as far as a start fills them."""
+
+    def change(self, change: Change) -> None:
+        """A change that was true when the broker went away."""
+
+    def batch(self, header: layout.Header) -> None:
+        """A data batch of a live topic."""
+
+    def is_live(self, header: layout.Header) -> bool:
+        """Whether the topic of a batch still exists, in that generation."""
+
+
+class Queues(Protocol):
+    """The store's queues, as far as a start fills them."""
+
+    def queue_of(self, of: MessageQueue, generation: int) -> ConsumeQueue:
+        """The index of a queue of this generation."""
+
+    def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
+        """Index a batch that the log holds."""
+
+    def drop_topic(self, topic: str, generation: int) -> None:
+        """Forget the queues of a topic up to this generation."""
+
+
+class Rebuild:
+    """Shown the log in order, it fills queues and tables. ``needs_head``: nothing lies before this log any more."""
+
+    def __init__(self, queues: Queues, tables: Tables, *, needs_head: bool, after_batch: Callable[[], None]) -> None:
+        self._queues = queues
+        self._tables = tables
+        self._in_head = needs_head
+        self._after_batch = after_batch
+        self._damaged_at = 0
+        self.batches = 0
+        self.messages = 0
+        self.damages: list[Damage] = []
+        self.store_id = 0
+        self.log_epoch = 0
+        self.stored_at = 0
+        self.last = (-1, 0)
+
+    # ---- snapshots
+
+    def restore(self, changes: Iterable[Change]) -> None:
+        """Everything that a snapshot tells."""
+        for change in changes:
+            self._restore(change)
+
+    def _restore(self, change: Change) -> None:
+        if isinstance(change, QueueHolds):
+            queue = self._queues.queue_of(MessageQueue(change.topic, change.queue_id), change.generation)
+            # At the head of the oldest segment, what the queue held before is gone with the segments before it.
+            first = change.end_offset if self._in_head else change.min_offset
+            queue.restore(first, change.end_offset, list(change.epochs))
+            return
+        if isinstance(change, Started):
+            self.store_id = change.store_id
+        self._tables.change(change)
+
+    def raise_minimums(self, head: Iterable[Change]) -> None:
+        """The log begins with this head: what its queues held before is gone, whatever the checkpoint says."""
+        for change in head:
+            if isinstance(change, QueueHolds):
+                queue = self._queues.queue_of(MessageQueue(change.topic, change.queue_id), change.generation)
+                queue.raise_min(change.end_offset)
+
+    # ---- the walk
+
+    def batch(self, checked: batches.Checked, data: memoryview) -> None:
+        """A sound batch."""
+        header = checked.header
+        self.log_epoch = max(self.log_epoch, header.log_epoch)
+        self.stored_at = max(self.stored_at, header.stored_at)
+        self.last = (header.physical_offset, header.header_crc)
+        if header.kind == layout.KIND_STATE:
+            for change in changes_of(header, data):
+                self._change(change)
+            return
+        if self._in_head:
+            raise _headless(header.physical_offset)
+        if not self._tables.is_live(header):
+            return
+        self.batches += 1
+        self.messages += header.count
+        queue = self._queues.queue_of(MessageQueue(header.topic, header.queue_id), header.topic_gen)
+        self._pass_gap(queue, header)
+        queue.note_epoch(header.log_epoch)
+        queue.end += header.count
+        self._queues.index(queue, header, checked.columns)
+        queue.readable = queue.published
+        self._tables.batch(header)
+        self._after_batch()
+
+    def _change(self, change: Change) -> None:
+        if self._in_head:
+            self._restore(change)
+            self._in_head = not isinstance(change, SnapshotEnded)
+            return
+        match change:
+            case QueueHolds():
+                of = MessageQueue(change.topic, change.queue_id)
+                queue = self._queues.queue_of(of, change.generation)
+                if queue.generation == change.generation and queue.end < change.end_offset:
+                    queue.add_gap(self._damaged_at, change.end_offset)
+                    queue.readable = queue.published
+            case ProducerKnown():
+                return  # the headers before it told the same, and more
+            case TopicDeleted():
+                self._queues.drop_topic(change.topic, change.generation)
+            case TopicMade():
+                self._queues.drop_topic(change.topic, change.generation - 1)
+            case Started():
+                self.store_id = change.store_id
+        if not isinstance(change, QueueHolds):
+            self._tables.change(change)
+
+    def _pass_gap(self, queue: ConsumeQueue, header: layout.Header) -> None:
+        if header.base_offset == queue.end:
+            return
+        place = f"{header.topic}/{header.queue_id}"
+        if header.base_offset < queue.end:
+            raise StoreError(
+                f"the batch at {header.physical_offset} begins at offset {header.base_offset} of {place}, which has "
+                f"{queue.end} messages already: restore the log from a copy"
+            )
+        lost = header.base_offset - queue.end
+        log.error("log.messages_damaged", queue=place, first=queue.end, end=header.base_offset, messages=lost)
+        queue.add_gap(self._damaged_at or header.physical_offset - layout.ALIGN, header.base_offset)
+
+    def damaged(self, damage: Damage) -> None:
+        """A place that had been synced and cannot be read any more."""
+        log.error("log.damaged", position=damage.position, end=damage.end, reason=damage.reason)
+        self.damages.append(damage)
+        self._damaged_at = damage.position
+        if self._in_head:
+            raise _headless(damage.position)
+        header = damage.header
+        if header is None or header.kind != layout.KIND_DATA or not self._tables.is_live(header):
+            return
+        queue = self._queues.queue_of(MessageQueue(header.topic, header.queue_id), header.topic_gen)
+        self._pass_gap(queue, header)
+        queue.note_epoch(header.log_epoch)
+        queue.add_gap(damage.position, header.end_offset)
+        queue.readable = queue.published
+        self._tables.batch(header)  # its number is spent all the same
+
+    def ended(self) -> None:
+        """The walk is over."""
+        if self._in_head:
+            raise _headless(0)
+
+
+def _headless(position: int) -> StoreError:
+    return StoreError(
+        f"the oldest segment of the log has no whole snapshot at its head (read up to {position}): "
+        "restore the segments before it from a copy"
+    )
+
+
+def changes_of(header: layout.Header, batch: memoryview) -> list[Change]:
+    """
+    The changes of a state batch.
+
+    Raises:
+        StoreError: they cannot be used.
+    """
+    body = bytes(batch[header.header_size + header.meta_size :][: header.body_size])
+    try:
+        return unpack_changes(body)
+    except WireError as error:
+        raise StoreError(f"the state batch at {header.physical_offset} cannot be used: {error.text}") from error
+
+
+def read_head(files: Files, path: str, start: int) -> tuple[list[Change], int] | None:
+    """The snapshot at the head of a segment, and when its first batch was stored; None if there is none."""
+    changes: list[Change] = []
+    stored_at: int | None = None
+    fd = files.open_to_read(path)
+    try:
+        scan = Scan(files, fd, start, files.size(path))
+        for found in scan.batches(start):
+            if not isinstance(found, Good) or found.checked.header.kind != layout.KIND_STATE:
+                return None
+            stored_at = found.checked.header.stored_at if stored_at is None else stored_at
+            changes += changes_of(found.checked.header, found.data)
+            if isinstance(changes[-1], SnapshotEnded):
+                return (changes, stored_at) if changes[-1].position == start else None
+    finally:
+        files.close(fd)
+    return None

@@ -1,0 +1,34 @@
+"""The newest batches of the log, in memory: whoever reads at the end never touches a file."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rmq.wire.layout import Buffer
+
+LIMIT = 32 << 20
+
+
+class Recent:
+    """The last ``limit`` bytes that were written, batch by batch; what falls out lies in a file."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._batches: dict[int, tuple[Buffer, Buffer]] = {}
+        self._order: deque[tuple[int, int]] = deque()  # (position, size), oldest first
+        self.size = 0
+
+    def add(self, position: int, head: Buffer, rest: Buffer) -> None:
+        """Keep a batch that the log now holds: its stamped part and the rest."""
+        size = len(head) + len(rest)
+        self._batches[position] = (head, rest)
+        self._order.append((position, size))
+        self.size += size
+        while self.size > self._limit:
+            oldest, length = self._order.popleft()
+            del self._batches[oldest]
+            self.size -= length
+
+    def get(self, position: int) -> tuple[Buffer, Buffer] | None:
+        """The batch at a physical offset, if it is here."""
+        return self._batches.get(position)

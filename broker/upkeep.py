@@ -1,0 +1,204 @@
+"""
+The files beside the log, kept up while the broker runs: indexes, checkpoints, retention.
+
+What there is to do is cut out on the loop, in one piece with what the tables say, and done by one thread, one thing
+after the other. Nothing here is needed for what was promised: whatever fails is tried again, and a start makes from
+the log what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from .log import get_logger
+from .people import PeopleWork
+from .read_pool import ReadPool
+from .services.state import Change
+from .store.chores import CheckpointWork, Expired, IndexWork, Removal, RetentionSearch
+from .store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+MAX_BATCHES: Final = 200_000  # between two checkpoints: a start reads about 100,000 a second
+RETENTION_S: Final = 10.0
+PEOPLE_S: Final = 5.0
+
+
+class Schedule(NamedTuple):
+    """How often a checkpoint is taken, and how much of the log is kept (0: however much)."""
+
+    checkpoint_bytes: int
+    checkpoint_s: float
+    retention_s: float
+    retention_bytes: int
+
+
+class Upkeep:
+    """``snapshot(rings)`` tells all that is true; ``next_turn`` makes sure that :meth:`turn_over` is called soon."""
+
+    def __init__(
+        self, store: MessageStore, pool: ReadPool, schedule: Schedule, *, snapshot: Callable[[bool], list[Change]],
+        next_turn: Callable[[], None], now: Callable[[], float], wall_us: Callable[[], int], checkpoint_position: int,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._pool = pool
+        self._schedule = schedule
+        self._snapshot = snapshot
+        self._next_turn = next_turn
+        self._now = now
+        self._wall_us = wall_us
+        self._busy = False
+        self._wanted = False  # a checkpoint, at the end of the next turn
+        self._captured: CheckpointWork | None = None  # waits until the log is durable up to it
+        self._waiting: list[Callable[[], None]] = []  # for the key index
+        self._told_people = -1  # the log position that the files for people show
+        self.checkpoint_position = checkpoint_position
+        self._checkpoint_at = self._retention_at = self._people_at = now()
+        self._checkpoint_batches = store.batches_written
+        self.failures = 0
+
+    # ---- events
+
+    def each_second(self) -> None:
+        """Look what there is to do."""
+        now = self._now()
+        if self._busy:
+            return
+        if self._is_due(now):
+            self.want_checkpoint()
+        elif now - self._retention_at >= RETENTION_S:
+            self._retention_at = now
+            self._search_expired()
+        elif now - self._people_at >= PEOPLE_S and self._store.log.written != self._told_people:
+            self._people_at = now
+            self._tell_people()
+        else:
+            self._write_indexes(everything=False)
+
+    def _is_due(self, now: float) -> bool:
+        store, schedule = self._store, self._schedule
+        behind = store.log.written - self.checkpoint_position
+        return behind > 0 and (
+            behind >= schedule.checkpoint_bytes
+            or now - self._checkpoint_at >= schedule.checkpoint_s
+            or store.batches_written - self._checkpoint_batches >= MAX_BATCHES
+        )
+
+    def want_checkpoint(self) -> None:
+        """Take a checkpoint at the end of the next turn."""
+        self._wanted = True
+        self._next_turn()
+
+    def turn_over(self) -> None:
+        """A turn was written, or given up: tables and log say the same."""
+        if self._store.turn_over():
+            self._next_turn()  # a new segment begins with a snapshot
+        elif self._wanted and not self._busy:
+            self._wanted = False
+            self._busy = True
+            self._captured = self.capture()
+            self.synced(self._store.log.durable)
+
+    def synced(self, position: int) -> None:
+        """The log is durable up to here."""
+        captured = self._captured
+        if captured is not None and position >= captured.checkpoint.position:
+            self._captured = None
+            self._pool.submit(captured.run, lambda result: self._saved(captured, _error(result)))
+
+    def index_now(self, done: Callable[[], None]) -> None:
+        """Bring the key index up to what can be read now, then call ``done``."""
+        if not self._store.index_lag:
+            done()
+            return
+        self._waiting.append(done)
+        if not self._busy:
+            self._write_indexes(everything=False)
+
+    # ---- work
+
+    def capture(self) -> CheckpointWork:
+        """The checkpoint of this moment; the caller lets it be done, and ends with :meth:`saved`."""
+        store = self._store
+        indexes = store.take_index_work(everything=True)
+        return CheckpointWork(indexes, store.directory.path, store.checkpoint(self._snapshot(True)))
+
+    def _saved(self, work: CheckpointWork, error: Exception | None) -> None:
+        self._checkpoint_at = self._now()
+        self._checkpoint_batches = self._store.batches_written
+        if error is None:
+            self.checkpoint_position = work.checkpoint.position
+        else:
+            log.error("checkpoint.failed", error=str(error))
+        self._indexed(work.indexes, error)
+
+    def _write_indexes(self, *, everything: bool) -> None:
+        work = self._store.take_index_work(everything=everything)
+        if not (work.runs or work.keys.batches or work.garbage):
+            self._store.index_done(work, None)
+            return
+        self._busy = True
+        self._pool.submit(work.run, lambda result: self._indexed(work, _error(result)))
+
+    def _indexed(self, work: IndexWork, error: Exception | None) -> None:
+        self._store.index_done(work, error)
+        self._ended(error)
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done()
+
+    def _tell_people(self) -> None:
+        self._busy = True
+        self._told_people = self._store.log.written
+        work = PeopleWork(self._store.files, self._store.directory.config, self._snapshot(False))
+        self._pool.submit(work.run, lambda result: self._ended(_error(result)))
+
+    def _search_expired(self) -> None:
+        store, schedule = self._store, self._schedule
+        before_us = self._wall_us() - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
+        if len(store.log.segments) == 1 or not (before_us or schedule.retention_bytes):
+            return
+        search = RetentionSearch(
+            store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes,
+            self.checkpoint_position,
+        )  # fmt: skip
+        self._busy = True
+        self._pool.submit(search.run, self._searched)
+
+    def _searched(self, found: Expired | BaseException | None) -> None:
+        if not isinstance(found, Expired):
+            self._ended(_error(found))
+            return
+        store = self._store
+        segments, index_files = store.forget_before(found.start, found.head)
+        log.info("log.retention", segments=len(segments), starts_at=found.start)
+        paths = [segment.path for segment in segments]
+        removal = Removal(store.files, store.directory.commitlog, paths, index_files, store.keys)
+        self._pool.submit(removal.run, lambda result: self._ended(_error(result)))
+
+    def _ended(self, error: Exception | None) -> None:
+        self._busy = False
+        if error is not None:
+            self.failures += 1
+            log.error("upkeep.failed", error=str(error) or repr(error))
+
+    def stats(self) -> dict[str, float]:
+        """How far checkpoint and indexes are."""
+        return {
+            "checkpoint_position": self.checkpoint_position,
+            "checkpoint_age_s": round(self._now() - self._checkpoint_at, 3),
+            "key_index_lag_bytes": self._store.index_lag,
+            "failures": self.failures,
+        }
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._busy
+
+
+def _error(result: object) -> Exception | None:
+    if isinstance(result, BaseException) and not isinstance(result, Exception):
+        raise result
+    return result if isinstance(result, Exception) else None

@@ -1,0 +1,139 @@
+"""``rmq-admin broker``: how a broker is, a copy of its log, a scrub of a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import exit_codes
+from .command import Command, Failure, Group, run
+from .options import broker_option, json_option, log_options
+from .progress import progress_bar
+from .reach import admin_of
+from .render import table, to_json
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin broker stats
+    rmq-admin broker backup /backups/monday
+    rmq-admin broker verify-store /backups/monday
+    """,
+)
+def broker() -> None:
+    """Look after a broker and its data directory."""
+
+
+@broker.command(
+    cls=Command,
+    examples="""
+    rmq-admin broker stats
+    rmq-admin broker stats --json
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def stats(broker: str, as_json: bool) -> None:
+    """Show the broker's numbers: log, flush, upkeep, connections."""
+    numbers = run(_stats(broker))
+    if as_json:
+        click.echo(to_json(numbers))
+        return
+    rows = [(part, name, _shown(value)) for part, values in numbers.items() for name, value in values.items()]
+    click.echo(table(("part", "name", "value"), rows), nl=False)
+
+
+async def _stats(address: str) -> dict[str, dict[str, Any]]:
+    async with admin_of(address) as admin:
+        return await admin.stats()
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+@broker.command(
+    cls=Command,
+    examples="""
+    rmq-admin broker backup /backups/monday
+    rmq-admin broker backup --link ~/.rmq/snapshot
+    rmq-broker start --data-dir /backups/monday
+    """,
+)
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--link", is_flag=True, help="Share the blocks of closed segments: no space, but no second disk either.")
+@json_option
+@broker_option
+@log_options("error")
+def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
+    """
+    Copy the log of a running broker to the new folder TARGET, up to what is on the disk now.
+
+    Run it on the broker's machine, as a user who may read its data directory. A broker that is started on the copy
+    holds every message and every change that was acknowledged before.
+    """
+    from rmq.broker.store.backup import Backup
+
+    numbers = run(_stats(broker))
+    source, log = Path(numbers["broker"]["data_dir"]), numbers["log"]
+    with progress_bar("copying", log["log_durable"] - log["log_start"]) as advance:
+        try:
+            copied = Backup(source, target, log["log_durable"], link=link, progress=advance).run()
+        except OSError as error:
+            raise Failure(f"{error.filename or target}: {error.strerror}", exit_codes.OS_ERROR) from error
+    if as_json:
+        click.echo(to_json({**copied._asdict(), "source": str(source), "target": str(target)}))
+    else:
+        size = copied.end - copied.start
+        click.echo(f"{target}: {copied.segments} segments, {size} bytes, up to position {copied.end}")
+
+
+@broker.command(
+    "verify-store",
+    cls=Command,
+    examples="""
+    rmq-admin broker verify-store ~/.rmq/data
+    rmq-admin broker verify-store /backups/monday --json
+    """,
+)
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@json_option
+@log_options("error")
+def verify_store(directory: Path, as_json: bool) -> None:
+    """
+    Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
+
+    Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
+    next start makes again from the log.
+    """
+    from rmq.broker.store.verify import Verification
+
+    log = directory / "commitlog"
+    size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
+    with progress_bar("checking", size) as advance:
+        try:
+            report = Verification(directory, progress=advance).run()
+        except OSError as error:
+            raise Failure(f"{error.filename or directory}: {error.strerror}", exit_codes.OS_ERROR) from error
+    if as_json:
+        findings = [finding._asdict() for finding in report.findings]
+        click.echo(to_json({**report._asdict(), "findings": findings}))
+    else:
+        for finding in report.findings:
+            click.echo(f"{'LOG' if finding.in_log else 'beside the log'}: {finding.place}: {finding.text}")
+        tail = f", {report.torn} bytes at the end that were never acknowledged" if report.torn else ""
+        click.echo(
+            f"{report.batches} batches, {report.messages} messages in {report.queues} queues{tail}: {_verdict(report)}"
+        )
+    if report.findings:
+        raise click.exceptions.Exit(exit_codes.FAILURE if report.log_is_sound else exit_codes.DATA_ERROR)
+
+
+def _verdict(report: Any) -> str:
+    if not report.findings:
+        return "sound"
+    return "the log is sound, the next start repairs the rest" if report.log_is_sound else "damaged"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.store.backup import Backup
+from rmq.broker.store.directory import StoreError
+from rmq.broker.store.files import Files
+from rmq.broker.store.verify import Verification
+
+from ..builders import Opened, segment_files
+
+
+@pytest.fixture
+def live(memory_path: Path) -> Opened:
+    """A store of several segments that goes on being written."""
+    opened = Opened(memory_path / "data", segment_bytes=1000)
+    for i in range(9):
+        opened.append(b"%d" % i)
+    return opened
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_copy_holds_what_was_durable_and_nothing_behind(live: Opened, memory_path: Path, link: bool) -> None:
+    durable = live.store.log.durable
+    live.stage(b"not durable")
+    live.write()
+
+    copied = Backup(live.directory.path, memory_path / "copy", durable, link=link).run()
+
+    assert (copied.start, copied.end) == (0, durable)
+    assert (copied.linked > 0) == link
+    assert Verification(memory_path / "copy").run().findings == []
+    copy = Opened(memory_path / "copy")
+    assert copy.bodies() == [b"%d" % i for i in range(9)]
+    assert copy.store.store_id == live.store.store_id
+    copy.close()
+    live.close()
+
+
+def test_a_broker_on_a_linked_copy_never_changes_the_original(live: Opened, memory_path: Path) -> None:
+    """Damage in a closed segment of the copy that nothing proves to have been synced would be cut off in both."""
+    Backup(live.directory.path, memory_path / "copy", live.store.log.durable, link=True).run()
+    live.close()
+    shared = segment_files(memory_path / "copy")[-2]
+    before = shared.read_bytes()
+    for path in segment_files(memory_path / "copy")[-1:]:
+        path.unlink()
+    shared.write_bytes(before[:-5] + b"wrong")
+    original = segment_files(live.directory.path)[-2]
+    assert original.read_bytes() == shared.read_bytes()
+
+    copy = Opened(memory_path / "copy")
+    copy.append(b"new")
+    copy.close()
+
+    assert original.read_bytes() == before[:-5] + b"wrong"
+    assert shared.read_bytes() != original.read_bytes()
+
+
+def test_an_interrupted_copy_is_not_taken_for_a_whole_one(
+    live: Opened, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Files):
+        def sync(self, fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+    backup = Backup(live.directory.path, memory_path / "copy", live.store.log.durable)
+    monkeypatch.setattr(backup, "_files", Full())
+
+    with pytest.raises(OSError, match="No space"):
+        backup.run()
+    assert not (memory_path / "copy").exists()
+    live.close()
+
+
+def test_a_folder_that_is_not_empty_is_refused(live: Opened, memory_path: Path) -> None:
+    with pytest.raises(StoreError, match="not empty"):
+        Backup(live.directory.path, memory_path / "data", 0).run()
+    live.close()
+
+
+def test_a_broker_on_another_machine_is_told_apart(memory_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be seen from here"):
+        Backup(memory_path / "nowhere", memory_path / "copy", 0).run()
+
+
+def test_a_segment_that_retention_takes_meanwhile_lets_the_copy_begin_again(
+    live: Opened, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = segment_files(live.directory.path)[0]
+
+    class Retention(Files):
+        def open_to_read(self, path: str | Path) -> int:
+            if Path(path) == first and first.exists():
+                first.unlink()
+            return super().open_to_read(path)
+
+    backup = Backup(live.directory.path, memory_path / "copy", live.store.log.durable)
+    monkeypatch.setattr(backup, "_files", Retention())
+
+    copied = backup.run()
+
+    assert copied.start == int(segment_files(memory_path / "copy")[0].name) > 0
+    copy = Opened(memory_path / "copy")
+    assert copy.store.queue_of  # it starts: the first segment has a snapshot at its head
+    copy.close()
+    live.close()
