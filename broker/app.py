@@ -23,7 +23,7 @@ from rmq.wire.ops import Op
 
 from .committer import Committer
 from .config import BrokerConfig
-from .connection import Connection, Handler
+from .connection import Connection
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
 from .handlers.notices import Notices
@@ -36,6 +36,7 @@ from .patience import Limits
 from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
+from .service import Handler
 from .services.attempt_table import AttemptTable
 from .services.hold_table import HoldTable
 from .services.lock_table import LockTable

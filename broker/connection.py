@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 from rmq.wire import frames
 from rmq.wire.errors import (
@@ -37,7 +37,7 @@ from rmq.wire.ops import Op, Push
 
 from .log import get_logger
 from .patience import Limits, Patience, Peer
-from .receive_budget import ReceiveBudget
+from .service import Service
 from .services.sessions import Session
 
 log = get_logger(__name__)
@@ -46,7 +46,6 @@ WORK_S = 0.002
 FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits
 PARTING_S = 1.0  # how long a peer that was told to go may go on sending; closed at once, a reset could eat the reason
 PARTING_BYTES = 2 * frames.MAX_FRAME
-Handler = Callable[["Connection", int, Any], Any]
 
 
 class _Deferred:
@@ -54,31 +53,6 @@ class _Deferred:
 
 
 DEFERRED = _Deferred()
-
-
-class Service(Protocol):
-    """What a connection needs of the broker around it."""
-
-    handlers: dict[int, Handler]
-    max_in_flight: int
-    high_water: int
-    shared_buffer: memoryview
-    budget: ReceiveBudget
-
-    def now(self) -> float:
-        """Seconds of a clock that never falls."""
-
-    def clock(self) -> float:
-        """A fine clock for measuring work on the loop."""
-
-    def opened(self, connection: Connection) -> Fatal | None:
-        """A connection came; the reason if it may not stay."""
-
-    def closed(self, connection: Connection) -> None:
-        """A connection ended."""
-
-    def unblocked(self, connection: Connection) -> None:
-        """A connection can take large answers again."""
 
 
 class Connection(asyncio.BufferedProtocol):

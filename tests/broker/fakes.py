@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from rmq.broker.connection import DEFERRED, Connection, Handler, Service
+from rmq.broker.connection import DEFERRED, Connection
 from rmq.broker.receive_budget import ReceiveBudget
+from rmq.broker.service import Handler, Service
 from rmq.broker.services.sessions import Session
 from rmq.wire import frames
 from rmq.wire.errors import Fatal
