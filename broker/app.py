@@ -228,8 +228,9 @@ class Broker:
             call_soon=loop.call_soon, max_hold_s=config.max_hold_s, pool=self._read_pool,
         )  # fmt: skip
         self._sends = SendHandler(
-            store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now
-        )
+            store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now,
+            clock=self.clock, call_soon=loop.call_soon,
+        )  # fmt: skip
         hello = HelloHandler(
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),

@@ -4,6 +4,7 @@ One client's connection: frames in, answers out, and no harm to anyone else.
 Requests are handled in the receive callback itself. The rules that keep the loop fair and the memory small:
 
 - one read callback a turn: after a full buffer or 2 ms of work reading pauses and goes on in the next turn;
+- a request that takes longer is served in several turns by its handler, and what comes behind it is put on hold;
 - all connections share one receive buffer; what a callback cannot finish is copied, and those copies have a budget;
 - above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read;
 - an error stays in its frame; only what breaks the framing closes the connection;
@@ -67,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: deque[bytes] = deque()
         self._reading = True
         self._quiet = False
+        self._on_hold = False
+        self._held_frame = 0  # size of the request that keeps the others waiting
         self._waits_for_budget = False
         self._out: list[Buffer] = []
         self._flush_scheduled = False
@@ -132,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._parting = self._loop.call_later(PARTING_S, self._close)
         self._backlog.clear()
+        self._held_frame = 0
         self._reader = frames.FrameReader(self._service.shared_buffer, 0)
         self._settle_budget()
         try:
@@ -178,11 +182,13 @@ class Connection(asyncio.BufferedProtocol):
         if found or not unfinished:
             self._patience.frame_began(self._service.now())
         for i, frame in enumerate(found):
-            if i and self._service.clock() - began > WORK_S:
+            if self._on_hold or (i and self._service.clock() - began > WORK_S):
                 self._backlog.extend(map(bytes, found[i:]))  # views of the shared buffer die with this callback
                 break
             self.handle(frame)
         self._settle_budget()
+        if self._on_hold:
+            return  # go_on() comes back to what is left
         if self._backlog or nbytes >= FULL_READ or self._service.clock() - began > WORK_S:
             self._pause()
             self._loop.call_soon(self._go_on)
@@ -193,11 +199,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         began = self._service.clock()
-        while self._backlog:
+        while self._backlog and not self._on_hold:
             self.handle(self._backlog.popleft())
             if self._service.clock() - began > WORK_S:
                 break
         self._settle_budget()
+        if self._on_hold:
+            return
         if self._backlog:
             self._loop.call_soon(self._go_on)
         else:
@@ -205,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle_budget(self) -> None:
         """Account for copies that outlive the callback; without room, reading waits for others to finish."""
-        needed = self._reader.pending + sum(map(len, self._backlog))
+        needed = self._reader.pending + sum(map(len, self._backlog)) + self._held_frame
         if self._transport is None or (needed == self._charged and not self._waits_for_budget):
             return
         self._waits_for_budget = not self._service.budget.charge(self, self._charged, needed)
@@ -227,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._reading or self._quiet or self._backlog or self._waits_for_budget or self.closing:
+        if self._reading or self._quiet or self._on_hold or self._backlog or self._waits_for_budget or self.closing:
             return
         assert self._transport is not None
         if self.blocked and self._flooded:
@@ -240,6 +248,16 @@ class Connection(asyncio.BufferedProtocol):
         self._quiet = True
         self._backlog.clear()
         self._pause()
+
+    def hold(self) -> None:
+        """Serve nothing that comes behind the present request until :meth:`go_on`; it waits unread, or as a copy."""
+        self._on_hold = True
+        self._pause()
+
+    def go_on(self) -> None:
+        """Serve what came behind a request that is answered now."""
+        self._on_hold, self._held_frame = False, 0
+        self._loop.call_soon(self._go_on)
 
     def handle(self, frame: Buffer) -> None:
         """Serve one frame; whatever goes wrong stays in it."""
@@ -268,6 +286,8 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error, request_id)
         except Exception as error:
             self.refuse(request_id, self.defect(error, request_id))
+        if self._on_hold:
+            self._held_frame = len(frame)  # what was decoded of it is kept as long
 
     def _serve(self, request_id: int, op: int, payload: Any) -> Any:
         handler = self._service.handlers.get(op)
