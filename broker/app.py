@@ -26,6 +26,7 @@ from .config import BrokerConfig
 from .connection import Connection
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
+from .handlers.messages import MessageHandler
 from .handlers.notices import Notices
 from .handlers.pull import PullHandler
 from .handlers.send import SendHandler
@@ -180,7 +181,7 @@ class Broker:
         self._producers = ProducerTable()
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
         self._read_pool = ReadPool(loop, config.read_threads)
-        self._upkeep_pool = ReadPool(loop, 1, "rmq-upkeep")
+        self._upkeep_pool = ReadPool(loop, 1)
 
     def _recover(self) -> None:
         self._replay = Replay(self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now())
@@ -235,6 +236,10 @@ class Broker:
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
         )  # fmt: skip
+        messages = MessageHandler(
+            store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,
+            clock=self.clock,
+        )  # fmt: skip
         topics.committed = self._groups.committed
         topics.made = notices.topic_made
         self._groups.lease_changed = self._pulls.lease_changed
@@ -245,6 +250,7 @@ class Broker:
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
             Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.STATS: self._build_stats().stats,
+            Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
         }  # fmt: skip
 
     def _build_stats(self) -> StatsHandler:
@@ -285,6 +291,10 @@ class Broker:
 
     async def _make_start_durable(self, loop: asyncio.AbstractEventLoop) -> None:
         """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
+        assert self.recovered is not None
+        if self.recovered.damages:
+            for _, topic, queue_id, offset in self._offsets.rows():
+                self._store.reserve(MessageQueue(topic, queue_id), offset)
         lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)

@@ -137,13 +137,17 @@ class Upkeep:
         work = self._store.take_index_work(everything=everything)
         if not (work.runs or work.keys.batches or work.garbage):
             self._store.index_done(work, None)
+            self._answer_waiting()
             return
         self._busy = True
         self._pool.submit(work.run, lambda result: self._indexed(work, _error(result)))
 
     def _indexed(self, work: IndexWork, error: Exception | None) -> None:
         self._store.index_done(work, error)
+        self._answer_waiting()
         self._ended(error)
+
+    def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for done in waiting:
             done()
@@ -166,7 +170,7 @@ class Upkeep:
         self._busy = True
         self._pool.submit(search.run, self._searched)
 
-    def _searched(self, found: Expired | BaseException | None) -> None:
+    def _searched(self, found: Expired | Exception | None) -> None:
         if not isinstance(found, Expired):
             self._ended(_error(found))
             return
@@ -182,6 +186,8 @@ class Upkeep:
         if error is not None:
             self.failures += 1
             log.error("upkeep.failed", error=str(error) or repr(error))
+        if self._waiting:  # who asked for the index while something else was done
+            self._write_indexes(everything=False)
 
     def stats(self) -> dict[str, float]:
         """How far checkpoint and indexes are."""
@@ -199,6 +205,4 @@ class Upkeep:
 
 
 def _error(result: object) -> Exception | None:
-    if isinstance(result, BaseException) and not isinstance(result, Exception):
-        raise result
     return result if isinstance(result, Exception) else None

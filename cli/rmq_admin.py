@@ -12,6 +12,7 @@ import click
 from rmq.wire.errors import ConnectionLost, RequestTimeout
 
 from .admin_broker import broker as broker_group
+from .admin_messages import message
 from .command import Command, Group, run, version_option
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -42,6 +43,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     examples="""
     rmq-admin topic create orders --queues 8
     rmq-admin topic list
+    rmq-admin message query --key o-17
     rmq-admin lock-status --watch
     """,
 )
@@ -193,6 +195,7 @@ def _lock_cells(row: LockRow) -> list[object]:
 
 
 command.add_command(broker_group)
+command.add_command(message)
 
 
 def main() -> None:

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from .output import Output
 
 _LOOK_AT_PIPE_S = 0.25
-_FLAGS = {"broker": "--broker HOST:PORT", "group": "--group GROUP", "start_from": "--from first|last"}
+_FLAGS = {
+    "broker": "--broker HOST:PORT",
+    "group": "--group GROUP",
+    "start_from": "--from first|last",
+    "on_gap": "--on-gap stop|skip",
+}
 
 
 @click.command(

@@ -10,6 +10,7 @@ from rmq.wire.errors import (
     ConnectionLost,
     DiskFull,
     Fatal,
+    MessageNotFound,
     MessageTooLarge,
     OutcomeUnknown,
     ProducerFenced,
@@ -30,15 +31,17 @@ from .admin import Admin
 from .connection import Connection
 from .producer import Producer
 from .receipts import Receipt, SendStatus
+from .stored_messages import FoundMessages
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection",
+    "Admin", "Connection", "FoundMessages",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
-    "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BatchTooLarge", "DiskFull", "MessageTooLarge",
+    "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BatchTooLarge", "DiskFull", "MessageNotFound",
+    "MessageTooLarge",
     "ProducerFenced", "ProtocolUnsupported", "QueueNotFound", "StoreFailed", "TooManyInFlight", "TopicExists",
     "TopicNotFound",
 ]  # fmt: skip

@@ -1,13 +1,15 @@
-"""Questions about a broker, and making topics."""
+"""Questions about a broker and what it stores, and making topics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
-from rmq.wire.model import MessageQueue
+from rmq.wire.message_ops import OffsetAt
+from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import (
     MAX_ENTRIES,
     CreateTopic,
@@ -22,7 +24,9 @@ from rmq.wire.ops import (
     TopicInfo,
 )  # fmt: skip
 
+from . import stored_messages
 from .connection import Connection
+from .stored_messages import FoundMessages
 
 OPEN_TIMEOUT_S: Final = 3.0
 CREATE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes as many files
@@ -88,3 +92,28 @@ class Admin:
         if not isinstance(reply, dict):
             raise BadRequest("the broker's numbers cannot be read")
         return reply
+
+    async def query_messages(
+        self,
+        key: str,
+        topic: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 64,
+    ) -> FoundMessages:
+        """
+        The newest messages that have ``key``, of one topic or of all.
+
+        They were stored at ``since`` or later and before ``until``; a time without a zone is local.
+        Raises TopicNotFound if there is no such topic.
+        """
+        asked = stored_messages.question(key, topic, since, until)
+        return await stored_messages.query(self._connection, asked, limit)
+
+    async def message(self, message_id: str) -> StoredMessage:
+        """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
+        return await stored_messages.get(self._connection, message_id)
+
+    async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
+        """The first offset of each queue that was stored at a time or later, in the order asked for."""
+        return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)

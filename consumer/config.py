@@ -25,6 +25,9 @@ class ConsumerConfig:
     group: str = _setting("rmq-consume", "name of the consumer group; its members share the queues")
     model: str = _setting("clustering", "clustering: each message goes to one member of the group")
     start_from: str = _setting("first", "where a group without progress begins: first or last")
+    on_gap: str = _setting(
+        "stop", "what to do where the log lost messages before the group got them: stop the queue there, or skip"
+    )
     slots: int = _setting(20, "how many queues are consumed at the same time")
     batch: int = _setting(1, "most messages in one call of the listener")
     max_attempts: int = _setting(-1, "-1: a failed message is tried again without limit, in place")
@@ -72,6 +75,8 @@ class ConsumerConfig:
             raise ConfigError(
                 f'start_from must be "first" or "last", not {self.start_from!r}; a point in time is not supported yet'
             )
+        if self.on_gap not in ("stop", "skip"):
+            raise ConfigError(f'on_gap must be "stop" or "skip", not {self.on_gap!r}')
         if self.model != "clustering":
             raise ConfigError(f'model must be "clustering", not {self.model!r}; broadcasting is not supported yet')
         if self.max_attempts != -1:

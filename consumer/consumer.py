@@ -118,6 +118,16 @@ class Consumer:
         generations = {} if self._running is None else self._running.generations
         return sorted(queue for queue, generation in generations.items() if not generation.dropped)
 
+    @property
+    def stopped_queues(self) -> dict[MessageQueue, str]:
+        """The queues that wait at a gap in the log, each with the reason and the offsets; see ``on_gap``."""
+        generations = {} if self._running is None else self._running.generations
+        return {
+            queue: str(generation.stopped.gap)
+            for queue, generation in sorted(generations.items())
+            if generation.stopped is not None and not generation.dropped
+        }
+
     # Life
 
     async def __aenter__(self) -> Self:

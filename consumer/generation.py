@@ -9,6 +9,7 @@ from typing import Literal
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
 
+from .gap import Stopped
 from .lease import Lease
 from .process_queue import ProcessQueue
 
@@ -85,8 +86,18 @@ class Generation:
     dropped with it). A queue that comes back is another generation.
     """
 
-    def __init__(self, lease: Lease, cache: ProcessQueue, *, on_lost: Callable[[Generation, str], None]) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        cache: ProcessQueue,
+        *,
+        on_lost: Callable[[Generation, str], None],
+        topic_generation: int | None = None,
+        agreed: int = 0,
+    ) -> None:
         self.lease = lease
+        self.topic_generation = topic_generation  # which of the topics of this name
+        self.agreed = agreed  # the log epoch of the broker that last had what our progress is about; see agrees()
         self.cache = cache
         self.guard = ConsumeGuard()
         self.dropped = False
@@ -95,6 +106,8 @@ class Generation:
         self.lost = Lost()
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
+        self.stopped: Stopped | None = None  # it waits at a gap; the puller's
+        self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
         self.owner: Task | None = None
         self.puller: Task | None = None
@@ -102,6 +115,7 @@ class Generation:
         self._arrived = asyncio.Event()
         self._dropped = asyncio.Event()
         self._proven = asyncio.Event()
+        self._ask = asyncio.Event()  # the puller has to ask now, whatever it waits for
 
     @property
     def queue(self) -> MessageQueue:
@@ -119,6 +133,21 @@ class Generation:
         self._dropped.set()
         self._arrived.set()
         self._proven.set()
+        self._ask.set()
+
+    def agrees(self, log_epoch: int) -> bool:
+        """
+        Whether the log of a broker that started under ``log_epoch`` is known to hold what our progress is about.
+
+        A broker that crashed may have lost messages and given their offsets to others. Progress that was made before
+        is not reported to it until a pull has shown that the two still agree: it would pass messages nobody got.
+        """
+        return self.agreed == log_epoch
+
+    def ask_now(self) -> None:
+        """Have the puller ask at once: the broker is another than it was."""
+        self._ask.set()
+        self.cache.starved()
 
     def lose(self, reason: str) -> None:
         """The lease is gone: tell the running listener, and drop."""
@@ -158,6 +187,17 @@ class Generation:
         try:
             async with asyncio.timeout(seconds):
                 await self._dropped.wait()
+        except TimeoutError:
+            pass
+
+    async def pause_asking(self, seconds: float) -> None:
+        """Sleep, cut short when :meth:`ask_now` says so or the generation is dropped. Cancelling is safe."""
+        self._ask.clear()
+        if self.dropped:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ask.wait()
         except TimeoutError:
             pass
 

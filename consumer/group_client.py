@@ -75,6 +75,11 @@ class GroupClient:
         """The store that message ids name."""
         return 0 if self.link.hello is None else self.link.hello.store_id
 
+    @property
+    def log_epoch(self) -> int:
+        """Which start of the broker this is: what it stored before may have been lost."""
+        return 0 if self.link.hello is None else self.link.hello.log_epoch
+
     async def join(self, subscriptions: dict[str, str]) -> ops.JoinReply:
         """Become or stay a member."""
         payload = ops.Join(self.group, True, "clustering", "evenly", subscriptions)

@@ -56,7 +56,8 @@ class OffsetReporter:
     async def report(self) -> bool:
         """Send what is new; says whether nothing is left to be sent."""
         unreported = [g for g in self._generations.values() if g.cache.commit_offset != g.reported and not g.lease.lost]
-        news = [(generation, generation.cache.commit_offset) for generation in unreported if self._believed(generation)]
+        log_epoch = self._broker.log_epoch
+        news = [(g, g.cache.commit_offset) for g in unreported if self._believed(g) and g.agrees(log_epoch)]
         if not news:
             return not unreported  # what is not believed in at the moment may be so the next time
         entries = []
@@ -83,6 +84,7 @@ class OffsetReporter:
             )
 
 
-def lease_end(generation: Generation) -> LeaseEnd:
-    """How a lease is given back: with the last progress made under it."""
-    return LeaseEnd(*generation.queue, generation.epoch, generation.cache.commit_offset)
+def lease_end(generation: Generation, log_epoch: int) -> LeaseEnd:
+    """How a lease is given back: with the last progress made under it, if the log is known to be what it was."""
+    progress = generation.cache.commit_offset if generation.agrees(log_epoch) else NO_OFFSET
+    return LeaseEnd(*generation.queue, generation.epoch, progress)

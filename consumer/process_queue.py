@@ -19,8 +19,9 @@ from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import NO_OFFSET
 
+from .log_epochs import LogEpochs
 from .subscription import Subscription
-from .unread import UnreadBatch
+from .unread import Hole, UnreadBatch
 
 
 class _Read(NamedTuple):
@@ -53,7 +54,7 @@ class ProcessQueue:
 
     __slots__ = (
         "_arrived", "_attempt", "_done_offset", "_first", "_line", "_mark", "_next", "_passed", "_read", "_room",
-        "_unread", "end_offset", "size", "subscription",
+        "_unread", "end_offset", "log_epochs", "size", "subscription",
     )  # fmt: skip
 
     def __init__(
@@ -67,9 +68,10 @@ class ProcessQueue:
         self.subscription = subscription or Subscription()
         self.end_offset = start_offset  # what is put next begins here
         self.size = 0
+        self.log_epochs = LogEpochs()
         self._attempt = (attempt_offset, attempts)
         self._done_offset = start_offset  # everything below it is done, up to the last whole batch
-        self._arrived: deque[UnreadBatch] = deque()
+        self._arrived: deque[UnreadBatch | Hole] = deque()
         self._unread = 0
         self._read: deque[_Read] = deque()
         self._line: list[StoredMessage] = []
@@ -125,14 +127,52 @@ class ProcessQueue:
         self._arrived.append(unread)
         self._unread += unread.left
         self.size += batch.header.open_size
+        self.log_epochs.fetched(self.end_offset, batch.header.log_epoch)
         self.end_offset = unread.end_offset
         return True
 
     def skip_to(self, queue_offset: int) -> None:
-        """What is put next begins at ``queue_offset``: the log does not hold what lies between, or it was cut."""
-        self.end_offset = queue_offset
+        """What is put next begins at ``queue_offset``; the progress gets there when all before it is done."""
         if not self.messages:
             self._done_offset = queue_offset
+        else:
+            self._arrived.append(Hole(self.end_offset, queue_offset))
+        self.log_epochs.skipped(self.end_offset)
+        self.end_offset = queue_offset
+
+    def cut(self, queue_offset: int) -> bool:
+        """
+        Let go of everything from ``queue_offset`` on, since the log has lost it, and lower the progress to there.
+
+        False, and nothing has changed, if the listener has some of it: what it answers could not be told apart from
+        an answer about the messages that get these offsets next.
+        """
+        if self._next > self._first and self._line[self._next - 1].queue_offset >= queue_offset:
+            return False
+        self.log_epochs.cut(queue_offset)
+        if self._attempt[0] >= queue_offset:
+            self._attempt = (NO_OFFSET, 0)
+        if self.commit_offset > queue_offset:  # so nothing is in flight, and all that is held lies behind it
+            self.discard()
+            self._done_offset = self.end_offset = queue_offset
+            return True
+        self.end_offset = min(self.end_offset, queue_offset)
+        while len(self._line) > self._next and self._line[-1].queue_offset >= queue_offset:
+            self._line.pop()
+        through: _Read | None = None  # the first of those that reach beyond: it may have begun before
+        while self._read and self._read[-1].end_offset > queue_offset:
+            through = self._read.pop()
+            self.size -= through.size
+        if through is not None:
+            self._read.append(_Read(self._passed + len(self._line), queue_offset, through.size))
+            self.size += through.size
+        while self._arrived and self._arrived[-1].base_offset >= queue_offset:
+            self.size -= self._arrived.pop().size
+        if self._arrived:
+            self._arrived[-1].cut(queue_offset)
+        self._unread = sum(unread.left for unread in self._arrived)
+        self._settle()
+        return True
 
     def has_room(self, messages: int, size: int) -> bool:
         """Whether at most ``messages`` messages and less than ``size`` bytes are held."""
@@ -205,7 +245,7 @@ class ProcessQueue:
             self._unread -= left - head.left
             if not head.left:
                 self._arrived.popleft()
-                self._read.append(_Read(self._passed + len(self._line), head.end_offset, head.batch.header.open_size))
+                self._read.append(_Read(self._passed + len(self._line), head.end_offset, head.size))
         self._settle()
 
     def _number(self, messages: list[StoredMessage]) -> list[StoredMessage]:

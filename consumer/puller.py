@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire import batch as batches
@@ -13,6 +14,8 @@ from rmq.wire.errors import (
     ConnectionLost,
     Damaged,
     Fenced,
+    LogTruncated,
+    MessagesLost,
     OffsetOutOfRange,
     Refused,
     RequestTimeout,
@@ -23,22 +26,35 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue, PullResult
 
 from .config import ConsumerConfig
+from .gap import Gap, Stopped, gap_of
 from .generation import Generation
 from .group_client import GroupClient
 from .tasks import TaskSet
+from .topics import GONE
 from .turns import SLICE_S
 
 log = get_logger("rmq.consumer")
 
 UNCOMMITTED_S = 60.0  # a cache full of what is not committed is warned of this often
 LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
+NEVER = -1  # no log epoch of a broker
+AGREEING = (OK, EMPTY, Damaged.code, MessagesLost.code)  # answers of a broker that has compared its log with ours
+
+
+class Topics(Protocol):
+    """What pulling asks and learns about topics; see :class:`~rmq.consumer.rebalancer.Rebalancer`."""
+
+    def is_new(self, queue: MessageQueue) -> bool: ...
+    def topic_missing(self, topic: str, generation: int | None) -> None: ...
 
 
 class Puller:
     """
     Pulls for generations, which exist only under a lease: the lock always comes before the first pull.
 
-    ``is_new(queue)`` says that a queue came into being after the group subscribed: such a queue is read from 0.
+    A queue that came into being after the group subscribed is read from 0. Where the log has lost messages that the
+    group did not get, the queue stops, or goes on behind them (``on_gap``); where it has lost messages that the group
+    got, the progress goes back to what both still have.
     """
 
     def __init__(
@@ -50,7 +66,7 @@ class Puller:
         tasks: TaskSet,
         believed: Callable[[Generation], bool],
         progressed: Callable[[], None],
-        is_new: Callable[[MessageQueue], bool],
+        topics: Topics,
     ) -> None:
         self._generations = generations
         self._config = config
@@ -58,7 +74,7 @@ class Puller:
         self._tasks = tasks
         self._believed = believed
         self._progressed = progressed
-        self._is_new = is_new
+        self._topics = topics
 
     def start(self, generation: Generation) -> None:
         """Begin to fill a generation's cache; ends when it is dropped, at the latest by cancelling its task."""
@@ -84,13 +100,17 @@ class Puller:
         queue = generation.queue
         while not generation.dropped:
             try:
-                start = 0 if self._is_new(queue) else await self._read_start(queue)
+                start = 0 if self._topics.is_new(queue) else await self._read_start(queue)
             except RmqError as error:
+                if _says_gone(error):
+                    return self._gone(generation, str(error))
                 log.warning("start.unknown", queue=str(queue), error=str(error))
                 await self._wait(generation, error)
                 continue
             log.info("start.found", queue=str(queue), queue_offset=start)
             generation.cache.skip_to(start)
+            if self._config.start_from == "first" and not self._topics.is_new(queue):
+                generation.found_start = start
             self._progressed()
             return
 
@@ -106,26 +126,49 @@ class Puller:
         config, cache, share = self._config, generation.cache, self._share()
         # Above its share a queue is pulled only if the listener needs more before it commits: then as ever.
         room = max(1, share - cache.size) if cache.size < share or not cache.size else config.pull_bytes
-        progress = cache.commit_offset
-        rides = progress != generation.reported and self._believed(generation)
+        progress, log_epoch = cache.commit_offset, self._broker.log_epoch
+        agrees = generation.agrees(log_epoch)
+        if not agrees and not cache.has_room(config.cache_messages, share):
+            room = 1  # only the answer matters
+        rides = progress != generation.reported and agrees and self._believed(generation)
         if rides:
             generation.reported = progress
-        wanted = PullQueue(*generation.queue, cache.end_offset, generation.epoch, progress if rides else NO_OFFSET)
+        wanted = PullQueue(
+            *generation.queue,
+            cache.end_offset,
+            generation.epoch,
+            progress if rides else NO_OFFSET,
+            cache.log_epochs.before(cache.end_offset),
+        )
         try:
-            return await self._broker.pull(
+            result = await self._broker.pull(
                 wanted,
-                wait_s=config.pull_wait_s,
+                wait_s=config.pull_wait_s if agrees else 0.0,
                 max_bytes=min(config.pull_bytes, room),
                 timeout_s=config.pull_timeout_s,
             )
         except Fenced as error:
             generation.lose(error.text)
+            return None
         except RmqError as error:
+            if _says_gone(error):
+                self._gone(generation, str(error))
+                return None
             # Whether the progress arrived is not known: it is sent again.
             generation.reported = NO_OFFSET
             self._progressed()
             await self._wait(generation, error)
-        return None
+            return None
+        if not agrees and result is not None and result.status in AGREEING:
+            # What was reported to the broker before it started again may be lost as well.
+            generation.agreed, generation.reported = log_epoch, NO_OFFSET
+            self._progressed()
+        return result
+
+    def _gone(self, generation: Generation, text: str) -> None:
+        """There is no such queue any more: whoever knows the topics finds out what there is."""
+        self._topics.topic_missing(generation.queue.topic, generation.topic_generation)
+        generation.lose(text)
 
     async def _wait(self, generation: Generation, error: RmqError) -> None:
         """The pause after a failed request: until there is a connection, or some time."""
@@ -154,7 +197,7 @@ class Puller:
         make room. The memory is its choice then.
         """
         cache, most = generation.cache, self._config.cache_messages
-        while not cache.has_room(most, self._share()):
+        while not cache.has_room(most, self._share()) and generation.agrees(self._broker.log_epoch):
             if not cache.ready and not generation.guard.held:
                 return self._warn_uncommitted(generation)
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -175,35 +218,91 @@ class Puller:
     # What came
 
     async def _take_in(self, generation: Generation, result: PullResult) -> None:
-        asked = generation.cache.end_offset
-        if result.status == OK:
+        asked, status = generation.cache.end_offset, result.status
+        text = result.text or code_name(status)
+        if status in (OK, EMPTY) and generation.stopped is not None:
+            log.info("queue.resumed", queue=str(generation.queue), queue_offset=asked)
+            generation.stopped = None
+        if status == OK:
             await self._put(generation, result)
-        elif result.status == Fenced.code:
-            generation.lose(result.text or "the pull was fenced")
-        elif result.status == OffsetOutOfRange.code:
-            goes_on_at = result.min_offset if asked < result.min_offset else result.max_offset
-            if goes_on_at < asked and generation.cache.used:
-                # The log was cut behind messages that we hold or have done: none of our offsets means anything now.
-                generation.lose(f"the queue ends at {goes_on_at}, and {asked} was asked for")
-            else:
-                self._skip(generation, goes_on_at, result)
-        elif result.status == Damaged.code and result.next_offset > asked:
-            self._skip(generation, result.next_offset, result)
-        elif result.status != EMPTY:
-            text = result.text or code_name(result.status)
-            await self._wait(generation, Refused(text, code=result.status))
+        elif status == Fenced.code:
+            generation.lose(text)
+        elif status in GONE:
+            self._gone(generation, text)
+        elif (gap := gap_of(asked, result)) is not None:
+            await self._at_gap(generation, gap)
+        elif status == LogTruncated.code and result.next_offset < asked:
+            self._cut(generation, result.next_offset)
+        elif status == OffsetOutOfRange.code and asked > result.max_offset:
+            self._behind_the_end(generation, result.max_offset)
+        elif status != EMPTY:
+            await self._wait(generation, Refused(text, code=status))
 
-    def _skip(self, generation: Generation, goes_on_at: int, result: PullResult) -> None:
-        log.warning(
-            "pull.offset_moved",
-            queue=str(generation.queue),
-            asked=generation.cache.end_offset,
-            goes_on_at=goes_on_at,
-            min_offset=result.min_offset,
-            max_offset=result.max_offset,
-            reason=code_name(result.status),
-        )
+    # A log that does not have what it had
+
+    async def _at_gap(self, generation: Generation, gap: Gap) -> None:
+        """
+        The log lost messages that the group did not get: stop, or pass them. What came before them is delivered.
+
+        Stopped means that nothing is dispatched; the lease is kept, and the queue is asked for again with growing
+        pauses, since the answer may change.
+        """
+        told = {
+            "queue": str(generation.queue),
+            "reason": gap.reason,
+            "from_offset": gap.from_offset,
+            "to_offset": gap.end_offset - 1,
+            "count": gap.count,
+        }
+        if gap.from_offset == generation.found_start and gap.status != Damaged.code:
+            # Retention came between finding the first message and asking for it: the group has missed nothing.
+            log.info("start.moved", queue=told["queue"], queue_offset=gap.end_offset)
+            generation.found_start = gap.end_offset
+            return self._skip(generation, gap.end_offset)
+        if self._config.on_gap == "skip":
+            log.warning("queue.gap_skipped", **told, goes_on_at=gap.end_offset)
+            return self._skip(generation, gap.end_offset)
+        if generation.stopped is None or generation.stopped.gap != gap:
+            generation.stopped = Stopped(gap)
+        if generation.stopped.found_again(self._broker.now()):
+            log.error("queue.stopped", **told, advice=gap.advice())
+        await generation.pause_asking(generation.stopped.pause_s)
+
+    def _skip(self, generation: Generation, goes_on_at: int) -> None:
+        generation.stopped = None
         generation.cache.skip_to(goes_on_at)
+        generation.arrived()
+        self._progressed()
+
+    def _cut(self, generation: Generation, goes_on_at: int) -> None:
+        """
+        The broker lost messages that we have fetched, and may have given their offsets to others: go back.
+
+        If the listener has one of them, what it answers would be taken for an answer about its successor. So the
+        queue is lost, as if to another owner: the call is told, ends, and counts for nothing.
+        """
+        cache, asked = generation.cache, generation.cache.end_offset
+        log.warning(
+            "log.truncated",
+            queue=str(generation.queue),
+            from_offset=goes_on_at,
+            to_offset=asked - 1,
+            count=asked - goes_on_at,
+            delivered=max(0, cache.commit_offset - goes_on_at),
+        )
+        generation.stopped = None
+        if not cache.cut(goes_on_at):
+            return generation.lose(f"the log lost messages from {goes_on_at} on, and the listener has one of them")
+        generation.agreed, generation.reported = NEVER, NO_OFFSET  # the next answer shows whether that was far enough
+        generation.arrived()
+
+    def _behind_the_end(self, generation: Generation, end: int) -> None:
+        asked = generation.cache.end_offset
+        if generation.cache.used:
+            # The log was cut behind messages that we hold or have done: none of our offsets means anything now.
+            return generation.lose(f"the queue ends at {end}, and {asked} was asked for")
+        log.warning("pull.offset_moved", queue=str(generation.queue), asked=asked, goes_on_at=end)
+        self._skip(generation, end)
 
     async def _put(self, generation: Generation, result: PullResult) -> None:
         """Check and cache what came, giving the loop back every 2 ms; compressed batches only as there is room."""
@@ -215,6 +314,8 @@ class Puller:
                 at += batch.header.size
                 if (batch.header.topic, batch.header.queue_id) != generation.queue:
                     raise BadBatch(f"a batch of {batch.header.topic}/{batch.header.queue_id} came")
+                if generation.topic_generation not in (None, batch.header.topic_gen):
+                    return self._gone(generation, f"the topic has generation {batch.header.topic_gen}")
                 if cache.put(batch):
                     generation.arrived()
                 if batch.header.codec:
@@ -228,6 +329,10 @@ class Puller:
         if cache.end_offset == before:
             # Nothing that can be used: asking again at once would be asked for ever.
             await generation.pause(self._config.lock_retry_s)
+
+
+def _says_gone(error: RmqError) -> bool:
+    return isinstance(error, Refused) and error.code in GONE
 
 
 def _done(future: asyncio.Future[None]) -> None:

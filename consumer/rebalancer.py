@@ -5,12 +5,15 @@ A pass first drops what is not ours any more, then asks for what we lack, in one
 queue has a hand-over task of its own, which lets the running call end and then commits and unlocks in one request.
 Passes run when connected, when told (gathered for 100 ms), when a lease becomes free, and every 20 s. A queue has one
 generation at a time: one that comes back while the last is still ending is asked for when that has ended.
+
+The queues of a topic that was deleted are lost at once, without a request. If it is made again under the same name, its
+queues are others: nothing that was asked for, cached or done before is taken over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire.errors import (
@@ -37,12 +40,22 @@ from .offsets import lease_end
 from .process_queue import ProcessQueue
 from .subscription import Subscription
 from .tasks import TaskSet
+from .topics import GONE, KnownTopics
 
 log = get_logger("rmq.consumer")
 
 JOIN_RETRY_S = 1.0
 RELEASE_RETRY_S = 0.1
+TOPIC_GONE = "the topic was deleted"
 HOPELESS = (GroupMismatch, BadName, BadRequest)  # asking again would be refused again
+
+
+class _Asked(NamedTuple):
+    """When queues were asked for, of which start of the broker, and which generations their topics had."""
+
+    at: float
+    log_epoch: int
+    generations: dict[str, int | None]
 
 
 class Workers(Protocol):
@@ -74,8 +87,7 @@ class Rebalancer:
         self._members: list[str] = []
         self._members_told = 0  # how many lists of members were pushed
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
-        self._topics: dict[str, TopicInfo] = {}
-        self._old_queues: dict[str, set[int]] = {}  # the queues each topic had when we subscribed
+        self._topics = KnownTopics()
         self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
@@ -113,8 +125,30 @@ class Rebalancer:
     def topic_changed(self, info: TopicInfo) -> None:
         """A topic was made or has grown."""
         if info.topic in self._subscriptions:
-            self._learn(info)
+            self._topics.changed(info)
+            self._end_dead()
             self.notice()
+
+    def topic_deleted(self, topic: str, generation: int) -> None:
+        """A topic is gone: so are its queues. If it is made again, they are others."""
+        if self._topics.deleted(topic, generation):
+            log.warning("topic.deleted", topic=topic, generation=generation)
+            self._end_dead()
+            self.notice()
+
+    def topic_missing(self, topic: str, generation: int | None) -> None:
+        """A request for a queue was refused because the topic is not there, or not as we know it: ask what is."""
+        if self._topics.missing(topic, generation):
+            log.warning("topic.missing", topic=topic, generation=generation)
+            self._end_dead()
+            self._join_due = min(self._join_due, asyncio.get_running_loop().time() + JOIN_RETRY_S)
+            self.notice()
+
+    def _end_dead(self) -> None:
+        """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
+        for generation in list(self._generations.values()):
+            if generation.topic_generation != self._topics.generation(generation.queue.topic):
+                generation.lose(TOPIC_GONE)
 
     def notice(self, within_s: float = 0.0) -> None:
         """Have a pass made within this time."""
@@ -123,7 +157,7 @@ class Rebalancer:
 
     def is_new(self, queue: MessageQueue) -> bool:
         """Whether a queue came into being after this member subscribed."""
-        return queue.queue_id not in self._old_queues.get(queue.topic, ())
+        return self._topics.is_new(queue)
 
     # The loop
 
@@ -165,6 +199,7 @@ class Rebalancer:
         self._join_due = loop.time() + timers.heartbeat_s(self._config, self._broker.limits)
         # A member that is about to leave consumes what it did: to others of the group, nothing is another subscription.
         asked = dict(self._subscriptions or self._accepted)
+        self._topics.joining()
         try:
             reply = await self._broker.join(_expressions(asked))
         except GroupMismatch as error:
@@ -181,11 +216,8 @@ class Rebalancer:
         # A list that was pushed meanwhile came after our joining, so it is at least as new as the reply.
         if told == self._members_told and self._broker.member in reply.members:
             self._members = reply.members
-        for info in reply.topics:
-            self._learn(info)
-            self._old_queues.setdefault(info.topic, {queue.queue_id for queue in info.queues})
-        for topic in asked:
-            self._old_queues.setdefault(topic, set())
+        self._topics.joined(asked, reply.topics)
+        self._end_dead()
         self._accept(asked)
         if not self.joined:
             self.joined = True
@@ -218,20 +250,14 @@ class Rebalancer:
         self._members, self._accepted = [], {}
         log.info("group.left", group=self._config.group, leases=0)
 
-    def _learn(self, info: TopicInfo) -> None:
-        known = self._topics.get(info.topic)
-        if known is None or (info.generation, len(info.queues)) >= (known.generation, len(known.queues)):
-            self._topics[info.topic] = info
-
     # A pass
 
     def _wanted(self) -> set[MessageQueue]:
         wanted: set[MessageQueue] = set()
         for topic in self._subscriptions:
             # A queue taken before its subscription is accepted would be selected by nothing.
-            if topic in self._topics and topic in self._accepted:
-                queues = [MessageQueue(topic, queue.queue_id) for queue in self._topics[topic].queues]
-                wanted.update(evenly(queues, self._members, self._broker.member))
+            if topic in self._accepted:
+                wanted.update(evenly(self._topics.queues(topic), self._members, self._broker.member))
         return wanted
 
     async def _balance(self) -> None:
@@ -253,7 +279,11 @@ class Rebalancer:
 
     async def _acquire(self, queues: list[MessageQueue]) -> bool:
         """Ask for queues, in one request; says whether there was an answer."""
-        sent_at = self._broker.now()
+        asked = _Asked(
+            self._broker.now(),
+            self._broker.log_epoch,
+            {queue.topic: self._topics.generation(queue.topic) for queue in queues},
+        )
         self._freed.clear()
         self._unsure.update(queues)
         try:
@@ -261,7 +291,7 @@ class Rebalancer:
         except Refused as error:
             self._unsure.difference_update(queues)
             log.warning("lock.request_refused", error=str(error))
-            if isinstance(error, NotAMember):
+            if isinstance(error, NotAMember) or error.code in GONE:
                 self._join_due = asyncio.get_running_loop().time() + JOIN_RETRY_S
             self.notice(JOIN_RETRY_S)
             return False
@@ -274,29 +304,40 @@ class Rebalancer:
         self._unsure.difference_update(queues)
         for queue, grant in zip(queues, grants, strict=True):
             if grant.status == OK:
-                self._begin(queue, grant, sent_at)
+                self._begin(queue, grant, asked)
             else:
-                self._note_refused(queue, grant)
+                self._note_refused(queue, grant, asked)
         return True
 
-    def _begin(self, queue: MessageQueue, grant: Grant, sent_at: float) -> None:
+    def _begin(self, queue: MessageQueue, grant: Grant, asked: _Asked) -> None:
         self._refused.pop(queue, None)
+        topic_generation = asked.generations[queue.topic]
         cache = ProcessQueue(
             grant.committed_offset,
             subscription=self._accepted.get(queue.topic),
             attempt_offset=grant.attempt_offset,
             attempts=grant.attempts,
         )
-        generation = Generation(Lease(queue, grant.epoch, sent_at), cache, on_lost=self._on_lost)
+        generation = Generation(
+            Lease(queue, grant.epoch, asked.at),
+            cache,
+            on_lost=self._on_lost,
+            topic_generation=topic_generation,
+            agreed=asked.log_epoch,
+        )
         generation.reported = grant.committed_offset
         self._generations[queue] = generation
-        if self._stopping or queue not in self._wanted():
+        # If the topic was deleted and made again meanwhile, nobody knows which of the two this is about.
+        is_current = topic_generation == self._topics.generation(queue.topic)
+        if self._stopping or not is_current or queue not in self._wanted():
             self._hand_over(generation)
             return
         log.info("queue.acquired", queue=str(queue), epoch=grant.epoch, queue_offset=grant.committed_offset)
         self._workers.start_generation(generation)
 
-    def _note_refused(self, queue: MessageQueue, grant: Grant) -> None:
+    def _note_refused(self, queue: MessageQueue, grant: Grant, asked: _Asked) -> None:
+        if grant.status in GONE:
+            return self.topic_missing(queue.topic, asked.generations[queue.topic])
         reason = grant.text or code_name(grant.status)
         if self._refused.get(queue) != reason:
             self._refused[queue] = reason
@@ -308,7 +349,9 @@ class Rebalancer:
     # Hand-over
 
     def _on_lost(self, generation: Generation, reason: str) -> None:
-        log.warning("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
+        # The end of a topic was reported as such, once, not for each of its queues.
+        report = log.info if reason == TOPIC_GONE else log.warning
+        report("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
         if not self._stopping and not generation.dropped:
             self._hand_over(generation)
 
@@ -334,7 +377,7 @@ class Rebalancer:
             if self._stopping:
                 return False
             try:
-                await self._broker.release([lease_end(generation)])
+                await self._broker.release([lease_end(generation, self._broker.log_epoch)])
                 log.info("queue.released", queue=str(generation.queue), epoch=generation.epoch)
                 return True
             except RmqError as error:

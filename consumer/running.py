@@ -89,7 +89,7 @@ class Running:
             tasks=self.tasks,
             believed=self.keeper.believed,
             progressed=self.reporter.turned,
-            is_new=self.rebalancer.is_new,
+            topics=self.rebalancer,
         )
 
     def start(self) -> None:
@@ -132,6 +132,8 @@ class Running:
         for generation in list(self.generations.values()):
             if (*generation.queue, generation.epoch) in held:
                 self.keeper.proven(generation)
+                if not generation.agrees(hello.log_epoch):
+                    generation.ask_now()
             else:
                 generation.lose("the broker did not resume it")
         self.keeper.connected()
@@ -152,6 +154,9 @@ class Running:
     def _told(self, push: int, payload: list[Any]) -> None:
         if push == Push.TOPIC_CHANGED:
             self.rebalancer.topic_changed(decode(ops.TopicInfo, payload))
+        elif push == Push.TOPIC_DELETED:
+            topic, topic_generation = payload[:2]
+            self.rebalancer.topic_deleted(str(topic), int(topic_generation))
         elif push == Push.MEMBERS_CHANGED:
             group, members = payload[:2]
             if group == self._config.group:
@@ -197,7 +202,8 @@ class Running:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     await self._link.wait_connected()
-                    leases = [lease_end(g) for g in self.generations.values() if not g.lease.lost]
+                    log_epoch = self._broker.log_epoch
+                    leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
                         await self._broker.leave(leases)
                         log.info("group.left", group=self._config.group, leases=len(leases))

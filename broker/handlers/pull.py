@@ -259,10 +259,9 @@ class PullHandler:
         files, queue = self._store.files, self._store.queue(request.queues[cold.i])
         self.cold_reads += 1
 
-        def done(result: Found | BaseException) -> None:
-            if isinstance(result, Found | Exception):
-                request.read[cold.i] = (queue, result)
-                self._enqueue(request)
+        def done(result: Found | Exception) -> None:
+            request.read[cold.i] = (queue, result)
+            self._enqueue(request)
 
         self._pool.submit(lambda: cold.read.run(files), done)
 

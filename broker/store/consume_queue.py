@@ -19,6 +19,7 @@ from typing import NamedTuple
 from rmq.wire.columns import TagColumn
 
 from .files import Files
+from .lookup import Locator
 
 ENTRY = struct.Struct(">QIq")
 _POSITION = struct.Struct(">Q")
@@ -261,6 +262,30 @@ class ConsumeQueue:
         if self._bases and offset >= self._bases[0]:
             return None
         return Window(self._directory, self._per_file, offset, min(self.readable, self._flushed))
+
+    def locator(self, files: Files) -> Locator:
+        """The index as it is now, for a thread: what is in memory is copied, what is in files never changes."""
+        bases, positions, sizes = self._bases[:], self._positions[:], self._sizes[:]
+        directory, per_file = self._directory, self._per_file
+
+        def read(path: str, size: int, at: int) -> bytes:
+            fd = files.open_to_read(path)
+            try:
+                return files.read(fd, size, at)
+            finally:
+                files.close(fd)
+
+        def position_of(offset: int) -> tuple[int, int] | None:
+            if bases and offset >= bases[0]:
+                at = bisect_right(bases, offset) - 1
+                return positions[at], sizes[at]
+            try:
+                found = Window(directory, per_file, offset, offset + 1).locate(Bounds(1, 1, 1), read)
+            except FileNotFoundError:
+                return None
+            return (found[0].position, found[0].size) if found else None
+
+        return Locator(self.min_offset, self.readable, position_of)
 
     def locate(self, offset: int, bounds: Bounds) -> list[Location]:
         """

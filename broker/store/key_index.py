@@ -99,7 +99,8 @@ class KeyIndex:
         """
         Index ``[first, end)`` of the log, which lies within a segment; ``entries`` are its batches with keys.
 
-        What is indexed already is passed over, and a range that was left out is a gap for searches.
+        Segments come in the order of the log, the newest last. What is indexed already is passed over, and a range
+        that was left out is a gap for searches.
 
         Raises:
             OSError: the disk; what could not be written stays in memory. Doing the same again goes on from there.
@@ -242,12 +243,12 @@ class KeyIndex:
 
     # ---- searching
 
-    def search(self, wanted: Wanted, segments: Sequence[tuple[int, int]]) -> Iterator[Hit | Gap]:
+    def search(self, wanted: Wanted, segments: Sequence[tuple[int, int]]) -> Generator[Hit | Gap, None, None]:
         """
         The batches that may hold a key, newest first, and the gaps between them.
 
         ``segments`` are the ranges of the log, oldest first; what the index has not reached yet is left out.
-        Made for a thread: it reads files, and lets others run about every millisecond.
+        Made for a thread: it reads files, and lets others run about every millisecond. Close it to end it early.
         """
         latest, reached = self._latest()
         for start, stop in reversed(segments):

@@ -26,6 +26,8 @@ from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
 from .key_index import KeyIndex
+from .log_reader import LogReader
+from .lookup import Locator
 from .reading import ColdRead, Found, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
@@ -105,6 +107,7 @@ class MessageStore:
         self.log_epoch = 0
         self.store_id = 0
         self.snapshot: Callable[[], list[Change]] = list
+        self.exposed = 0  # the log position up to which batches can be read
         self.batches_written = 0  # since the start
         self._recovered = 0
         self._last = self._last_written = (-1, 0)  # where the last batch begins, and its header_crc
@@ -153,7 +156,7 @@ class MessageStore:
         self._last = self._last_written = rebuild.last
         self.store_id = self.directory.name(rebuild.store_id or None)
         self.log_epoch = rebuild.log_epoch + 1
-        self._indexed_to = self.log.written
+        self._indexed_to = self.exposed = self.log.written
         self._collect_garbage()
         return Recovered(rebuild.batches, rebuild.messages, begin, cut, rebuild.damages)
 
@@ -188,6 +191,7 @@ class MessageStore:
                 self.keys.drop(segment)
             elif segment >= self.log.segment_at(begin).start:
                 self.keys.cut(segment, begin)
+        self.keys.extend(self.log.segment_at(begin).start, [], begin, begin)
         self._keys_from = begin
 
     def _after_recovered_batch(self) -> None:
@@ -233,6 +237,15 @@ class MessageStore:
             if queue.generation and directory not in self.garbage:
                 self.log.readers.forget_below(directory)
                 self.garbage.append(directory)
+
+    def reserve(self, of: MessageQueue, end_offset: int) -> None:
+        """Offsets up to ``end_offset`` were in use before the log was damaged: they are not given to others."""
+        queue = self._queues.get(of)
+        if queue is not None and queue.generation and queue.end < end_offset:
+            log.error("log.messages_damaged", queue=str(of), first=queue.end, end=end_offset)
+            queue.add_gap(self.log.written - layout.ALIGN, end_offset)
+            queue.readable = queue.published
+            self._dirty[queue] = None
 
     def holds(self) -> list[QueueHolds]:
         """The bounds of all queues that ever held something, for a snapshot."""
@@ -338,6 +351,7 @@ class MessageStore:
     def expose(self, until: int) -> list[MessageQueue]:
         """Make readable what lies below a log position; return the queues that grew."""
         grown: dict[MessageQueue, None] = {}
+        self.exposed = max(self.exposed, until)
         while self._unexposed and self._unexposed[0][0] <= until:
             _, of, queue, end = self._unexposed.popleft()
             queue.readable = end
@@ -361,11 +375,19 @@ class MessageStore:
             self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time
         )
 
+    def reader(self) -> LogReader:
+        """The log as it can be read now, for a thread."""
+        return LogReader(self.files, self.log.extents(), self.exposed)
+
+    def locator(self, of: MessageQueue) -> Locator:
+        """The index of a queue as it is now, for a thread."""
+        return self.queue(of).locator(self.files)
+
     # ---- files beside the log
 
     @property
     def index_lag(self) -> int:
-        """How many bytes of the log the key index does not know yet."""
+        """How many bytes of the log with keys the key index does not know yet."""
         return max(self._indexed_to - self.keys.end, 0) if self._keyed or self._keys_busy else 0
 
     def take_index_work(self, *, everything: bool) -> IndexWork:

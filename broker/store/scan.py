@@ -67,7 +67,7 @@ class Scan:
         """The batch at a place."""
         view, at = self._window(position)
         try:
-            checked = batches.check(view, at, stamped=True)
+            checked = batches.check(view, at, stamped=True, unpack=False)
         except WireError as error:
             return self._bad(view, at, position, error)
         header = checked.header

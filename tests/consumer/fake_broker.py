@@ -31,6 +31,11 @@ class Stored(NamedTuple):
     base_offset: int
     count: int
     data: bytes
+    log_epoch: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.count
 
 
 @dataclass
@@ -51,7 +56,11 @@ class FakeBroker:
         self.lease_s = lease_s
         self.expiry_s = expiry_s
         self.up = True
+        self.log_epoch = 1
+        self.compares = True  # whether it tells readers that the log has lost what they have
         self.topics: dict[str, int] = {}
+        self.generations: dict[str, int] = {}
+        self.damaged: dict[MessageQueue, range] = {}
         self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
         self.min_offsets: dict[MessageQueue, int] = {}
         self.offsets: dict[Key, int] = {}
@@ -65,6 +74,7 @@ class FakeBroker:
         self.after: dict[Op, list[Hold]] = defaultdict(list)
         self._changed: dict[MessageQueue, asyncio.Event] = defaultdict(asyncio.Event)
         self._epoch = 0
+        self._generation = 0
 
     @property
     def now(self) -> float:
@@ -78,9 +88,37 @@ class FakeBroker:
         return connection
 
     def create(self, topic: str, queues: int = 1) -> None:
+        """Make a topic, or have it grow."""
         self.topics[topic] = queues
+        info = self._info(topic)
         for connection in self.connections:
-            connection.push(Push.TOPIC_CHANGED, self._info(topic))
+            connection.push(Push.TOPIC_CHANGED, info)
+
+    def delete(self, topic: str, *, tell: bool = True) -> None:
+        """A topic goes, with all that belongs to it; parked pulls are answered, and everybody is told."""
+        del self.topics[topic]
+        generation = self.generations.pop(topic)
+        tables: list[dict[Any, Any]] = [self.logs, self.min_offsets, self.damaged]
+        for table in tables:
+            for queue in [queue for queue in table if queue.topic == topic]:
+                del table[queue]
+        grouped: list[dict[Any, Any]] = [self.offsets, self.attempts, self.leases]
+        for table in grouped:
+            for group, queue in [key for key in table if key[1].topic == topic]:
+                del table[group, queue]
+        for queue in [queue for queue in self._changed if queue.topic == topic]:
+            self._wake(queue)
+        for connection in self.connections if tell else ():
+            connection.push(Push.TOPIC_DELETED, [topic, generation])
+
+    def crash(self, queue: MessageQueue, batches: int) -> None:
+        """The broker stops and starts; of one queue only the first batches are left, and no progress behind them."""
+        self.go_down()
+        del self.logs[queue][batches:]
+        for group, of in list(self.offsets):
+            if of == queue:
+                self.offsets[group, of] = min(self.offsets[group, of], self.max_offset(queue))
+        self.log_epoch += 1
 
     def send(
         self,
@@ -95,14 +133,17 @@ class FakeBroker:
         base = self.max_offset(queue)
         rows = batch.Rows(bodies, 1_700_000_000_000_000, tags=tags)
         encoded = batch.encode(topic, queue_id, rows, codec=codec)
-        stamp = layout.Stamp(1, base * 8, base, 1_700_000_000_000_000, 0, 0, 1, queue_id, layout.KIND_DATA)
+        stamp = layout.Stamp(
+            self.log_epoch, base * 8, base, 1_700_000_000_000_000, 0, 0, self._generation_of(topic), queue_id,
+            layout.KIND_DATA,
+        )  # fmt: skip
         header = layout.stamp(encoded, layout.parse_header(encoded).header_size, stamp)
-        self.logs[queue].append(Stored(base, len(bodies), header + encoded[layout.BROKER_PART :]))
+        self.logs[queue].append(Stored(base, len(bodies), header + encoded[layout.BROKER_PART :], self.log_epoch))
         self._wake(queue)
 
     def max_offset(self, queue: MessageQueue) -> int:
         log = self.logs[queue]
-        return log[-1].base_offset + log[-1].count if log else 0
+        return log[-1].end_offset if log else 0
 
     def sent(self, op: Op) -> list[Request]:
         """The requests of one kind."""
@@ -186,7 +227,9 @@ class FakeBroker:
         grants = []
         for queue in (MessageQueue(*ref) for ref in request.queues):
             held = self.leases.get((request.group, queue))
-            if held is not None and held.session != connection.session:
+            if (missing := self._missing(queue)) is not None:
+                grants.append(ops.Grant(missing.code, text=missing.text))
+            elif held is not None and held.session != connection.session:
                 grants.append(ops.Grant(errors.LockHeld.code, text=f"held by {held.member}"))
             else:
                 grants.append(self._grant(request.group, queue, connection.session, connection.member))
@@ -249,25 +292,32 @@ class FakeBroker:
     def _ranges(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Ranges, payload)
         queues = [MessageQueue(*ref) for ref in request.queues]
-        return [ops.Range(0, self.min_offsets.get(queue, 0), self.max_offset(queue)) for queue in queues]
+        return [
+            ops.Range(missing.code, text=missing.text)
+            if (missing := self._missing(queue)) is not None
+            else ops.Range(0, self.min_offsets.get(queue, 0), self.max_offset(queue))
+            for queue in queues
+        ]
 
     async def _pull(self, connection: FakeConnection, pull: ops.Pull) -> Any:
         (wanted,) = pull.queues
         queue = MessageQueue(wanted.topic, wanted.queue_id)
         assert pull.group is not None
         expires_at = self.now + pull.wait_ms / 1000
-        if wanted.commit_offset != NO_OFFSET:
+        if wanted.commit_offset != NO_OFFSET and self._missing(queue) is None:
             self._check(connection, pull.group, queue, wanted.epoch)
             self._store(pull.group, queue, wanted.commit_offset)
         while True:
+            if (missing := self._missing(queue)) is not None:
+                raise missing
             low, high = self.min_offsets.get(queue, 0), self.max_offset(queue)
             answer = (0, wanted.queue_offset, low, high, b"")
             try:
                 self._check(connection, pull.group, queue, wanted.epoch)
             except errors.Fenced as error:
                 return [ops.PullResult(0, error.code, *answer[1:], error.text)]
-            if not low <= wanted.queue_offset <= high:
-                return [ops.PullResult(0, errors.OffsetOutOfRange.code, *answer[1:], "out of range")]
+            if (unreadable := self._unreadable(queue, wanted, low, high)) is not None:
+                return [unreadable]
             if wanted.queue_offset < high:
                 return [self._found(queue, wanted.queue_offset, pull.max_bytes, low, high)]
             if self.now >= expires_at:
@@ -279,12 +329,33 @@ class FakeBroker:
             except TimeoutError:
                 pass
 
+    def _unreadable(self, queue: MessageQueue, wanted: ops.PullQueue, low: int, high: int) -> ops.PullResult | None:
+        at = wanted.queue_offset
+        agreed = self._agreed(queue, at, wanted.log_epoch)
+        if agreed < at:
+            return ops.PullResult(0, errors.LogTruncated.code, agreed, low, high, b"", "truncated")
+        if at < low:
+            return ops.PullResult(0, errors.MessagesLost.code, low, low, high, b"", "retention")
+        if at > high:
+            return ops.PullResult(0, errors.OffsetOutOfRange.code, at, low, high, b"", "out of range")
+        if at in (damaged := self.damaged.get(queue, range(0))):
+            return ops.PullResult(0, errors.Damaged.code, damaged.stop, low, high, b"", "rot")
+        return None
+
+    def _agreed(self, queue: MessageQueue, offset: int, log_epoch: int) -> int:
+        """Up to where a reader whose message before ``offset`` has this log epoch holds what the log does."""
+        if not log_epoch or not self.compares:
+            return offset
+        return min(offset, max((s.end_offset for s in self.logs[queue] if s.log_epoch <= log_epoch), default=0))
+
     def _found(self, queue: MessageQueue, offset: int, room: int, low: int, high: int) -> ops.PullResult:
         blob, following = b"", offset
         for stored in self.logs[queue]:
-            end = stored.base_offset + stored.count
+            end = stored.end_offset
             if end <= offset:
                 continue
+            if stored.base_offset in self.damaged.get(queue, ()):
+                break
             if blob and len(blob) + len(stored.data) > room:
                 break
             blob, following = blob + stored.data, end
@@ -304,12 +375,27 @@ class FakeBroker:
         if self.attempts.get((group, queue), (offset, 0))[0] < offset:
             del self.attempts[group, queue]
 
+    def _missing(self, queue: MessageQueue) -> errors.Refused | None:
+        if queue.topic not in self.topics:
+            return errors.TopicNotFound(f"there is no topic {queue.topic!r}")
+        if queue.queue_id >= self.topics[queue.topic]:
+            return errors.QueueNotFound(f"there is no queue {queue}")
+        return None
+
+    def _generation_of(self, topic: str) -> int:
+        if topic not in self.generations:
+            self._generation += 1
+            self.generations[topic] = self._generation
+        return self.generations[topic]
+
     def _wake(self, queue: MessageQueue) -> None:
         self._changed[queue].set()
 
     def _info(self, topic: str) -> ops.TopicInfo:
         queues = self.topics[topic]
-        return ops.TopicInfo(topic, 1, queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
+        return ops.TopicInfo(
+            topic, self._generation_of(topic), queues, [ops.QueueInfo(i, "fake") for i in range(queues)]
+        )
 
     def _tell(self, group: str, push: Push, payload: Any, but: FakeConnection | None = None) -> None:
         for connection in self.connections:
@@ -329,7 +415,7 @@ class FakeBroker:
             if held.session == connection.session
         ]  # fmt: skip
         limits = ops.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0, self.lease_s, self.expiry_s)
-        return ops.HelloReply(1, "fake", "tests", STORE_ID, 1, connection.member, limits, leases)
+        return ops.HelloReply(1, "fake", "tests", STORE_ID, self.log_epoch, connection.member, limits, leases)
 
     def end_session(self, session: bytes) -> None:
         """The grace of a session is over."""

@@ -18,6 +18,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (config.rebalance_every_s, config.heartbeat_s, config.pull_wait_s, config.pull_timeout_s) == (20, 30, 15, 30)
     assert (config.slots, config.batch, config.cache_messages, config.cache_bytes) == (20, 1, 1000, 64 << 20)
     assert (config.suspend_s, config.lock_retry_s, config.commit_every_s, config.start_from) == (1, 3, 0.2, "first")
+    assert config.on_gap == "stop"
 
 
 def test_every_field_has_help_and_a_plain_type() -> None:
@@ -40,6 +41,7 @@ def test_every_field_has_help_and_a_plain_type() -> None:
         ({"group": "a%b"}, "group: .* may hold only"),
         ({"group": ""}, "group: .* is empty"),
         ({"start_from": "2024-01-01"}, 'start_from must be "first" or "last".* a point in time is not supported yet'),
+        ({"on_gap": "ignore"}, 'on_gap must be "stop" or "skip", not \'ignore\''),
         ({"model": "broadcasting"}, "broadcasting is not supported yet"),
         ({"max_attempts": 3}, "dead letters are not supported yet"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s must be from"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire import batch, frames, ops
+from rmq.wire import batch, frames, message_ops, ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Push
@@ -50,6 +50,8 @@ FIELDS = {
     "Commit": "group entries",
     "CommitEntry": "topic queue_id epoch queue_offset",
     "CreateTopic": "topic queues",
+    "FoundBatch": "batch indexes",
+    "GetMessage": "message_id",
     "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
     "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[]",
@@ -62,12 +64,16 @@ FIELDS = {
     "LockRow": "group topic queue_id owner session epoch held_for_s renewed_ago_s expires_in_s state",
     "ListTopics": "after=''",
     "LockStatus": "group=None",
+    "OffsetAt": "status offset=0 min_offset=0 max_offset=0 text=None",
+    "OffsetsAt": "time_us queues",
     "Outcome": "status=0 text=None",
     "OutgoingBatch": "queue_id batch",
     "ProducerHello": "producer_id producer_epoch first_unresolved",
     "Pull": "group wait_ms max_bytes queues",
     "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
+    "QueryMessages": "topic key since_us=-1 until_us=-1 limit=64 before=0",
+    "QueryReply": "found before=0 lag_bytes=0",
     "QueueInfo": "queue_id broker",
     "QueueRef": "topic queue_id",
     "Range": "status min_offset=0 max_offset=0 committed=-1 text=None",
@@ -82,9 +88,12 @@ FIELDS = {
 }
 
 
+MODULES = (ops, message_ops)
+
+
 def shapes() -> dict[str, Any]:
-    found = inspect.getmembers(ops, lambda kind: inspect.isclass(kind) and issubclass(kind, tuple))
-    return {name: kind for name, kind in found if hasattr(kind, "_fields")}
+    found = {name: kind for module in MODULES for name, kind in inspect.getmembers(module, inspect.isclass)}
+    return {name: kind for name, kind in found.items() if issubclass(kind, tuple) and hasattr(kind, "_fields")}
 
 
 def described(kind: Any) -> str:
@@ -167,6 +176,7 @@ topics = st.builds(
     ops.TopicInfo, texts, numbers, numbers, st.lists(st.builds(ops.QueueInfo, numbers, texts), max_size=3)
 )
 seconds = st.floats(0, 1e9)
+found = st.builds(message_ops.FoundBatch, st.binary(max_size=5), st.lists(numbers, max_size=3))
 payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5)), max_size=3)),
     st.builds(ops.SendResult, numbers, numbers, numbers, numbers, st.booleans(), st.booleans(), optional_text),
@@ -193,6 +203,11 @@ payloads: st.SearchStrategy[Any] = st.one_of(
         ops.LockRow, texts, texts, numbers, texts, texts, numbers, seconds, seconds, seconds, texts
     ),
     st.builds(ops.Attempt, texts, texts, numbers, numbers, numbers, numbers),
+    st.builds(message_ops.QueryMessages, optional_text, texts, numbers, numbers, numbers, numbers),
+    st.builds(message_ops.QueryReply, st.lists(found, max_size=3), numbers, numbers),
+    st.builds(message_ops.GetMessage, texts),
+    st.builds(message_ops.OffsetsAt, numbers, queues),
+    st.builds(message_ops.OffsetAt, numbers, numbers, numbers, numbers, optional_text),
 )  # fmt: skip
 
 

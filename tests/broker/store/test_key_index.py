@@ -273,3 +273,23 @@ def test_what_a_full_disk_refuses_is_found_in_memory_and_written_later(directory
     again = KeyIndex(Files(), directory)
     again.extend(0, [], 384, 384)
     assert list(again.search(wanted(7), [(0, 384)])) == [Hit(64 * i) for i in reversed(range(6))]
+
+
+def test_a_file_lists_what_it_says_and_where_it_says_nothing(directory: Path) -> None:
+    index = KeyIndex(Files(), directory, block_hashes=1)
+    index.extend(0, [Entry(64 * i, 1, little("I", [i])) for i in range(3)], 0, 192)
+    index.extend(0, [Entry(256, 1, little("I", [4]))], 256, 320)
+    index.flush()
+    path = directory / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[72 + 60] ^= 1  # in the columns of the second block
+    path.write_bytes(content)
+
+    assert list(index.listed(0)) == [
+        (0, little("I", [0])),
+        Gap(64, 128),
+        (128, little("I", [2])),
+        Gap(192, 256),
+        (256, little("I", [4])),
+    ]
+    assert index.cut(0, 320) == 64

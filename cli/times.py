@@ -1,0 +1,35 @@
+"""Points in time as people type them. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import click
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_time(text: str, now: datetime) -> datetime:
+    """
+    ``10m`` (that long before ``now``; ms, s, m, h or d), or a date or time as of ISO 8601, local unless it has a zone.
+
+    Raises:
+        ValueError: it is neither; the sentence says what would do.
+    """
+    ago = _AGO.match(text.strip())
+    try:
+        if ago is not None:
+            return now - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
+        return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is no time: 10m is ten minutes ago, 2026-01-31T12:00 is a local time") from error
+
+
+def time_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
+    """The callback of an option that is a point in time."""
+    try:
+        return None if text is None else parse_time(text, datetime.now(UTC))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error

@@ -1,0 +1,91 @@
+"""What a client asks about stored messages, and how it reads the answers: checked and decoded as those of a pull."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from rmq.wire import batch as batches
+from rmq.wire.codec import decode, decode_list
+from rmq.wire.message_ops import (
+    MAX_FOUND,
+    NO_TIME,
+    FoundBatch,
+    GetMessage,
+    OffsetAt,
+    OffsetsAt,
+    QueryMessages,
+    QueryReply,
+)
+from rmq.wire.model import StoredMessage
+from rmq.wire.ops import MAX_ENTRIES, Op, QueueRef
+
+from .connection import Connection
+
+TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class FoundMessages(NamedTuple):
+    """
+    The messages of a key, newest first.
+
+    ``more``: there may be older ones, beyond the limit. ``lag_bytes`` is how much of the log's end was not looked at,
+    since the broker had not indexed its keys yet; 0 is the rule.
+    """
+
+    messages: list[StoredMessage]
+    more: bool
+    lag_bytes: int
+
+
+def question(key: str, topic: str | None, since: datetime | None, until: datetime | None) -> QueryMessages:
+    """A query as it travels, but for its limit."""
+    return QueryMessages(topic, key, _bound(since), _bound(until))
+
+
+def _bound(time: datetime | None) -> int:
+    return NO_TIME if time is None else to_us(time)
+
+
+def to_us(time: datetime) -> int:
+    """Microseconds since 1970; a time without a zone is local."""
+    return (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+async def query(connection: Connection, asked: QueryMessages, limit: int) -> FoundMessages:
+    """Ask as often as it takes to get ``limit`` messages, or all there are."""
+    if limit < 1:
+        raise ValueError(f"the limit must be at least 1, not {limit}")
+    messages: list[StoredMessage] = []
+    before = lag = 0
+    while True:
+        part = asked._replace(limit=min(limit - len(messages), MAX_FOUND), before=before)
+        reply = decode(QueryReply, await connection.request(Op.QUERY_MESSAGES, part, timeout_s=TIMEOUT_S))
+        messages += _messages(connection, reply.found)
+        before, lag = reply.before, max(lag, reply.lag_bytes)
+        if not before or len(messages) >= limit:
+            return FoundMessages(messages, bool(before), lag)
+
+
+async def get(connection: Connection, message_id: str) -> StoredMessage:
+    """Ask for the message of an id."""
+    reply = await connection.request(Op.GET_MESSAGE, GetMessage(message_id), timeout_s=TIMEOUT_S)
+    (message,) = _messages(connection, [decode(FoundBatch, reply)])
+    return message
+
+
+async def offsets_at(connection: Connection, queues: list[QueueRef], time: datetime) -> list[OffsetAt]:
+    """Ask for offsets, in as many parts as it takes."""
+    found: list[OffsetAt] = []
+    for at in range(0, len(queues), MAX_ENTRIES):
+        part = OffsetsAt(to_us(time), queues[at : at + MAX_ENTRIES])
+        found += decode_list(OffsetAt, await connection.request(Op.OFFSETS_AT, part, timeout_s=TIMEOUT_S))
+    return found
+
+
+def _messages(connection: Connection, found: Iterable[FoundBatch]) -> list[StoredMessage]:
+    assert connection.hello is not None  # the connection was open to be asked
+    store_id = connection.hello.store_id
+    return [message for batch, indexes in found for message in batches.read(batch, store_id=store_id).pick(indexes)]

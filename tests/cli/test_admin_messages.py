@@ -1,0 +1,126 @@
+"""``rmq-admin message``: finding messages from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmq.cli import exit_codes
+from rmq.cli.admin_messages import COLUMNS, card, remarks, stored_object
+from rmq.cli.rmq_admin import command
+from rmq.client import FoundMessages, Message, Producer
+from rmq.wire import batch as batches
+
+from support.batches import STORE_ID, sample
+
+MISSING = "the newest messages may be missing, ask again"
+
+
+def admin(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
+
+
+def send(address: str, *messages: Message) -> list[str]:
+    async def sending() -> list[str]:
+        async with Producer(address) as producer:
+            return [receipt.message_id for receipt in await producer.send_many(messages, queue_id=1)]
+
+    return asyncio.run(sending())
+
+
+@pytest.mark.parametrize("path", [["message"], ["message", "get"], ["message", "query"]])
+def test_help_has_examples(path: list[str]) -> None:
+    result = admin(*path, "--help")
+
+    assert result.exit_code == 0
+    assert "Examples:\n  rmq-admin message " in result.stdout
+
+
+def test_a_message_for_people() -> None:
+    first, _, third = batches.read(sample(), store_id=STORE_ID).messages()
+
+    assert card(first).splitlines() == [
+        "topic         orders",
+        "queue_id      2",
+        "queue_offset  1000",
+        "message_id    0123456789abcdef0000000000200000",
+        "tag           created",
+        "keys          o-17",
+        "properties    trace=a1",
+        "ordering_key  o-17",
+        "born_at       2023-11-14T22:13:20+00:00",
+        "stored_at     2023-11-14T22:13:20.123456+00:00",
+        "",
+        "created",
+    ]
+    assert card(third).splitlines()[-3:] == ["body          7 bytes that are no text, as base64:", "", "cGFpZCAA/w=="]
+
+
+def test_a_message_as_json_has_nothing_of_a_delivery() -> None:
+    (first, *_) = batches.read(sample(), store_id=STORE_ID).messages()
+
+    assert {"epoch", "attempt"} & set(stored_object(first)) == set()
+    assert set(COLUMNS) <= set(stored_object(first))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (FoundMessages([], False, 0), []),
+        (FoundMessages([], False, 900), [f"the index lags by 900 bytes: {MISSING}"]),
+        (
+            FoundMessages([], False, 5 << 19),
+            ["the index lags by 2.5 MiB: the newest messages may be missing, ask again"],
+        ),
+        (FoundMessages([], True, 0), ["there may be more than these 0: raise --limit"]),
+    ],
+)
+def test_what_an_answer_leaves_out_is_said(found: FoundMessages, said: list[str]) -> None:
+    assert remarks(found) == said
+
+
+@pytest.mark.slow
+def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
+    sent = [Message(topic, b"%d " % i + b"x" * 50, tag="t", keys=(f"{topic}-{i % 2}",)) for i in range(6)]
+    names = send(broker, *sent)
+
+    def query(*more: str) -> list[dict[str, Any]]:
+        result = admin("message", "query", "--key", f"{topic}-1", "--broker", broker, "--json", *more)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    assert [row["message_id"] for row in query()] == [names[5], names[3], names[1]]
+    assert [row["message_id"] for row in query("--limit", "1", "--since", "10m", "--topic", topic)] == [names[5]]
+    assert query("--until", "10m") == []
+
+    shown = admin("message", "query", "--key", f"{topic}-0", "--limit", "2", "--broker", broker)
+    heading, *lines = shown.stdout.splitlines()
+    assert heading.split() == [name.upper() for name in COLUMNS]
+    assert [line.split()[4] for line in lines] == [names[4], names[2]]
+    assert lines[0].endswith("x...")
+    assert shown.stderr == "there may be more than these 2: raise --limit\n"
+
+    got = admin("message", "get", names[2], "--json", "--broker", broker)
+    assert json.loads(got.stdout)["body"] == "2 " + "x" * 50
+    assert f"message_id    {names[2]}\n" in admin("message", "get", names[2], "--broker", broker).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["get", "f" * 32], exit_codes.NO_INPUT, "ask the broker that has it"),
+        (["get", "17"], exit_codes.REFUSED, "a message id has 32 hex digits"),
+        (["query", "--key", "k", "--topic", "nowhere"], exit_codes.NO_INPUT, "there is no topic 'nowhere'"),
+        (["query", "--key", "k", "--since", "soon"], exit_codes.USAGE, "'soon' is no time"),
+        (["query"], exit_codes.USAGE, "--key"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_one_code(broker: str, arguments: list[str], code: int, sentence: str) -> None:
+    result = admin("message", *arguments, "--broker", broker)
+
+    assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
