@@ -60,6 +60,10 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.RANGES: [rng.choice((None, GROUP)), [[TOPIC, queue], ["other", 0]]],
         Op.LOCK_STATUS: [rng.choice((None, GROUP))],
         Op.ATTEMPT: [GROUP, TOPIC, 0, epoch, offset, 1],
+        Op.QUERY_MESSAGES: [rng.choice((None, TOPIC)), "o-17", -1, rng.choice((-1, BORN_AT)), 64, rng.choice((0, 5))],
+        Op.GET_MESSAGE: [f"{rng.getrandbits(64):016x}{offset << 12:016x}"],
+        Op.OFFSETS_AT: [rng.choice((0, BORN_AT, 1 << 62)), [[TOPIC, queue]]],
+        Op.STATS: [],
     }  # fmt: skip
     op = rng.choice(list(Op))
     return op, payloads.get(op, [TOPIC, queue, offset])
