@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         except OSError:  # the peer has gone first
             self.abort()
         else:
-            if not self._reading:
+            if not self._reading and self._transport is not None:  # not lost by this very call
                 self._reading = True
                 self._transport.resume_reading()
 
