@@ -46,7 +46,7 @@ from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
-from .services.topics import TopicTable
+from .services.topics import Topic, TopicTable
 from .snapshot import Snapshot
 from .store.chores import CheckpointWork
 from .store.directory import DataDirectory
@@ -234,14 +234,18 @@ class Broker:
         )  # fmt: skip
         hello = HelloHandler(
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
-            groups=self._groups, now=self.now, identity=lambda: (store.store_id, store.log_epoch),
+            groups=self._groups, committer=self._committer, now=self.now,
+            identity=lambda: (store.store_id, store.log_epoch),
+            durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
         )  # fmt: skip
         messages = MessageHandler(
             store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,
             clock=self.clock,
         )  # fmt: skip
-        topics.committed = self._groups.committed
-        topics.made = notices.topic_made
+        topics.progress = self._groups
+        topics.changed = notices.topic_changed
+        topics.deleted = notices.topic_deleted
+        topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
         groups = self._groups
         self.handlers = {
@@ -249,7 +253,8 @@ class Broker:
             Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
             Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
-            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.STATS: self._build_stats().stats,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
+            Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: self._build_stats().stats,
             Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
         }  # fmt: skip
 
@@ -340,6 +345,12 @@ class Broker:
     def unblocked(self, connection: Connection) -> None:
         """A connection can take large answers again."""
         self._pulls.unblocked(connection)
+
+    def _topic_ended(self, topic: Topic) -> None:
+        """What a deleted topic takes with it."""
+        self._groups.forget_topic(topic.name)
+        self._store.drop_topic(topic.name, topic.generation)
+        self._pulls.topic_ended(topic.name, topic.queues)
 
     def _exposed(self, queues: list[MessageQueue]) -> None:
         if queues:

@@ -19,7 +19,7 @@ from typing import Protocol
 from rmq.wire.model import MessageQueue
 
 from .log import get_logger
-from .services.state import Change, TopicMade
+from .services.state import Change, TopicDeleted, TopicMade
 from .store.message_store import MessageStore
 
 log = get_logger(__name__)
@@ -137,7 +137,7 @@ class Committer:
 
     def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
         self.failed_writes += 1
-        self._changes[:0] = changes
+        self._changes = without_the_dead([*changes, *self._changes])
         self._topic_made = any(isinstance(change, TopicMade) for change in self._changes)
         if self._changes or self._answers:
             self._scheduled = True
@@ -169,6 +169,23 @@ class Committer:
     def idle(self) -> bool:
         """Whether nobody waits for the disk."""
         return not (self._scheduled or self._waiting or self._changes or self._sends or self._answers)
+
+
+def without_the_dead(changes: list[Change]) -> list[Change]:
+    """
+    Changes that wait for a disk, without those of a topic that one of them ends.
+
+    A snapshot may come before them in the log and know the next topic of that name, whose own they would seem to be.
+    """
+    ended: set[str] = set()
+    kept: list[Change] = []
+    for change in reversed(changes):
+        if isinstance(change, TopicDeleted):
+            ended.add(change.topic)
+        elif getattr(change, "topic", None) in ended:
+            continue
+        kept.append(change)
+    return kept[::-1]
 
 
 def _run(answers: list[Callable[[], None]]) -> None:

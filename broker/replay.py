@@ -14,7 +14,19 @@ from .services.membership import Membership
 from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
-from .services.state import Attempted, Change, Committed, LeaseEnded, LeaseGranted, Started, TopicMade
+from .services.state import (
+    Attempted,
+    Change,
+    Committed,
+    LeaseEnded,
+    LeaseGranted,
+    ProducerEpoch,
+    ProducerKnown,
+    SnapshotEnded,
+    Started,
+    TopicDeleted,
+    TopicMade,
+)
 from .services.topics import TopicTable
 
 log = get_logger(__name__)
@@ -40,8 +52,11 @@ class Replay:
         match change:
             case Started():
                 self.grace_s = change.grace_s
-            case TopicMade():
-                self._topics.apply(change)
+            case TopicMade() | TopicDeleted():
+                self._topic(change)
+            case SnapshotEnded():
+                self._topics.restore_generation(change.last_generation)
+                self._producers.covers(change.position)
             case LeaseGranted():
                 self._locks.restore(change, now=self._now)
             case LeaseEnded():
@@ -52,16 +67,33 @@ class Replay:
                 self._attempts.forget_below(change.group, queue, change.queue_offset)
             case Attempted():
                 self._attempts.apply(change)
+            case ProducerKnown():
+                self._producers.apply(change, self._now)
+            case ProducerEpoch():
+                self._producers.apply_epoch(change, self._now)
+
+    def _topic(self, change: TopicMade | TopicDeleted) -> None:
+        ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
+        if ended:  # a generation, and with it what groups knew of it
+            self._offsets.forget_topic(change.topic)
+            self._attempts.forget_topic(change.topic)
+            self._locks.release_topic(change.topic)
 
     def is_live(self, header: layout.Header) -> bool:
-        """Whether the topic of a batch still exists, in that generation."""
+        """
+        Whether a data batch belongs to a topic that exists at this place of the log.
+
+        A change that ends a generation stands behind all its batches, so that a batch of a living one is indexed when
+        it is met and dropped when the end is; what is met behind the end, or before a snapshot that no longer knows
+        the topic, belongs to nobody. Its producer's number is taken all the same.
+        """
         topic = self._topics.get(header.topic)
-        return topic is not None and topic.generation == header.topic_gen
+        return topic is not None and topic.generation == header.topic_gen and header.queue_id < topic.queues
 
     def batch(self, header: layout.Header) -> None:
-        """A data batch: its producer's number is taken."""
+        """A data batch, of a living topic or not: its producer's number is taken."""
         if header.producer_id:
-            self._producers.record(
+            self._producers.replay(
                 header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip

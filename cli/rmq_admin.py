@@ -13,6 +13,7 @@ from rmq.wire.errors import ConnectionLost, RequestTimeout
 
 from .admin_broker import broker as broker_group
 from .admin_messages import message
+from .admin_topics import topic
 from .command import Command, Group, run, version_option
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -20,7 +21,7 @@ from .render import seconds, table, to_json
 
 if TYPE_CHECKING:
     from rmq.client import Admin
-    from rmq.wire.ops import LockRow, TopicInfo
+    from rmq.wire.ops import LockRow
 
 LOCK_COLUMNS = (
     "group",
@@ -52,78 +53,7 @@ def command() -> None:
     """Look at a broker and change it."""
 
 
-@command.group(
-    cls=Group,
-    examples="""
-    rmq-admin topic create orders --queues 8
-    rmq-admin topic list --json
-    """,
-)
-def topic() -> None:
-    """Make and list topics."""
-
-
-@topic.command(
-    cls=Command,
-    examples="""
-    rmq-admin topic create orders
-    rmq-admin topic create orders --queues 8 --json
-    """,
-)
-@click.argument("name")
-@click.option(
-    "--queues",
-    type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    help="How many queues: as many members of an ordered group can work at once.",
-)
-@json_option
-@broker_option
-@log_options("error")
-def create(name: str, queues: int, broker: str, as_json: bool) -> None:
-    """Make the topic NAME; making it again with as many queues is no error."""
-    run(_create(broker, name, queues, as_json))
-
-
-async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        await admin.create_topic(name, queues)
-    click.echo(to_json({"topic": name, "queues": queues}) if as_json else f"{name}: {queues} queues")
-
-
-@topic.command(
-    "list",
-    cls=Command,
-    examples="""
-    rmq-admin topic list
-    rmq-admin topic list --json
-    """,
-)
-@json_option
-@broker_option
-@log_options("error")
-def list_topics(broker: str, as_json: bool) -> None:
-    """List the topics: their queues, and how many messages can be read."""
-    run(_list(broker, as_json))
-
-
-async def _list(broker: str, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        rows = [await _topic_row(admin, info) for info in await admin.list_topics()]
-    if as_json:
-        click.echo(to_json(rows))
-    else:
-        columns = ("topic", "queues", "shards", "messages")
-        click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
-
-
-async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
-    from rmq.wire.ops import QueueRef
-
-    ranges = await admin.ranges([QueueRef(info.topic, queue.queue_id) for queue in info.queues])
-    messages = sum(held.max_offset - held.min_offset for held in ranges)
-    return {"topic": info.topic, "queues": len(info.queues), "shards": info.shards, "messages": messages}
+command.add_command(topic)
 
 
 @command.command(

@@ -26,6 +26,7 @@ from rmq.wire.errors import (
     WireError,
 )
 from rmq.wire.model import Message, MessageQueue
+from rmq.wire.topic_ops import TopicDescription
 
 from .admin import Admin
 from .connection import Connection
@@ -37,7 +38,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection", "FoundMessages",
+    "Admin", "Connection", "FoundMessages", "TopicDescription",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BatchTooLarge", "DiskFull", "MessageNotFound",

@@ -25,11 +25,12 @@ PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is b
 class Outbox:
     """The parcels for one queue that were not cut yet."""
 
-    __slots__ = ("_codec", "_size", "_waiting", "parcels", "queue_id", "ready", "topic")
+    __slots__ = ("_codec", "_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
 
     def __init__(self, topic: str, queue_id: int, codec: Codec | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.generation = 0  # written by the routing: of the topic as it was when the queue was chosen
         self._codec = codec
         self.parcels: deque[Parcel] = deque()
         self.ready = False  # written by the sender: it stands in its round

@@ -1,4 +1,4 @@
-"""Questions about a broker and what it stores, and making topics."""
+"""Questions about a broker and what it stores, and the life of topics."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from rmq.wire.ops import (
     Route,
     TopicInfo,
 )  # fmt: skip
+from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
 
 from . import stored_messages
 from .connection import Connection
 from .stored_messages import FoundMessages
 
 OPEN_TIMEOUT_S: Final = 3.0
-CREATE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes as many files
+CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
 
 
 class Admin:
@@ -37,7 +38,7 @@ class Admin:
     One connection for questions; use it as ``async with Admin("127.0.0.1:10911") as admin``.
 
     Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's own refusals
-    by their classes. Cancelling any of them is safe; a topic may then have been made.
+    by their classes. Cancelling any of them is safe; a topic may then have been made, grown or deleted.
     """
 
     def __init__(self, address: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
@@ -53,10 +54,31 @@ class Admin:
 
     async def create_topic(self, topic: str, queues: int = 4) -> TopicInfo:
         """Make a topic; one that exists with the same number of queues is no error, another number is TopicExists."""
-        reply = await self._connection.request(
-            Op.CREATE_TOPIC, CreateTopic(topic, queues), timeout_s=max(CREATE_TIMEOUT_S, self._timeout_s)
-        )
-        return decode(TopicInfo, reply)
+        return decode(TopicInfo, await self._change(Op.CREATE_TOPIC, CreateTopic(topic, queues)))
+
+    async def grow_topic(self, topic: str, queues: int) -> TopicInfo:
+        """
+        Give a topic more queues; returns when that is durable.
+
+        ``shards`` stays, so that no sharding key moves: only messages without one go to the new queues. As many queues
+        as there are is no error; fewer are BadRequest. Raises TopicNotFound if there is none of that name.
+        """
+        return decode(TopicInfo, await self._change(Op.GROW_TOPIC, GrowTopic(topic, queues)))
+
+    async def delete_topic(self, topic: str, generation: int = 0) -> DeletedTopic:
+        """
+        Delete a topic with its messages and all progress in it; returns when that is durable.
+
+        With ``generation`` (of :meth:`describe_topic`) only that one: a topic of the same name that was made since
+        stays. A producer that goes on sending makes the topic anew, unless it was opened with ``auto_create=False``.
+        Raises TopicNotFound if there is none.
+        """
+        return decode(DeletedTopic, await self._change(Op.DELETE_TOPIC, DeleteTopic(topic, generation)))
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """A topic with what its queues hold and how far groups are; raises TopicNotFound if there is none."""
+        reply = await self._connection.request(Op.DESCRIBE_TOPIC, DescribeTopic(topic), timeout_s=self._timeout_s)
+        return decode(TopicDescription, reply)
 
     async def list_topics(self) -> list[TopicInfo]:
         """All topics, by name; asked for page by page, so one that is made meanwhile may be missing."""
@@ -117,3 +139,6 @@ class Admin:
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
+
+    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic) -> Any:
+        return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

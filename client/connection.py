@@ -20,7 +20,16 @@ import msgpack
 
 from rmq.wire import ops
 from rmq.wire.address import parse_address
-from rmq.wire.errors import OK, ConnectionLost, FrameTooLarge, ProtocolUnsupported, Refused, RequestTimeout, RmqError
+from rmq.wire.errors import (
+    OK,
+    ConnectionLost,
+    FrameTooLarge,
+    ProducerFenced,
+    ProtocolUnsupported,
+    Refused,
+    RequestTimeout,
+    RmqError,
+)
 from rmq.wire.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_header, pack_parts
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
@@ -48,7 +57,8 @@ class Connection:
     Requests to a broker over one TCP connection that is re-made when it ends.
 
     ``on_push(push, payload)`` gets what the broker says unasked; ``on_connected(hello)`` and ``on_lost(error)`` tell of
-    each change, ``on_writable()`` of the end of back-pressure. If one of them raises, that is logged, no more.
+    each change, ``on_writable()`` of the end of back-pressure, ``on_ended(error)`` that there will be no connection any
+    more because the broker does not want this client. If one of them raises, that is logged, no more.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class Connection:
         on_connected: Callable[[ops.HelloReply], None] | None = None,
         on_lost: Callable[[Exception], None] | None = None,
         on_writable: Callable[[], None] | None = None,
+        on_ended: Callable[[Exception], None] | None = None,
         producer_hello: Callable[[], ops.ProducerHello] | None = None,
         keep_alive: bool = False,
         now: Callable[[], float] | None = None,
@@ -75,6 +86,7 @@ class Connection:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_writable = on_writable
+        self._on_ended = on_ended
         self._producer_hello = producer_hello
         self._keep_alive = keep_alive
         self._now = now or clock.boottime
@@ -163,6 +175,11 @@ class Connection:
         """Give the present connection up; the keeper makes another."""
         if self._link is not None:
             self._link.drop(reason)
+
+    def give_up(self, error: Exception) -> None:
+        """Give the present connection up and make no other: the broker does not want this client any more."""
+        self._finish(error)
+        self.drop(error)
 
     # Requests
 
@@ -304,9 +321,12 @@ class Connection:
             self._guarded(self._on_lost, failure)
 
     def _note_failure(self, error: Exception) -> None:
-        if isinstance(error, ProtocolUnsupported | Refused) and self.hello is None:
-            # A broker that never took this client will not take it the next time: tell whoever waits.
+        never_taken = isinstance(error, ProtocolUnsupported | Refused) and self.hello is None
+        if never_taken or isinstance(error, ProducerFenced):
+            # It will not take this client the next time either: tell whoever waits.
             self._finish(error)
+            if self._on_ended is not None:
+                self._guarded(self._on_ended, error)
         elif self._last_error is None:
             log.warning("connection.failed", address=self.address, error=error, now="trying until there is a broker")
         self._last_error = error

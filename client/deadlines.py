@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from rmq.wire.errors import RmqError
+
 from .parcels import Parcel
 
 
@@ -55,13 +57,13 @@ class Deadlines:
             self._waiters.append((self._accepted, waiter))
             await waiter
 
-    def fail_all(self, why: str) -> None:
-        """Tell every caller that no answer comes any more."""
+    def fail_all(self, why: str, error: RmqError | None = None) -> None:
+        """Tell every caller that no answer comes any more; by ``error`` those of whom nothing was sent."""
         if self._timer is not None:
             self._timer.cancel()
         for parcel in self._parcels:
             if not parcel.settled:
-                parcel.fail(parcel.overdue(why))
+                parcel.fail(parcel.overdue(why, error))
         self.tidy()
 
     def _expire(self) -> None:

@@ -4,6 +4,7 @@ The batches of a producer that were sent and not answered, in the order of their
 **What is certain.** The broker stores a producer's batches strictly one behind the other. So a batch whose answer was
 lost is *doubtful*: it must be sent again, the same bytes under the same number, until it is answered. A batch that was
 refused without being stored is *absent*, and so is everything behind it: these may be cut anew under the same numbers.
+The broker's hello ends all doubt: what it does not tell as spent is absent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def is_temporary(code: int) -> bool:
 class SentBatch:
     """A batch in the line."""
 
-    __slots__ = ("data", "done", "doubtful", "flying", "outbox", "pieces", "refusal", "sequence")
+    __slots__ = ("data", "defects", "done", "doubtful", "flying", "outbox", "pieces", "refusal", "sequence")
 
     def __init__(self, sequence: int, data: bytearray, outbox: Outbox, pieces: list[Piece]) -> None:
         self.sequence = sequence
@@ -47,6 +48,7 @@ class SentBatch:
         self.doubtful = False
         self.done = False
         self.refusal: WireError | None = None
+        self.defects = 0  # how often the broker failed to serve it
 
 
 class Line:
@@ -72,9 +74,13 @@ class Line:
         return self.next_sequence - self.first_unresolved
 
     @property
-    def head_refusal(self) -> WireError | None:
-        """How the first batch of the line was last refused."""
-        return self._batches[0].refusal if self._batches else None
+    def head(self) -> SentBatch | None:
+        """The first batch of the line, which has no answer yet."""
+        return self._batches[0] if self._batches else None
+
+    def unresolved(self) -> list[SentBatch]:
+        """All without an answer, in order."""
+        return [batch for batch in self._batches if not batch.done]
 
     def add(self, data: bytearray, outbox: Outbox, pieces: list[Piece]) -> SentBatch:
         """Put a batch with the next number at the end; the caller sends it at once."""
@@ -116,6 +122,7 @@ class Line:
         """A temporary refusal: the batch keeps its place."""
         self._landed(batch)
         batch.refusal = error
+        batch.defects += error.code == Internal.code
         # A number behind the expected one is certainly free, whatever happened to earlier copies of the batch.
         batch.doubtful = error.code != OutOfSequence.code and (batch.doubtful or error.code in PERHAPS_STORED)
 
@@ -137,9 +144,20 @@ class Line:
         self.next_sequence = first.sequence
         return taken
 
+    def restart(self, next_sequence: int) -> list[SentBatch]:
+        """
+        The broker said which number is next, so that what is still in line is certainly not stored: remove it.
+
+        Returns it newest first. Only while nothing is flying.
+        """
+        left = self.clear()
+        left.reverse()
+        self.next_sequence = next_sequence
+        return left
+
     def clear(self) -> list[SentBatch]:
         """Give everything up; returns what had no answer."""
-        left = [batch for batch in self._batches if not batch.done]
+        left = self.unresolved()
         self._batches.clear()
         self.size = self.flying = 0
         return left

@@ -121,12 +121,18 @@ class Parcel:
         if not self.settled:
             self._settle()
 
-    def overdue(self, why: str) -> RmqError:
-        """What the caller is told when no answer came: unknown if anything may have been stored, else just late."""
+    def overdue(self, why: str, error: RmqError | None = None) -> RmqError:
+        """
+        What the caller is told when no answer came: unknown if anything may have been stored, else just late.
+
+        ``error`` takes the place of the latter, where nothing will ever be stored.
+        """
         stored = sum(part.messages for part in self._parts if part is not None)
         if stored or self._unanswered:
             text = f"{why}: {stored} of {self.count} messages for {self.topic!r} are known to be stored"
             return OutcomeUnknown(f"{text}, the others may or may not be" if self._unanswered else text)
+        if error is not None:
+            return error
         trouble = f" ({self.trouble})" if self.trouble is not None else ""
         return RequestTimeout(f"{why}: nothing was stored in {self.topic!r}{trouble}")
 

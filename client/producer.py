@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from rmq.wire import ops
 from rmq.wire.compression import CODECS, Codec
-from rmq.wire.errors import ConfigError, ConnectionLost, MessageTooLarge, TooManyInFlight, UnsupportedFormat
+from rmq.wire.errors import (
+    ConfigError,
+    ConnectionLost,
+    MessageTooLarge,
+    RmqError,
+    TooManyInFlight,
+    UnsupportedFormat,
+)
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import Message
@@ -45,6 +52,10 @@ class Producer:
     answered; leaving with one does not. ``linger_s`` lets messages wait for company; ``auto_create`` makes a missing
     topic with the broker's default number of queues. ``compression`` is None, "zlib", or, where ``rmq[lz4]`` or
     ``rmq[zstd]`` is installed here, at the broker and at all readers, "lz4" or "zstd".
+
+    Of a writer that must not run twice, give all incarnations the same ``producer_id`` and each a higher
+    ``producer_epoch`` than the one before: from the moment a higher one opens, whatever a lower one sends is refused
+    with :class:`~rmq.wire.errors.ProducerFenced`. Both are numbers, of 63 and 16 bits.
     """
 
     def __init__(
@@ -56,13 +67,20 @@ class Producer:
         max_in_flight: int = MAX_IN_FLIGHT,
         auto_create: bool = True,
         compression: str | None = None,
+        producer_id: int | None = None,
+        producer_epoch: int = 0,
     ) -> None:
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise ConfigError(f"max_in_flight must be 1 to {MAX_IN_FLIGHT}, not {max_in_flight}")
         if delivery_timeout_s <= 0 or linger_s < 0:
             raise ConfigError("delivery_timeout_s must be above 0 and linger_s not below 0")
         self._codec = _codec(compression)
-        self.producer_id = random.SystemRandom().getrandbits(63) or 1
+        if producer_id is not None and not 0 < producer_id < 1 << 63:
+            raise ConfigError(f"producer_id must be a number of 63 bits above 0, not {producer_id}")
+        if not 0 <= producer_epoch < 1 << 16:
+            raise ConfigError(f"producer_epoch must be a number of 16 bits, not {producer_epoch}")
+        self.producer_id = producer_id or random.SystemRandom().getrandbits(63) or 1
+        self.producer_epoch = producer_epoch
         self.failed_one_way = 0  # messages of send_nowait that were not stored, as far as is known
         self._address = address
         self._linger_s = linger_s
@@ -71,6 +89,7 @@ class Producer:
         self._auto_create = auto_create
         self._one_way_bytes = 0
         self._store_id: int | None = None
+        self._ended: RmqError | None = None  # why nothing can be sent any more
         self._opened = False
         self._closed = False
         self._connection: Connection
@@ -99,17 +118,21 @@ class Producer:
 
         Raises:
             ConnectionLost: there is no broker at the address.
+            ProducerFenced: a producer with this id and a higher epoch was opened before.
         """
         if self._opened:
             raise ConfigError("a producer is opened once: make another one")
         self._opened = True
         self._deadlines = Deadlines(self._delivery_timeout_s, self._state)
-        self._sender = Sender(self.producer_id, max_in_flight=self._max_in_flight, linger_s=self._linger_s)
+        self._sender = Sender(
+            self.producer_id, self.producer_epoch, max_in_flight=self._max_in_flight, linger_s=self._linger_s
+        )
         self._connection = Connection(
             self._address,
             on_connected=self._connected,
             on_lost=self._sender.lost,
             on_writable=self._sender.writable,
+            on_ended=self._end,
             producer_hello=self._sender.producer_hello,
             keep_alive=True,
         )
@@ -119,6 +142,7 @@ class Producer:
         self._sender.attach(self._connection)
         self._sender.on_cut = self._router.left
         self._sender.on_wrong_route = self._router.forget
+        self._sender.on_fenced = self._fenced
         self._sender.after_answers = self._deadlines.tidy
         await self._connection.open(timeout_s=self._delivery_timeout_s)
 
@@ -158,6 +182,7 @@ class Producer:
         Raises:
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
+            ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
             Refused: the broker does not want it; the class tells why.
         """
         wanted = choice(sharding_key, queue_id, selector, arg)
@@ -251,6 +276,8 @@ class Producer:
         self, topic: str, bodies: Sequence[bytes], messages: Sequence[Message] | None, wanted: Choice
     ) -> Parcel:
         self._check_open()
+        if self._ended is not None:
+            raise self._ended.with_traceback(None)
         parcel = Parcel(
             topic,
             bodies,
@@ -280,6 +307,16 @@ class Producer:
             self._router.forget_all()
         self._store_id = hello.store_id
         self._sender.connected(hello)
+
+    def _fenced(self, error: RmqError) -> None:
+        self._end(error)
+        self._connection.give_up(error)
+
+    def _end(self, error: Exception) -> None:
+        """Nothing can be sent any more: tell all who wait, and all who come."""
+        self._ended = error if isinstance(error, RmqError) else ConnectionLost(str(error))
+        self._deadlines.fail_all(str(error), self._ended)
+        self._sender.close()
 
     def _state(self) -> str:
         return "" if self._connection.connected else f", not connected to {self._connection.address}"

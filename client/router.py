@@ -1,14 +1,20 @@
-"""Routes of topics: asked for once, kept until they prove wrong; parcels wait for them in the order of their calls."""
+"""
+Routes of topics: asked for once, kept until they prove wrong; parcels wait for them in the order of their calls.
+
+A topic may grow, which no answer to a send tells. So a route in use is asked for again every 30 s, while messages go on
+by the one that is known. A topic that was deleted is found out by the refusal of a batch, or by that question; the
+next parcel asks anew, and with ``auto_create`` makes it anew.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from rmq.wire.codec import decode
 from rmq.wire.compression import Codec
-from rmq.wire.errors import ConnectionLost, QueueNotFound, RequestTimeout, WireError
+from rmq.wire.errors import ConnectionLost, QueueNotFound, RequestTimeout, TopicNotFound, WireError
 from rmq.wire.ops import Op, Route, TopicInfo
 
 from .accumulator import Outbox
@@ -18,6 +24,7 @@ from .parcels import Parcel
 from .routing import TopicRoute
 
 RETRY_S: Final = 0.1
+REFRESH_S: Final = 30.0
 
 
 class Router:
@@ -37,6 +44,7 @@ class Router:
         self._on_placed = on_placed
         self._topics: dict[str, TopicRoute] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     def deliver(self, parcel: Parcel) -> None:
         """
@@ -61,8 +69,12 @@ class Router:
         self._fetch(route)
 
     def left(self, outbox: Outbox) -> None:
-        """A batch was made for a queue."""
-        self._topics[outbox.topic].left(outbox)
+        """A batch was made for a queue; now and then it is asked whether there are more of them."""
+        route = self._topics[outbox.topic]
+        route.left(outbox)
+        if route.info is not None and self._loop.time() - route.asked_at > REFRESH_S:
+            route.asked_at = self._loop.time()
+            self._start(self._refresh(route, route.info))
 
     def forget(self, topic: str) -> None:
         """The route was wrong: ask again before the next parcel."""
@@ -86,7 +98,10 @@ class Router:
         if route.fetching:
             return
         route.fetching = True
-        task = asyncio.create_task(self._ask(route), name=f"route of {route.topic}")
+        self._start(self._ask(route))
+
+    def _start(self, asking: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(asking, name="asking for a route")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -98,6 +113,7 @@ class Router:
                     await self._connection.wait_connected()
                     wanted = Route(route.topic, self._auto_create)
                     route.info = decode(TopicInfo, await self._connection.request(Op.ROUTE, wanted))
+                    route.asked_at = self._loop.time()
                 except (ConnectionLost, RequestTimeout, WireError) as error:
                     if isinstance(error, WireError) and not is_temporary(error.code):
                         self._fail(route, error)
@@ -111,6 +127,18 @@ class Router:
         finally:
             # No await since the loop's last look at ``waiting``: a parcel that comes later asks anew.
             route.fetching = False
+
+    async def _refresh(self, route: TopicRoute, known: TopicInfo) -> None:
+        """Ask once more for a route in use. Nobody waits for it, and it makes no topic: nothing may have been sent."""
+        info: TopicInfo | None = known
+        try:
+            info = decode(TopicInfo, await self._connection.request(Op.ROUTE, Route(route.topic)))
+        except TopicNotFound:
+            info = None
+        except (ConnectionLost, RequestTimeout, WireError):
+            pass  # the one that is known does until the next time
+        if route.info is known:  # else it proved wrong in the meantime, and was asked for anew
+            route.info = info
 
     def _place_all(self, route: TopicRoute) -> None:
         while route.waiting:

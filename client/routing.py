@@ -87,6 +87,7 @@ class TopicRoute:
         self.info: TopicInfo | None = None
         self.waiting: deque[Parcel] = deque()
         self.fetching = False
+        self.asked_at = 0.0  # written by the router: when the route was last asked for
         self._outboxes: dict[int, Outbox] = {}
         self._turn = random.randrange(1 << 16)  # many short-lived producers must not all begin with one queue
 
@@ -102,8 +103,9 @@ class TopicRoute:
         first = None if parcel.messages is None else parcel.messages[0]
         parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
         outbox = self._outboxes.get(queue_id)
-        if outbox is None:
+        if outbox is None or outbox.generation != self.info.generation:  # what waits for a dead topic goes down with it
             outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)
+            outbox.generation = self.info.generation
         outbox.put(parcel)
         if parcel.count > 1:
             self.left(outbox)

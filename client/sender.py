@@ -5,6 +5,12 @@ The machine behind a producer: cuts batches from the outboxes, sends them in lin
 the socket takes it; until then messages wait uncut, where they can still be taken out. After a lost connection all
 that is in line goes out again, in order, before anything new. After a temporary refusal nothing is sent until all that
 is under way was answered; then, after a pause, everything from the refused one on goes out again.
+
+**After a new connection** the broker's hello says what became of each batch in line. These are answered; the others
+are certainly not stored and are cut anew, with the numbers that the broker expects.
+
+**A defect of the broker** (``INTERNAL``) is met with a few tries; then a new hello makes certain whether the batch was
+stored, and if not, its callers get the error and the line goes on without it.
 """
 
 from __future__ import annotations
@@ -23,8 +29,11 @@ from rmq.wire.errors import (
     OK,
     BadFrame,
     ConnectionLost,
+    OutcomeUnknown,
     OutOfSequence,
+    ProducerFenced,
     QueueNotFound,
+    SequenceConflict,
     TopicNotFound,
     WireError,
     from_wire,
@@ -48,14 +57,16 @@ LINE_BYTES: Final = 64 << 20
 TURN_S: Final = 0.002
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 1.0
+MAX_DEFECTS: Final = 5
 
 
 class Sender:
     """Sends what is in the outboxes; ``after_answers()`` runs whenever callers may have been told something."""
 
-    def __init__(self, producer_id: int, *, max_in_flight: int, linger_s: float) -> None:
+    def __init__(self, producer_id: int, producer_epoch: int = 0, *, max_in_flight: int, linger_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
         self._max_in_flight = max_in_flight
         self._linger_s = linger_s
         self._line = Line()
@@ -63,6 +74,9 @@ class Sender:
         self._lingering: dict[Outbox, asyncio.TimerHandle] = {}
         self._pump_due = False
         self._store_id = 0
+        self._acknowledged = False  # the broker with this store has stored something of ours
+        self._miscounted = False  # a new hello must tell the next number
+        self._fenced: ProducerFenced | None = None
         self._most = max_in_flight  # batches in flight that this broker allows us
         self._window = max_in_flight  # and that we allow ourselves now
         self._blocked = False  # by a temporary refusal
@@ -71,6 +85,7 @@ class Sender:
         self._connection: Connection | None = None
         self.on_cut: Callable[[Outbox], None] = lambda outbox: None
         self.on_wrong_route: Callable[[str], None] = lambda topic: None
+        self.on_fenced: Callable[[ProducerFenced], None] = lambda error: None
         self.after_answers: Callable[[], None] = lambda: None
 
     def attach(self, connection: Connection) -> None:
@@ -79,7 +94,7 @@ class Sender:
 
     def producer_hello(self) -> ops.ProducerHello:
         """Who sends, and from which number on the outcome is not known."""
-        return ops.ProducerHello(self._producer_id, 0, self._line.first_unresolved)
+        return ops.ProducerHello(self._producer_id, self._producer_epoch, self._line.first_unresolved)
 
     # What the producer says
 
@@ -147,7 +162,7 @@ class Sender:
         return not self._blocked and connection.writable and line.span < self._window and line.size < LINE_BYTES
 
     def _cut(self, outbox: Outbox) -> SentBatch | None:
-        cut = outbox.cut(ProducerMark(self._producer_id, self._line.next_sequence))
+        cut = outbox.cut(ProducerMark(self._producer_id, self._line.next_sequence, self._producer_epoch))
         outbox.ready = bool(outbox.parcels)
         if outbox.ready:
             self._ready.append(outbox)
@@ -159,18 +174,19 @@ class Sender:
     def _transmit(self, connection: Connection, batches: list[SentBatch]) -> None:
         parts: list[Buffer] = [array_header(1) + array_header(len(batches))]
         for batch in batches:
-            parts.append(_PAIR + msgpack.packb(batch.outbox.queue_id) + bin_header(len(batch.data)))
+            parts.append(_TRIPLE + msgpack.packb(batch.outbox.queue_id) + bin_header(len(batch.data)))
             parts.append(batch.data)
+            parts.append(msgpack.packb(batch.outbox.generation))
         connection.submit(Op.SEND, parts, partial(self._answered, batches))
 
-    def _send_again(self, connection: Connection) -> None:
+    def _send_again(self, connection: Connection, frame_batches: int = FRAME_BATCHES) -> None:
         """Send all that is in line, in order."""
         frame: list[SentBatch] = []
         size = 0
         for batch in self._line.resend():
             frame.append(batch)
             size += len(batch.data)
-            if size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
+            if size >= FRAME_BYTES or len(frame) == frame_batches:
                 self._transmit(connection, frame)
                 frame, size = [], 0
         if frame:
@@ -179,16 +195,52 @@ class Sender:
     # What the connection says
 
     def connected(self, hello: ops.HelloReply) -> None:
-        """A new connection: what has no answer goes first."""
+        """A new connection: its hello answers for what was in line; what has no answer yet goes first."""
         connection = self._connection
         if connection is None:
             return
+        self._acknowledged &= self._store_id == hello.store_id
         self._store_id = hello.store_id
         self._most = max(1, min(self._max_in_flight, hello.limits.max_in_flight))
         self._window = self._most
         self._unblock()
-        self._send_again(connection)
+        if hello.producer is not None:
+            self._settle(hello.producer)
+        else:
+            self._send_again(connection)
         self._pump_soon()
+
+    def _settle(self, resumed: ops.ProducerResumed) -> None:
+        """Believe what the broker tells of the numbers in line; what it does not tell as spent is not stored."""
+        forgotten = not resumed.known and self._acknowledged
+        for batch in self._line.unresolved():
+            if not forgotten and batch.sequence >= resumed.next_sequence:
+                break
+            place = batch.sequence - resumed.first
+            if forgotten or not 0 <= place < len(resumed.outcomes):
+                self._unknown(batch)
+            elif (outcome := resumed.outcomes[place]).status != OK:
+                self._fail(batch, from_wire(outcome.status, outcome.text or ""))
+            else:
+                self._stored(batch, *outcome[1:5])
+        left = self._line.restart(resumed.next_sequence)
+        if left and left[-1].defects >= MAX_DEFECTS:
+            self._give_up(left[-1])
+        self._put_back(left)
+        self.after_answers()
+
+    def _unknown(self, batch: SentBatch) -> None:
+        self._line.resolved(batch)
+        for piece in batch.pieces:
+            text = f"the broker does not know any more whether messages for {batch.outbox.topic!r} were stored"
+            piece.parcel.fail(OutcomeUnknown(text))
+
+    def _give_up(self, batch: SentBatch) -> None:
+        """It is not stored, and the broker fails at it each time: its callers are told, others go on one by one."""
+        log.error("producer.gave_up", topic=batch.outbox.topic, queue=batch.outbox.queue_id, error=batch.refusal)
+        for piece in batch.pieces:
+            piece.parcel.fail(batch.refusal or OutcomeUnknown("the broker failed at this batch"))
+        self._window = 1
 
     def lost(self, _error: Exception) -> None:
         """The connection ended; what certainly was not stored waits with the others, where it can time out."""
@@ -220,8 +272,12 @@ class Sender:
         if status != OK:
             self._refused(batch, from_wire(status, str(result[6]) if len(result) > 6 else ""))
             return
-        self._line.resolved(batch)
+        self._stored(batch, base_offset, physical_offset, stored_at, durable)
         self._window, self._pause_s = self._most, FIRST_PAUSE_S
+
+    def _stored(self, batch: SentBatch, base_offset: int, physical_offset: int, stored_at: int, durable: bool) -> None:
+        self._line.resolved(batch)
+        self._acknowledged = True
         first = 0
         for piece in batch.pieces:
             part = Part(piece.count, base_offset + first, physical_offset, first, stored_at, durable)
@@ -235,6 +291,14 @@ class Sender:
             for piece in batch.pieces:
                 piece.parcel.trouble = error
             return
+        if isinstance(error, ProducerFenced):
+            self._fenced = error
+            self._blocked = True
+        elif isinstance(error, SequenceConflict):
+            self._miscounted = self._blocked = True
+        self._fail(batch, error)
+
+    def _fail(self, batch: SentBatch, error: WireError) -> None:
         self._line.resolved(batch)
         if isinstance(error, TopicNotFound | QueueNotFound):
             self.on_wrong_route(batch.outbox.topic)
@@ -245,12 +309,18 @@ class Sender:
 
     def _recover(self) -> None:
         """All that was under way is answered: pause, then send again what was refused, beginning with one batch."""
-        why = self._line.head_refusal
+        if self._fenced is not None:
+            self.on_fenced(self._fenced)  # nothing is stored from here on
+            return
+        head = self._line.head
+        why = None if head is None else head.refusal
         self._take_back()
         self._window = 1
-        if why is not None and why.code == OutOfSequence.code and self._connection is not None:
-            # Nothing is missing before the first in line, so the two sides count differently: a new hello tells it.
-            self._connection.drop(ConnectionLost(f"the broker expects another batch: {why}"))
+        # Nothing is missing before the first in line, so the two sides count differently: a new hello tells it.
+        self._miscounted |= why is not None and why.code == OutOfSequence.code
+        if self._connection is not None and (self._miscounted or (head is not None and head.defects >= MAX_DEFECTS)):
+            self._miscounted = False
+            self._connection.drop(ConnectionLost(f"a new hello must tell where this producer stands: {why}"))
             return
         log.warning("producer.refused", error=why, retry_in_s=self._pause_s)
         self._pause = self._loop.call_later(self._pause_s, self._resume)
@@ -260,7 +330,7 @@ class Sender:
         self._unblock()
         connection = self._connection
         if connection is not None and connection.connected:
-            self._send_again(connection)
+            self._send_again(connection, 1)  # one that the broker fails at takes no other down with its frame
             self._pump_soon()
 
     def _unblock(self) -> None:
@@ -270,11 +340,15 @@ class Sender:
             self._pause = None
 
     def _take_back(self) -> None:
-        for batch in self._line.take_back():
+        self._put_back(self._line.take_back())
+
+    def _put_back(self, batches: list[SentBatch]) -> None:
+        """Let batches be cut anew; they come newest first."""
+        for batch in batches:
             batch.outbox.put_back(batch.pieces)
             if not batch.outbox.ready:
                 batch.outbox.ready = True
                 self._ready.append(batch.outbox)
 
 
-_PAIR: Final = array_header(2)
+_TRIPLE: Final = array_header(3)

@@ -58,6 +58,32 @@ class Limits(NamedTuple):
     member_expiry_s: float = 120.0
 
 
+class ProducerOutcome(NamedTuple):
+    """What became of a number: stored there, or refused for good with a code and a sentence."""
+
+    status: int
+    base_offset: int = 0
+    physical_offset: int = 0
+    stored_at: int = 0
+    durable: bool = False
+    text: str | None = None
+
+
+class ProducerResumed(NamedTuple):
+    """
+    What became of a producer's unresolved numbers.
+
+    ``outcomes`` are those of the numbers from ``first`` to the one before ``next_sequence``, at most 256. What became
+    of unresolved numbers below ``first`` is not known any more; numbers from ``next_sequence`` on were not used.
+    ``known`` is False if the broker knew nothing of this producer: it is new, or was forgotten.
+    """
+
+    next_sequence: int
+    known: bool
+    first: int
+    outcomes: list[ProducerOutcome]
+
+
 class HelloReply(NamedTuple):
     """The broker's greeting; a map on the wire."""
 
@@ -70,11 +96,15 @@ class HelloReply(NamedTuple):
     limits: Limits
     leases: list[ResumedLease] = []  # noqa: RUF012
     features: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    producer: ProducerResumed | None = None  # for a hello that named one
 
 
 def hello_to_map(hello: Hello | HelloReply) -> dict[str, Any]:
     """A greeting as it travels."""
-    return hello._asdict()
+    fields = hello._asdict()
+    if isinstance(hello, HelloReply) and hello.producer is None:
+        del fields["producer"]  # whoever did not ask is not told
+    return fields
 
 
 def hello_from_map(shape: type[Any], value: object) -> Any:

@@ -17,6 +17,8 @@ from .hello import Hello as Hello
 from .hello import HelloReply as HelloReply
 from .hello import Limits as Limits
 from .hello import ProducerHello as ProducerHello
+from .hello import ProducerOutcome as ProducerOutcome
+from .hello import ProducerResumed as ProducerResumed
 from .hello import ResumedLease as ResumedLease
 from .hello import hello_from_map as hello_from_map
 from .hello import hello_to_map as hello_to_map
@@ -74,10 +76,11 @@ class QueueRef(NamedTuple):
 
 
 class OutgoingBatch(NamedTuple):
-    """A batch for a queue of the topic named in it."""
+    """A batch for a queue of the topic named in it; a ``generation`` other than 0 must be that topic's."""
 
     queue_id: int
     batch: bytes
+    generation: int = 0
 
 
 class Send(NamedTuple):

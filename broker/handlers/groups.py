@@ -7,7 +7,7 @@ rides on pulls is gathered and reaches the log within ``offset_flush_s``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rmq.wire import names
@@ -31,6 +31,7 @@ from rmq.wire.ops import (
     Renew,
     TopicInfo,
 )  # fmt: skip
+from rmq.wire.topic_ops import GroupState
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
@@ -277,6 +278,23 @@ class GroupHandler:
     def committed(self, group: str, queue: MessageQueue) -> int:
         """The offset a new owner begins at, -1 if none was committed."""
         return self._committed(group, queue)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have progress in a topic, sorted; what rides on pulls is brought into the log before."""
+        self.flush_riding()
+        return self._offsets.groups(topic)
+
+    def state_of(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
+        """How far a group is in these queues, by what it has committed."""
+        return GroupState(group, len(self._members.sessions(group)), self._offsets.of_queues(group, queues))
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is gone, and with it leases, offsets and attempts: the one change that says so takes them all."""
+        self._riding = {key: offset for key, offset in self._riding.items() if key[1].topic != topic}
+        self._offsets.forget_topic(topic)
+        self._attempts.forget_topic(topic)
+        for lease in self._locks.release_topic(topic):
+            log.info("lock.freed", group=lease.group, queue=str(lease.queue), epoch=lease.epoch, why="topic deleted")
 
     # ---- time
 

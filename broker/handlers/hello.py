@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rmq.wire import frames, layout
-from rmq.wire.errors import BadRequest, ProtocolUnsupported, SessionReplaced
-from rmq.wire.ops import PROTOCOL, Hello, HelloReply, Limits, ProducerHello, ResumedLease, hello_from_map, hello_to_map
+from rmq.wire.errors import OK, BadRequest, ProducerFenced, ProtocolUnsupported, SequenceConflict, SessionReplaced
+from rmq.wire.ops import (
+    PROTOCOL,
+    Hello,
+    HelloReply,
+    Limits,
+    ProducerHello,
+    ProducerOutcome,
+    ProducerResumed,
+    ResumedLease,
+    hello_from_map,
+    hello_to_map,
+)
 
+from ..committer import Committer
 from ..config import BrokerConfig
-from ..connection import Connection
+from ..connection import DEFERRED, Connection
 from ..log import get_logger
 from ..services.attempt_table import AttemptTable
 from ..services.lock_table import LockTable
-from ..services.producers import ProducerTable
+from ..services.producers import Known, ProducerTable, Resumed, Spent
 from ..services.sessions import Session, SessionTable
 from .groups import GroupHandler
 
@@ -26,12 +39,17 @@ PRODUCER_WINDOW = 256
 
 
 class HelloHandler:
-    """Greets, resumes a known session and ends its older connection."""
+    """
+    Greets, resumes a known session and ends its older connection.
+
+    A producer is told what became of its unresolved batches. That answer leaves when all it tells is as durable as
+    the answers to these batches would be, and nothing else of the connection is served before it.
+    """
 
     def __init__(
         self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, attempts: AttemptTable,
-        producers: ProducerTable, groups: GroupHandler, now: Callable[[], float],
-        identity: Callable[[], tuple[int, int]],
+        producers: ProducerTable, groups: GroupHandler, committer: Committer, now: Callable[[], float],
+        identity: Callable[[], tuple[int, int]], durable_to: Callable[[], int],
     ) -> None:  # fmt: skip
         self._config = config
         self._sessions = sessions
@@ -39,8 +57,11 @@ class HelloHandler:
         self._attempts = attempts
         self._producers = producers
         self._groups = groups
+        self._committer = committer
         self._now = now
         self._identity = identity
+        self._durable_to = durable_to  # how far the log is as durable as a send's answer promises
+        self._raising: dict[int, int] = {}  # producers whose epoch was raised, until that is durable
 
     def hello(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Greet; the reply says what the session still holds."""
@@ -49,15 +70,61 @@ class HelloHandler:
         hello: Hello = hello_from_map(Hello, payload)
         self._judge(hello)
         now = self._now()
-        if hello.producer is not None:
-            self._producers.resume(*hello.producer, now=now)  # may refuse: before the session knows this connection
+        producer = hello.producer if hello.producer and hello.producer.producer_id else None
+        # May refuse: before the session knows this connection.
+        raised = None if producer is None else self._producers.resume(*producer, now=now)
         session, older = self._sessions.hello(hello.session, hello.client, connection, now=now)
         if isinstance(older, Connection):
             older.fail(SessionReplaced("a newer connection took this session over"))
             older.abort()
         connection.greeted(session)
         log.debug("session.greeted", member=session.member, peer=connection.peer)
-        return hello_to_map(self._reply(session, now))
+        if producer is None:
+            return hello_to_map(self._reply(session, None))
+        last = (self._producers.next_sequence(producer.producer_id) or 0) - 1
+        if raised is not None:
+            self._raising[producer.producer_id] = producer.producer_epoch
+            self._committer.record(raised)
+        if producer.producer_id not in self._raising:
+            resumed = self._producers.resumed(*producer, last=last)
+            if self._is_durable(resumed):
+                return hello_to_map(self._reply(session, resumed))
+        connection.hold()
+        self._committer.when_durable(partial(self._answer, connection, request_id, session, producer, last))
+        return DEFERRED
+
+    def _is_durable(self, resumed: Resumed) -> bool:
+        durable_to = self._durable_to()
+        return all(fate.end_position <= durable_to for fate in resumed.fates if isinstance(fate, Known))
+
+    def _answer(
+        self, connection: Connection, request_id: int, session: Session, producer: ProducerHello, last: int
+    ) -> None:
+        """All that was there when the producer said hello is durable now, or was taken back by a failed write."""
+        if self._raising.get(producer.producer_id) == producer.producer_epoch:
+            del self._raising[producer.producer_id]
+        if connection.closing:
+            return  # and so is a connection that was replaced meanwhile
+        try:
+            resumed = self._producers.resumed(*producer, last=last)
+        except ProducerFenced as error:
+            connection.refuse(request_id, error)
+        else:
+            connection.reply(request_id, hello_to_map(self._reply(session, resumed)))
+        connection.go_on()
+
+    def _producer(self, resumed: Resumed) -> ProducerResumed:
+        next_sequence, known, first, fates = resumed
+        return ProducerResumed(next_sequence, known, first, [self._outcome(fate) for fate in fates])
+
+    def _outcome(self, fate: Known | Spent) -> ProducerOutcome:
+        if isinstance(fate, Known):
+            durable = self._config.flush == "sync"
+            return ProducerOutcome(OK, fate.base_offset, fate.physical_offset, fate.stored_at, durable)
+        if fate.code:
+            return ProducerOutcome(fate.code, text=f"batch {fate.sequence} of this producer was refused for good")
+        text = f"batch {fate.sequence} of this producer was not stored; why is not known any more"
+        return ProducerOutcome(SequenceConflict.code, text=text)
 
     def _judge(self, hello: Hello) -> None:
         if len(hello.proto) != 2 or not hello.proto[0] <= PROTOCOL <= hello.proto[1]:
@@ -71,7 +138,7 @@ class HelloHandler:
         if hello.producer is not None:
             _judge_producer(hello.producer)
 
-    def _reply(self, session: Session, now: float) -> HelloReply:
+    def _reply(self, session: Session, resumed: Resumed | None) -> HelloReply:
         config, (store_id, log_epoch) = self._config, self._identity()
         in_flight = min(PRODUCER_WINDOW, config.max_in_flight)
         limits = Limits(
@@ -83,9 +150,12 @@ class HelloHandler:
                 lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,
                 self._groups.committed(lease.group, lease.queue), *self._attempts.get(lease.group, lease.queue),
             )
-            for lease in self._locks.of_session(session.id, now=now)
+            for lease in self._locks.of_session(session.id, now=self._now())
         ]  # fmt: skip
-        return HelloReply(PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases)
+        return HelloReply(
+            PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases,
+            producer=None if resumed is None else self._producer(resumed),
+        )  # fmt: skip
 
     def ping(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Show that the broker is there."""

@@ -1,5 +1,5 @@
 """
-What the members of a group are told unasked: who is in it, and which leases became free.
+What the members of a group are told unasked: who is in it, which leases became free, and what becomes of its topics.
 
 Changes are gathered for the rest of the loop turn, and a frame is packed once for all who get it. A list of members is
 as long as there are members to be told, so that a group is told at most once in 50 ms, a large one less often; the
@@ -14,6 +14,7 @@ from typing import Final
 from rmq.wire import frames
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Push, TopicInfo
+from rmq.wire.topic_ops import DeletedTopic
 
 from ..connection import Connection
 from ..services.membership import Membership
@@ -53,11 +54,19 @@ class Notices:
         self._freed.setdefault(group, {})[queue] = None
         self._schedule()
 
-    def topic_made(self, info: TopicInfo) -> None:
-        """A topic was made: whoever waits for it can begin."""
-        frame = frames.pack(frames.PUSH, 0, Push.TOPIC_CHANGED, info)
-        for connection in self._connections(self._members.subscribers(info.topic)):
-            connection.push_frame(frame, ("topic", info.topic))
+    def topic_changed(self, info: TopicInfo) -> None:
+        """A topic was made or has grown: whoever waits for it can begin."""
+        self._tell_subscribers(info.topic, Push.TOPIC_CHANGED, info)
+
+    def topic_deleted(self, gone: DeletedTopic) -> None:
+        """A topic is gone: whoever reads it can stop."""
+        self._tell_subscribers(gone.topic, Push.TOPIC_DELETED, gone)
+
+    def _tell_subscribers(self, topic: str, push: Push, payload: TopicInfo | DeletedTopic) -> None:
+        # One key for both: to one that does not read, the last word on a topic says all, since it has the generation.
+        frame = frames.pack(frames.PUSH, 0, push, payload)
+        for connection in self._connections(self._members.subscribers(topic)):
+            connection.push_frame(frame, ("topic", topic))
 
     def _schedule(self) -> None:
         if not self._scheduled:

@@ -28,6 +28,7 @@ from rmq.wire.errors import (
     Refused,
     StoreFailed,
     TooManyInFlight,
+    TopicNotFound,
 )
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
@@ -62,14 +63,17 @@ class Progress(Protocol):
 class PullRequest:
     """A pull that is being served, waits in line, or is parked."""
 
-    __slots__ = ("connection", "expires_at", "pull", "queues", "read", "request_id")
+    __slots__ = ("connection", "expires_at", "generations", "pull", "queues", "read", "request_id")
 
-    def __init__(self, connection: Connection, request_id: int, pull: Pull, expires_at: float) -> None:
+    def __init__(
+        self, connection: Connection, request_id: int, pull: Pull, expires_at: float, generations: list[int]
+    ) -> None:
         self.connection = connection
         self.request_id = request_id
         self.pull = pull
         self.queues = tuple(MessageQueue(queue.topic, queue.queue_id) for queue in pull.queues)
         self.expires_at = expires_at
+        self.generations = generations  # of each queue's topic, as it was when the pull came
         self.read: dict[int, tuple[ConsumeQueue, Found | Exception]] = {}  # by a thread, for a place in the pull
 
 
@@ -125,10 +129,9 @@ class PullHandler:
             raise BadRequest("a pull names no queue")
         if pull.group is not None:
             names.check_group(pull.group)
-        for queue in pull.queues:
-            self._topics.require_queue(queue.topic, queue.queue_id)
+        generations = [self._topics.require_queue(queue.topic, queue.queue_id).generation for queue in pull.queues]
         wait_s = min(max(pull.wait_ms, 0) / 1000, self._max_hold_s)
-        request = PullRequest(connection, request_id, pull, self._now() + wait_s)
+        request = PullRequest(connection, request_id, pull, self._now() + wait_s, generations)
         self._note_progress(request)
         self._admit(request)
         try:
@@ -165,6 +168,10 @@ class PullHandler:
             if _request(parked).pull.group == group:
                 self._holds.cancel(parked)
                 self._enqueue(_request(parked))
+
+    def topic_ended(self, topic: str, queues: int) -> None:
+        """A topic is gone: pulls that wait for it are told, those of a new one of its name begin anew."""
+        self.arrived([MessageQueue(topic, queue_id) for queue_id in range(queues)])
 
     def unblocked(self, connection: Connection) -> None:
         """A slow reader has caught up: its pulls get back into line."""
@@ -327,6 +334,8 @@ class PullHandler:
 
     def _check(self, request: PullRequest, i: int) -> None:
         pull, wanted = request.pull, request.pull.queues[i]
+        if not self._is_there(request, i):
+            raise TopicNotFound(f"the topic {wanted.topic!r} was deleted")
         if pull.group is not None:
             assert request.connection.session is not None
             self._progress.check_pull(request.connection.session.id, pull.group, request.queues[i], wanted.epoch)
@@ -351,6 +360,10 @@ class PullHandler:
                 diverged,
             )
 
+    def _is_there(self, request: PullRequest, i: int) -> bool:
+        topic = self._topics.get(request.queues[i].topic)
+        return topic is not None and topic.generation == request.generations[i]
+
     def _ready(self, request: PullRequest, i: int) -> bool:
         return self._store.queue(request.queues[i]).readable > request.pull.queues[i].queue_offset
 
@@ -373,9 +386,12 @@ class PullHandler:
         self, i: int, status: int, request: PullRequest, *, next_offset: int = NO_OFFSET,
         buffers: list[Buffer] | None = None, text: str | None = None,
     ) -> list[Buffer]:  # fmt: skip
-        queue = self._store.queue(request.queues[i])
+        holds = (0, 0)
+        if self._is_there(request, i):  # asking for the index of another queue would make one
+            queue = self._store.queue(request.queues[i])
+            holds = queue.min_offset, queue.readable
         following = next_offset if next_offset != NO_OFFSET else request.pull.queues[i].queue_offset
-        head = msgpack.packb((i, status, following, queue.min_offset, queue.readable))
+        head = msgpack.packb((i, status, following, *holds))
         # A named tuple on the other side: an array of seven, whose sixth element is the run of batches.
         size = sum(map(len, buffers)) if buffers else 0
         return [b"\x97" + head[1:] + frames.bin_header(size), *(buffers or ()), msgpack.packb(text)]

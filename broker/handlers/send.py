@@ -58,25 +58,31 @@ class SendFrame:
 class SendTicket:
     """What one turn made of a send frame, waiting for the disk."""
 
-    __slots__ = ("_frame", "_handler", "results", "staged")
+    __slots__ = ("_frame", "_handler", "numbered", "results")
 
     def __init__(self, handler: SendHandler, frame: SendFrame) -> None:
         self._handler = handler
         self._frame = frame
         self.results: list[SendResult] = []
-        self.staged: list[layout.Header] = []  # of the batches that exist only once the turn is written
+        self.numbered: list[tuple[int, layout.Header]] = []  # results that hold once the turn is written, by place
 
     def stored(self) -> None:
         """Answer, if this was the last of the frame."""
         self._frame.settled()
 
     def failed(self, error: OSError) -> None:
-        """Take back the numbers of what was not written, and say so."""
+        """
+        Take back the numbers of what was not written, and say so.
+
+        Also of batches that were refused for good: behind one that was not stored a number cannot stay spent.
+        """
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFull if full else StoreFailed
-        for header in reversed(self.staged):
-            self._handler.producers.retract(header.producer_id, header.sequence)
         refusal = _refusal(kind(f"the log could not be written: {error.strerror}"))
+        for place, header in reversed(self.numbered):
+            self._handler.producers.retract(header.producer_id, header.producer_epoch, header.sequence)
+            if header.producer_id:
+                self.results[place] = refusal
         # A duplicate's original may not be durable yet either: both are told to come again.
         self.results = [refusal if result.status == OK else result for result in self.results]
         self.stored()
@@ -116,9 +122,9 @@ class SendHandler:
         frame.add(ticket)
         self._committer.add_send(ticket)  # first: what is staged below must be taken back if the write fails
         while frame.left:
-            queue_id, batch = frame.left.popleft()
+            outgoing = frame.left.popleft()
             try:
-                ticket.results.append(self._append(ticket, queue_id, batch))
+                ticket.results.append(self._append(ticket, *outgoing))
             except Refused as error:
                 ticket.results.append(_refusal(error))
             except Exception as error:
@@ -134,7 +140,7 @@ class SendHandler:
         if not frame.left:
             frame.connection.go_on()
 
-    def _append(self, ticket: SendTicket, queue_id: int, batch: bytes) -> SendResult:
+    def _append(self, ticket: SendTicket, queue_id: int, batch: bytes, generation: int) -> SendResult:
         # Before anything is believed of whose batch it is; but for its bodies, whose refusal spends the number.
         checked = batches.check(batch, stamped=False, unpack=False)
         header, now = checked.header, self._now()
@@ -144,23 +150,24 @@ class SendHandler:
             return SendResult(OK, known.base_offset, known.physical_offset, known.stored_at, self._durable, True)
         try:
             batches.check_bodies(batch, header)
-            placed = self._stage(queue_id, batch, checked)
+            placed = self._stage(queue_id, batch, checked, generation)
         except _TEMPORARY:
             raise
-        except Refused:
-            self.producers.spend(*mark, now=now)
+        except Refused as error:
+            self.producers.spend(*mark, header.batch_crc, error.code, now=now)
+            ticket.numbered.append((len(ticket.results), header))
             raise
         self.producers.record(*mark, header.batch_crc, *placed, now=now)
-        ticket.staged.append(header)
+        ticket.numbered.append((len(ticket.results), header))
         return SendResult(OK, placed.base_offset, placed.physical_offset, placed.stored_at, self._durable, False)
 
-    def _stage(self, queue_id: int, batch: bytes, checked: batches.Checked) -> Placed:
+    def _stage(self, queue_id: int, batch: bytes, checked: batches.Checked, generation: int) -> Placed:
         header = checked.header
         if self.refuse_because is not None:
             raise DiskFull(self.refuse_because)
         if header.kind != layout.KIND_DATA:
             raise UnsupportedFormat(f"a producer may not send batches of kind {header.kind}")
-        topic = self._topics.require_queue(header.topic, queue_id)
+        topic = self._topics.require_queue(header.topic, queue_id, generation)
         self._committer.before_send()
         return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
 

@@ -1,31 +1,58 @@
-"""Topics: routes, creation, lists, and the ranges their queues hold."""
+"""Topics: routes, creation, growth, end, lists, and what their queues hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from rmq.wire import names
 from rmq.wire.codec import decode
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
+from rmq.wire.topic_ops import (
+    DeletedTopic,
+    DeleteTopic,
+    DescribeTopic,
+    GroupState,
+    GrowTopic,
+    QueueState,
+    TopicDescription,
+)  # fmt: skip
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
 from ..log import get_logger
-from ..services.state import TopicMade
 from ..services.topics import Topic, TopicTable
 from ..store.message_store import MessageStore
 from .limits import check_entries
 
 log = get_logger(__name__)
 
-LISTED_QUEUES = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
+LISTED_QUEUES: Final = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
+MAX_OFFSETS: Final = 1 << 14  # that one description tells, over all groups: the loop stands still meanwhile
+
+
+class Progress(Protocol):
+    """What groups know of a topic."""
+
+    def committed(self, group: str, queue: MessageQueue) -> int:
+        """The offset a group has come to, -1 for none."""
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have come anywhere in a topic."""
+
+    def state_of(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
+        """How far a group is in these queues."""
 
 
 class TopicHandler:
-    """Tells where queues are and makes new ones; ``committed`` and ``made`` are set by the composition root."""
+    """
+    Tells where queues are, makes and ends them. The composition root sets what others have to do with that.
+
+    ``changed`` and ``deleted`` tell whoever waits, when it is durable; ``ended`` takes with a topic, at once, all
+    that hangs on it.
+    """
 
     def __init__(
         self, topics: TopicTable, store: MessageStore, committer: Committer,
@@ -39,8 +66,10 @@ class TopicHandler:
         self._auto_create = auto_create
         self._wall_us = wall_us
         self._queues: dict[int, list[QueueInfo]] = {}  # by their number; nobody changes a list
-        self.committed: Callable[[str, MessageQueue], int] = lambda group, queue: NO_OFFSET
-        self.made: Callable[[TopicInfo], None] = lambda info: None
+        self.progress: Progress
+        self.changed: Callable[[TopicInfo], None] = lambda info: None
+        self.deleted: Callable[[DeletedTopic], None] = lambda gone: None
+        self.ended: Callable[[Topic], None] = lambda topic: None
 
     def info(self, name: str) -> TopicInfo:
         """A topic as clients see it."""
@@ -67,12 +96,40 @@ class TopicHandler:
 
     def _make(self, connection: Connection, request_id: int, name: str, queues: int) -> object:
         topic, made = self._topics.create(name, queues, created_at=self._wall_us())
-        info = self._info(topic)
         if made:
             log.info("topic.created", topic=name, queues=queues, generation=topic.generation)
-            self._committer.record(TopicMade(name, topic.generation, topic.queues, topic.shards, topic.created_at))
-            self._committer.when_durable(lambda: self.made(info))
-        return self._later(connection, request_id, info)
+            self._change(topic)
+        return self._later(connection, request_id, self._info(topic))
+
+    def grow(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Give a topic more queues."""
+        request = decode(GrowTopic, payload)
+        topic, grown = self._topics.grow(request.topic, request.queues)
+        if grown:
+            log.info("topic.grown", topic=topic.name, queues=topic.queues, generation=topic.generation)
+            self._change(topic)
+        return self._later(connection, request_id, self._info(topic))
+
+    def _change(self, topic: Topic) -> None:
+        info = self._info(topic)
+        self._committer.record(topic.made())
+        self._committer.when_durable(lambda: self.changed(info))
+
+    def delete(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """
+        End a topic.
+
+        From here on nothing finds it, and what hangs on it is gone. Its last batches may still be on their way to
+        the log: they were staged before the change that ends it, so that it stands behind them.
+        """
+        request = decode(DeleteTopic, payload)
+        topic = self._topics.delete(request.topic, request.generation)
+        gone = DeletedTopic(topic.name, topic.generation)
+        log.info("topic.deleted", topic=topic.name, generation=topic.generation)
+        self._committer.record(topic.deleted())
+        self.ended(topic)
+        self._committer.when_durable(lambda: self.deleted(gone))
+        return self._later(connection, request_id, gone)
 
     def list(self, connection: Connection, request_id: int, payload: Any) -> object:
         """The topics behind a name, as many as go into one answer without keeping the others waiting."""
@@ -85,6 +142,22 @@ class TopicHandler:
                 if queues >= LISTED_QUEUES:
                     break
         return self._later(connection, request_id, page)
+
+    def describe(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """What a topic holds, and how far each group has come."""
+        topic = self._topics.require(decode(DescribeTopic, payload).topic)
+        queues = [MessageQueue(topic.name, queue_id) for queue_id in range(topic.queues)]
+        groups = self.progress.groups_of(topic.name)
+        told = groups[: MAX_OFFSETS // topic.queues]
+        answer = TopicDescription(
+            topic.name, topic.generation, topic.shards, topic.created_at, len(groups) - len(told),
+            [self._state(queue) for queue in queues], [self.progress.state_of(group, queues) for group in told],
+        )  # fmt: skip
+        return self._later(connection, request_id, answer)
+
+    def _state(self, queue: MessageQueue) -> QueueState:
+        index = self._store.queue(queue)
+        return QueueState(queue.queue_id, self._broker, index.min_offset, index.readable)
 
     def ranges(self, connection: Connection, request_id: int, payload: Any) -> object:
         """What queues hold, and how far a group got."""
@@ -100,7 +173,7 @@ class TopicHandler:
         except Refused as error:
             return Range(error.code, text=error.text)
         index = self._store.queue(queue)
-        committed = NO_OFFSET if group is None else self.committed(group, queue)
+        committed = NO_OFFSET if group is None else self.progress.committed(group, queue)
         return Range(0, index.min_offset, index.readable, committed)
 
     def _later(self, connection: Connection, request_id: int, answer: object) -> object:

@@ -45,6 +45,11 @@ class AttemptTable:
         del self._attempts[group, queue]
         return Attempted(group, *queue, *NO_ATTEMPT)
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget the failing messages of a topic that is gone."""
+        for key in [key for key in self._attempts if key[1].topic == topic]:
+            del self._attempts[key]
+
     def apply(self, change: Attempted) -> None:
         """Repeat a change from the log: the last one stands, also when it says that nothing fails."""
         key = change.group, MessageQueue(change.topic, change.queue_id)

@@ -125,6 +125,13 @@ class LockTable:
             self._remove(lease)
         return leases
 
+    def release_topic(self, topic: str) -> list[Lease]:
+        """Free all leases of a topic that is gone."""
+        leases = [lease for lease in self._leases.values() if lease.queue.topic == topic]
+        for lease in leases:
+            self._remove(lease)
+        return leases
+
     def of_session(self, session: bytes, *, now: float) -> list[Lease]:
         """The live leases of a session, by group and queue."""
         leases = self._of_session.get(session, {}).values()

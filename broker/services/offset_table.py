@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
@@ -20,17 +20,23 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, int]] = {}
+        self._of_topic: dict[str, dict[str, None]] = {}  # the groups that have an offset in a topic
 
     def get(self, group: str, queue: MessageQueue) -> int:
         """The next offset to deliver, -1 if the group never committed one."""
         queues = self._groups.get(group)
         return NO_OFFSET if queues is None else queues.get(queue, NO_OFFSET)
 
+    def of_queues(self, group: str, queues: Iterable[MessageQueue]) -> list[int]:
+        """The next offset to deliver of each queue, -1 where the group never committed one."""
+        known = self._groups.get(group, {})
+        return [known.get(queue, NO_OFFSET) for queue in queues]
+
     def commit(self, group: str, queue: MessageQueue, queue_offset: int) -> bool:
         """Note progress; says whether there was any. What is not ahead of the known offset is ignored."""
         if queue_offset <= self.get(group, queue):
             return False
-        self._groups.setdefault(group, {})[queue] = queue_offset
+        self._put(group, queue, queue_offset)
         return True
 
     def lower(self, group: str, queue: MessageQueue, queue_end: int) -> bool:
@@ -42,11 +48,29 @@ class OffsetTable:
 
     def apply(self, change: Committed) -> None:
         """Repeat a change from the log: the last one stands, also when it is the lower one."""
-        queue = MessageQueue(change.topic, change.queue_id)
-        self._groups.setdefault(change.group, {})[queue] = change.queue_offset
+        self._put(change.group, MessageQueue(change.topic, change.queue_id), change.queue_offset)
+
+    def groups(self, topic: str) -> list[str]:
+        """The groups that committed an offset in a topic, sorted."""
+        return sorted(self._of_topic.get(topic, ()))
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget all progress in a topic that is gone."""
+        for group in self._of_topic.pop(topic, ()):
+            queues = self._groups[group]
+            for queue in [queue for queue in queues if queue.topic == topic]:
+                del queues[queue]
+            if not queues:
+                del self._groups[group]
 
     def rows(self) -> Iterator[Committed]:
         """All offsets, as the changes that bring them back."""
         for group, queues in self._groups.items():
             for queue, queue_offset in queues.items():
                 yield Committed(group, *queue, queue_offset)
+
+    def _put(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        queues = self._groups.setdefault(group, {})
+        if queue not in queues:
+            self._of_topic.setdefault(queue.topic, {})[group] = None
+        queues[queue] = queue_offset

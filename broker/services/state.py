@@ -118,6 +118,14 @@ class SnapshotEnded(NamedTuple):
     last_generation: int
 
 
+class ProducerEpoch(NamedTuple):
+    """A producer said hello with a higher epoch: lower ones are fenced, and its line begins at ``first``."""
+
+    producer_id: int
+    epoch: int
+    first: int
+
+
 Change: TypeAlias = (
     TopicMade
     | Started
@@ -129,6 +137,7 @@ Change: TypeAlias = (
     | QueueHolds
     | ProducerKnown
     | SnapshotEnded
+    | ProducerEpoch
 )
 
 SHAPES: Final[dict[int, type[Change]]] = {
@@ -142,6 +151,7 @@ SHAPES: Final[dict[int, type[Change]]] = {
     8: QueueHolds,
     9: ProducerKnown,
     10: SnapshotEnded,
+    11: ProducerEpoch,
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
 

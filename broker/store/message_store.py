@@ -326,6 +326,8 @@ class MessageStore:
         self.batches_written += len(staged)
         for item in staged:  # nothing from here on may raise: the batches exist
             queue = item.place
+            if self._queues.get(item.queue) is not queue:
+                continue  # the topic was deleted in this turn: index files would outlive their directory
             queue.note_epoch(self.log_epoch)
             self._index(queue, item.position, item.size, item.messages, item.tags, item.keyed)
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
@@ -355,7 +357,8 @@ class MessageStore:
         while self._unexposed and self._unexposed[0][0] <= until:
             _, of, queue, end = self._unexposed.popleft()
             queue.readable = end
-            grown[of] = None
+            if self._queues.get(of) is queue:  # else the topic was deleted since
+                grown[of] = None
         return list(grown)
 
     # ---- read

@@ -44,7 +44,7 @@ class Tables(Protocol):
         """A change that was true when the broker went away."""
 
     def batch(self, header: layout.Header) -> None:
-        """A data batch of a live topic."""
+        """A data batch, also of a topic that is gone."""
 
     def is_live(self, header: layout.Header) -> bool:
         """Whether the topic of a batch still exists, in that generation."""
@@ -119,10 +119,11 @@ class Rebuild:
             return
         if self._in_head:
             raise _headless(header.physical_offset)
-        if not self._tables.is_live(header):
-            return
         self.batches += 1
         self.messages += header.count
+        if not self._tables.is_live(header):
+            self._tables.batch(header)  # its number is spent all the same
+            return
         queue = self._queues.queue_of(MessageQueue(header.topic, header.queue_id), header.topic_gen)
         self._pass_gap(queue, header)
         queue.note_epoch(header.log_epoch)
@@ -176,14 +177,16 @@ class Rebuild:
         if self._in_head:
             raise _headless(damage.position)
         header = damage.header
-        if header is None or header.kind != layout.KIND_DATA or not self._tables.is_live(header):
+        if header is None or header.kind != layout.KIND_DATA:
+            return
+        self._tables.batch(header)  # its number is spent all the same
+        if not self._tables.is_live(header):
             return
         queue = self._queues.queue_of(MessageQueue(header.topic, header.queue_id), header.topic_gen)
         self._pass_gap(queue, header)
         queue.note_epoch(header.log_epoch)
         queue.add_gap(damage.position, header.end_offset)
         queue.readable = queue.published
-        self._tables.batch(header)  # its number is spent all the same
 
     def ended(self) -> None:
         """The walk is over."""

@@ -1,4 +1,4 @@
-"""Topics and the lock table, from the command line."""
+"""The lock table, from the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def admin(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
 
 
-@pytest.mark.parametrize("path", [[], ["topic"], ["topic", "create"], ["topic", "list"], ["lock-status"]])
+@pytest.mark.parametrize("path", [[], ["lock-status"]])
 def test_help_has_examples(path: list[str]) -> None:
     result = admin(*path, "--help")
 
@@ -52,38 +52,12 @@ def test_the_lock_table_for_people() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["topic", "list"], ["topic", "create", "x"], ["lock-status"]])
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str, arguments: list[str]) -> None:
-    result = admin(*arguments, "--broker", nowhere)
+def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
+    result = admin("lock-status", "--broker", nowhere)
 
     assert result.exit_code == exit_codes.UNAVAILABLE
     assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
     assert result.stdout == ""
-
-
-@pytest.mark.slow
-def test_a_topic_is_made_listed_and_made_again(broker: str, topic: str) -> None:
-    assert admin("topic", "create", topic, "--queues", "3", "--broker", broker).stdout == f"{topic}: 3 queues\n"
-    again = admin("topic", "create", topic, "--queues", "3", "--broker", broker, "--json")
-    assert json.loads(again.stdout) == {"topic": topic, "queues": 3}
-
-    rows = json.loads(admin("topic", "list", "--broker", broker, "--json").stdout)
-    assert {"topic": topic, "queues": 3, "shards": 3, "messages": 0} in rows
-    table = admin("topic", "list", "--broker", broker).stdout.splitlines()
-    assert table[0].split() == ["TOPIC", "QUEUES", "SHARDS", "MESSAGES"]
-    assert [topic, "3", "3", "0"] in [line.split() for line in table]
-
-
-@pytest.mark.slow
-def test_a_topic_with_another_shape_or_a_bad_name_is_refused(broker: str, topic: str) -> None:
-    admin("topic", "create", topic, "--queues", "3", "--broker", broker)
-
-    other = admin("topic", "create", topic, "--queues", "5", "--broker", broker)
-    bad = admin("topic", "create", "a%b", "--broker", broker)
-
-    assert (other.exit_code, bad.exit_code) == (exit_codes.REFUSED, exit_codes.USAGE)
-    assert topic in other.stderr
-    assert "may hold only letters" in bad.stderr
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq.wire import batch as batches
-from rmq.wire import layout, ops
+from rmq.wire import layout, ops, topic_ops
 from rmq.wire.codec import decode
 from rmq.wire.errors import OK, OutOfSequence, QueueNotFound, Refused, TopicNotFound, UnknownOp, WireError
 from rmq.wire.frames import PUSH, REPLY, pack, unpack
@@ -45,6 +45,7 @@ class FakeBroker:
     def __init__(self, *, limits: ops.Limits = LIMITS) -> None:
         self.limits = limits
         self.topics: dict[str, ops.TopicInfo] = {}
+        self.last_generation = 0
         self.queues: dict[tuple[str, int], list[bytes]] = {}
         self.producers: dict[int, Producer] = {}
         self.hellos: list[ops.Hello] = []
@@ -59,6 +60,7 @@ class FakeBroker:
         self.frame_refusals: list[Refused] = []  # what the next send frames are answered with, as a whole
         self.spoil_next_send = False  # answer the next send with something else than results
         self.refuse_hello: WireError | None = None
+        self.tells_outcomes = True  # False: an older broker, whose hello does not tell what became of batches
         self.held: list[Callable[[], None]] = []  # answers kept back while ``holding``
         self.holding = False
         self.connections: set[FakeConnection] = set()
@@ -109,7 +111,8 @@ class FakeBroker:
             answer()
 
     def create(self, topic: str, queues: int = 4) -> ops.TopicInfo:
-        info = ops.TopicInfo(topic, len(self.topics) + 1, queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
+        self.last_generation += 1
+        info = ops.TopicInfo(topic, self.last_generation, queues, [ops.QueueInfo(i, "fake") for i in range(queues)])
         self.topics[topic] = info
         return info
 
@@ -135,6 +138,23 @@ class FakeBroker:
             case Op.RANGES:
                 refs = decode(ops.Ranges, payload).queues
                 return [ops.Range(OK, 0, len(self.queues.get((ref.topic, ref.queue_id), []))) for ref in refs]
+            case Op.GROW_TOPIC:
+                grown = decode(topic_ops.GrowTopic, payload)
+                info = self.topics[grown.topic]
+                more = [ops.QueueInfo(i, "fake") for i in range(grown.queues)]
+                self.topics[grown.topic] = info._replace(queues=more)
+                return self.topics[grown.topic]
+            case Op.DELETE_TOPIC:
+                ended = decode(topic_ops.DeleteTopic, payload)
+                return topic_ops.DeletedTopic(ended.topic, self.topics.pop(ended.topic).generation)
+            case Op.DESCRIBE_TOPIC:
+                info = self.topics[decode(topic_ops.DescribeTopic, payload).topic]
+                states = [
+                    topic_ops.QueueState(queue_id, name, 0, len(self.queues.get((info.topic, queue_id), [])))
+                    for queue_id, name in info.queues
+                ]
+                group = topic_ops.GroupState("g", 1, [0] * len(states))
+                return topic_ops.TopicDescription(info.topic, info.generation, info.shards, 17, 0, states, [group])
             case Op.LOCK_STATUS:
                 return [ops.LockRow("g", "t", 0, "me", "s", 1, 1.0, 1.0, 59.0, "held")]
         raise UnknownOp(f"no operation {op}")
@@ -148,7 +168,7 @@ class FakeBroker:
             raise TopicNotFound(f"there is no topic {route.topic!r}")
         return self.create(route.topic)
 
-    def store(self, queue_id: int, data: bytes) -> tuple[SendResult, bool]:
+    def store(self, queue_id: int, data: bytes, generation: int = 0) -> tuple[SendResult, bool]:
         """The answer to one batch, and whether the connection must be dropped instead of giving it."""
         header = batches.check(data, stamped=False).header
         self.arrived.append(header)
@@ -162,7 +182,7 @@ class FakeBroker:
                 raise OutOfSequence(f"{header.sequence} came where {producer.last + 1} was expected")
             if self.before_store is not None:
                 self.before_store(header)
-            self._check_queue(header.topic, queue_id)
+            self._check_queue(header.topic, queue_id, generation)
         except DropAfter:
             drop = True
         except Refused as error:
@@ -172,8 +192,17 @@ class FakeBroker:
             return answer, False
         return self._append(producer, queue_id, header, data), drop
 
-    def _check_queue(self, topic: str, queue_id: int) -> None:
-        if topic not in self.topics:
+    def resume(self, hello: ops.ProducerHello) -> ops.ProducerResumed:
+        """What became of a producer's numbers, from the first unresolved on."""
+        met = hello.producer_id in self.producers
+        known = self.producers.setdefault(hello.producer_id, Producer())
+        known.last = max(known.last, hello.first_unresolved - 1)
+        told = [known.answers[number] for number in range(hello.first_unresolved, known.last + 1)]
+        outcomes = [ops.ProducerOutcome(*answer[:5], answer.text) for answer in told]
+        return ops.ProducerResumed(known.last + 1, met, hello.first_unresolved, outcomes)
+
+    def _check_queue(self, topic: str, queue_id: int, generation: int) -> None:
+        if topic not in self.topics or generation not in (0, self.topics[topic].generation):
             raise TopicNotFound(f"there is no topic {topic!r}")
         if queue_id >= len(self.topics[topic].queues):
             raise QueueNotFound(f"{topic} has no queue {queue_id}")
@@ -263,17 +292,16 @@ class FakeConnection(asyncio.Protocol):
             self.transport.close()
             return
         self.greeted = True
-        if hello.producer is not None:
-            known = broker.producers.setdefault(hello.producer.producer_id, Producer())
-            known.last = max(known.last, hello.producer.first_unresolved - 1)
+        resumed = None if hello.producer is None else broker.resume(hello.producer)
         member = f"{hello.client}#{hello.session.hex()[:8]}"
         reply = ops.HelloReply(1, "fake", "test", broker.store_id, broker.log_epoch, member, broker.limits)
+        reply = reply._replace(producer=resumed if broker.tells_outcomes else None)
         self.send(pack(REPLY, request_id, OK, ops.hello_to_map(reply)))
 
     def send_batches(self, payload: Any) -> list[SendResult]:
         results = []
-        for queue_id, data in payload[0]:
-            result, drop = self.broker.store(queue_id, data)
+        for queue_id, data, generation in payload[0]:
+            result, drop = self.broker.store(queue_id, data, generation)
             if drop:
                 raise DropAfter
             results.append(result)

@@ -23,6 +23,21 @@ async def test_topics_are_made_found_and_listed(broker: FakeBroker) -> None:
             await admin.topic("other")
 
 
+async def test_a_topic_is_described_grown_and_deleted(broker: FakeBroker) -> None:
+    async with Producer(broker.address) as producer:
+        await producer.send_bodies("orders", [b"1", b"2"], queue_id=1)
+    async with Admin(broker.address) as admin:
+        told = await admin.describe_topic("orders")
+        grown = await admin.grow_topic("orders", 6)
+        gone = await admin.delete_topic("orders", told.generation)
+
+    assert (told.messages, told.lags(told.groups[0])) == (2, [0, 2, 0, 0])
+    assert (len(grown.queues), grown.shards) == (6, 4)
+    assert gone == ("orders", 1)
+    assert broker.topics == {}
+    assert [payload for _, op, payload in broker.requests if op == Op.DELETE_TOPIC] == [["orders", 1]]
+
+
 async def test_ranges_come_in_the_order_asked_for(broker: FakeBroker) -> None:
     async with Producer(broker.address) as producer:
         await producer.send_bodies("orders", [b"1", b"2"], queue_id=1)

@@ -66,7 +66,7 @@ def test_what_may_be_stored_in_spite_of_the_refusal_keeps_its_number_and_bytes(e
     line.refused(batches[1], errors.OutOfSequence("gap"))
 
     assert numbers(line.take_back()) == [2]
-    assert line.head_refusal is error
+    assert line.head is batches[0] and batches[0].refusal is error
     assert numbers(line.resend()) == [1]
 
 
@@ -98,6 +98,33 @@ def test_behind_one_that_is_not_stored_nothing_is_doubtful_after_a_loss() -> Non
     line.lost()
 
     assert numbers(line.take_back()) == [3, 2, 1]
+
+
+def test_when_the_broker_says_which_number_is_next_the_line_is_empty_and_goes_on_there() -> None:
+    line, batches = line_of(4)
+    line.resolved(batches[2])
+    line.lost()
+    line.resolved(batches[0])
+
+    assert numbers(line.restart(2)) == [4, 2]
+    assert (line.next_sequence, line.first_unresolved, line.span, line.size, line.flying, len(line)) == (
+        2,
+        2,
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+def test_the_line_counts_how_often_the_broker_failed_at_a_batch() -> None:
+    line, batches = line_of(1)
+
+    for error in (errors.Internal("?"), errors.DiskFull("full"), errors.Internal("?")):
+        line.refused(batches[0], error)
+        line.resend()
+
+    assert batches[0].defects == 2
 
 
 def test_temporary_are_the_refusals_that_spend_no_number() -> None:

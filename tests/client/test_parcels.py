@@ -82,3 +82,13 @@ async def test_only_what_was_never_sent_is_certainly_not_stored() -> None:
     first = two.cut(1)
     two.stored(first.which, part(1), store_id=1)
     assert str(two.overdue("late")) == "late: 1 of 2 messages for 'orders' are known to be stored"
+
+
+async def test_an_error_that_ends_all_takes_the_place_of_being_late() -> None:
+    two = parcel(1, 1)
+    fenced = errors.ProducerFenced("replaced")
+    assert two.overdue("replaced", fenced) is fenced
+
+    two.cut(1)
+
+    assert isinstance(two.overdue("replaced", fenced), errors.OutcomeUnknown)

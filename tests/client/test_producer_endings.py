@@ -40,6 +40,7 @@ async def test_what_was_never_sent_times_out_as_certainly_not_stored() -> None:
 
 
 async def test_what_was_sent_and_not_answered_has_an_unknown_outcome_and_stays_in_line(broker: FakeBroker) -> None:
+    broker.tells_outcomes = False
     async with Producer(broker.address, delivery_timeout_s=10) as producer:
         await producer.send(message(0), queue_id=0)
         broker.holding = True

@@ -13,7 +13,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout, ops
 from rmq.wire.codec import decode_list
 from rmq.wire.compression import NUMBERS
-from rmq.wire.errors import TopicExists
+from rmq.wire.errors import TopicExists, TopicNotFound
 from rmq.wire.layout import MAX_COUNT
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import Op
@@ -172,3 +172,60 @@ async def test_admin_calls_are_answered() -> None:
         assert made in await admin.list_topics()
         assert [found.max_offset for found in await admin.ranges([MessageQueue("orders", 2)])] == [0]
         assert await admin.lock_status() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_grown_topic_gets_unkeyed_messages_everywhere_and_keys_where_they_were() -> None:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
+        await admin.create_topic("orders", 2)
+        before = {key: (await producer.send(Message("orders", b"x"), sharding_key=key)).queue_id for key in range(9)}
+        grown = await admin.grow_topic("orders", 5)
+        await asyncio.sleep(31)
+        await producer.send(Message("orders", b"x"))
+        await asyncio.sleep(1)
+
+        used = {(await producer.send(Message("orders", b"x"))).queue_id for _ in range(10)}
+        after = {key: (await producer.send(Message("orders", b"x"), sharding_key=key)).queue_id for key in range(9)}
+
+    assert (len(grown.queues), grown.shards) == (5, 2)
+    assert used == set(range(5))
+    assert after == before
+
+
+@pytest.mark.virtual_time
+async def test_a_producer_outlives_its_topic_and_goes_on_in_order_in_the_new_one() -> None:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
+        await producer.send(Message("orders", b"old"), sharding_key="k")
+        told = await admin.describe_topic("orders")
+        await admin.delete_topic("orders", told.generation)
+        await admin.create_topic("orders", 1)
+
+        sends = [producer.send(Message("orders", b"%d" % i), sharding_key="k") for i in range(3)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [TopicNotFound] * 3, "they were placed by the old route"
+        for i in range(3, 6):
+            await producer.send(Message("orders", b"%d" % i), sharding_key="k")
+
+        assert [message.body for message in await stored(broker.address, "orders", 0)] == [b"3", b"4", b"5"]
+        again = await admin.describe_topic("orders")
+
+    assert (told.messages, again.messages, len(again.queues)) == (1, 3, 1)
+    assert again.generation == told.generation + 1
+
+
+@pytest.mark.virtual_time
+async def test_a_producer_makes_a_deleted_topic_anew_also_over_a_restart() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await producer.send(Message("orders", b"old"))
+        async with Admin(broker.address) as admin:
+            await admin.delete_topic("orders")
+        await broker.restart()
+
+        with pytest.raises(TopicNotFound):
+            await producer.send(Message("orders", b"refused"))
+        await producer.send(Message("orders", b"new"))
+
+        async with Admin(broker.address) as admin:
+            told = await admin.describe_topic("orders")
+
+    assert (told.generation, told.messages) == (2, 1)

@@ -135,7 +135,7 @@ class Target:
         self.now = 1000.0
         self.epoch = 0
         self._problems: list[str] = []
-        self._read_to = [0, 0, 0, 0]
+        self._generation, self._read_to = 0, [0, 0, 0, 0]
         self.loop.set_exception_handler(lambda loop, context: self._problems.append(str(context)))
 
     def __enter__(self) -> Self:
@@ -175,6 +175,7 @@ class Target:
 
     def _check_readable(self) -> None:
         """Whatever was accepted can be read by every consumer, or it would block its queue."""
+        self._have_topic()
         for queue_id, begin in enumerate(self._read_to):
             for end, data in self._pulled(TOPIC, queue_id, begin):
                 for batch in batches.read_all(data, store_id=1):
@@ -203,10 +204,17 @@ class Target:
         """A peer that has greeted, joined and holds a lease; ``epoch`` is that of the lease."""
         peer = FuzzPeer(self)
         peer.ask(Op.HELLO, hello())
+        self._have_topic()
         peer.ask(Op.JOIN, [GROUP, True, "clustering", "average", {TOPIC: "*"}])
         status, self.epoch, *_ = peer.ask(Op.ACQUIRE, [GROUP, [[TOPIC, 0]]])[0]
         assert status == 0
         return peer
+
+    def _have_topic(self) -> None:
+        """An input may have ended the topic that the others are about: then it is another one."""
+        generation = self.witness.ask(Op.ROUTE, [TOPIC, True])[1]
+        if generation != self._generation:
+            self._generation, self._read_to = generation, [0, 0, 0, 0]
 
     def judge(self, peer: FuzzPeer, data: bytes) -> str:
         """Give one input, check every promise, and tell what became of it."""

@@ -64,6 +64,9 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.GET_MESSAGE: [f"{rng.getrandbits(64):016x}{offset << 12:016x}"],
         Op.OFFSETS_AT: [rng.choice((0, BORN_AT, 1 << 62)), [[TOPIC, queue]]],
         Op.STATS: [],
+        Op.DELETE_TOPIC: [f"t{rng.randrange(50)}", rng.choice((0, 1))],
+        Op.GROW_TOPIC: [f"t{rng.randrange(50)}", rng.choice((4, 5, 8))],
+        Op.DESCRIBE_TOPIC: [TOPIC],
     }  # fmt: skip
     op = rng.choice(list(Op))
     return op, payloads.get(op, [TOPIC, queue, offset])

@@ -9,7 +9,17 @@ import pytest
 
 from rmq.wire import frames, ops
 from rmq.wire.errors import BadRequest
-from rmq.wire.hello import Hello, HelloReply, Limits, ProducerHello, ResumedLease, hello_from_map, hello_to_map
+from rmq.wire.hello import (
+    Hello,
+    HelloReply,
+    Limits,
+    ProducerHello,
+    ProducerOutcome,
+    ProducerResumed,
+    ResumedLease,
+    hello_from_map,
+    hello_to_map,
+)
 
 from support.batches import STORE_ID, golden
 
@@ -24,6 +34,16 @@ REPLY = HelloReply(
     limits=Limits(16777216, 4259840, 256, 5.0, 1.0, 60.0, 120.0),
     leases=[ResumedLease("g", "orders", 2, (3 << 32) | 1, 1000, -1, 0)],
 )  # fmt: skip
+RESUMED = REPLY._replace(
+    producer=ProducerResumed(
+        45, True, 42,
+        [
+            ProducerOutcome(0, 1000, 4096, 1_700_000_000_123_456, True),
+            ProducerOutcome(121, text="refused"),
+            ProducerOutcome(0, 1001, 8192, 1_700_000_000_123_457, False),
+        ],
+    )
+)  # fmt: skip
 LEAST: dict[str, Any] = {"proto": [1, 1], "client": "c", "version": "v", "session": b"s"}
 
 
@@ -32,13 +52,16 @@ LEAST: dict[str, Any] = {"proto": [1, 1], "client": "c", "version": "v", "sessio
     [
         ("hello_request", frames.pack(frames.REQUEST, 1, ops.Op.HELLO, hello_to_map(HELLO))),
         ("hello_reply", frames.pack(frames.REPLY, 1, 0, hello_to_map(REPLY))),
+        ("hello_reply_producer", frames.pack(frames.REPLY, 1, 0, hello_to_map(RESUMED))),
     ],
 )
 def test_the_bytes_of_a_greeting_never_change(name: str, frame: bytes) -> None:
     assert frame == golden(GOLDEN / f"{name}.hex")
 
 
-@pytest.mark.parametrize(("name", "greeting"), [("hello_request", HELLO), ("hello_reply", REPLY)])
+@pytest.mark.parametrize(
+    ("name", "greeting"), [("hello_request", HELLO), ("hello_reply", REPLY), ("hello_reply_producer", RESUMED)]
+)
 def test_a_greeting_comes_back(name: str, greeting: Hello | HelloReply) -> None:
     _, _, _, payload = frames.unpack(golden(GOLDEN / f"{name}.hex")[4:])
 
@@ -112,3 +135,10 @@ def test_limits_may_be_whole_numbers() -> None:
     reply = hello_from_map(HelloReply, {**hello_to_map(REPLY), "limits": [1, 2, 3, 5, 1], "leases": []})
 
     assert reply.limits == Limits(1, 2, 3, 5.0, 1.0)
+
+
+def test_the_reply_of_an_older_broker_tells_of_no_producer() -> None:
+    older = hello_to_map(REPLY)
+
+    assert "producer" not in older
+    assert hello_from_map(HelloReply, {**older, "limits": [1, 2, 3, 5, 1], "leases": []}).producer is None

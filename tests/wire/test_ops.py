@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire import batch, frames, message_ops, ops
+from rmq.wire import batch, frames, message_ops, ops, topic_ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Push
@@ -50,11 +50,16 @@ FIELDS = {
     "Commit": "group entries",
     "CommitEntry": "topic queue_id epoch queue_offset",
     "CreateTopic": "topic queues",
+    "DeletedTopic": "topic generation",
+    "DeleteTopic": "topic generation=0",
+    "DescribeTopic": "topic",
     "FoundBatch": "batch indexes",
     "GetMessage": "message_id",
     "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
+    "GroupState": "group members committed",
+    "GrowTopic": "topic queues",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
-    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[]",
+    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[] producer=None",
     "Join": "group ordered model strategy subscriptions",
     "JoinReply": "members topics",
     "LeaseEnd": "topic queue_id epoch queue_offset=-1",
@@ -67,8 +72,10 @@ FIELDS = {
     "OffsetAt": "status offset=0 min_offset=0 max_offset=0 text=None",
     "OffsetsAt": "time_us queues",
     "Outcome": "status=0 text=None",
-    "OutgoingBatch": "queue_id batch",
+    "OutgoingBatch": "queue_id batch generation=0",
     "ProducerHello": "producer_id producer_epoch first_unresolved",
+    "ProducerOutcome": "status base_offset=0 physical_offset=0 stored_at=0 durable=False text=None",
+    "ProducerResumed": "next_sequence known first outcomes",
     "Pull": "group wait_ms max_bytes queues",
     "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
@@ -76,6 +83,7 @@ FIELDS = {
     "QueryReply": "found before=0 lag_bytes=0",
     "QueueInfo": "queue_id broker",
     "QueueRef": "topic queue_id",
+    "QueueState": "queue_id broker min_offset max_offset",
     "Range": "status min_offset=0 max_offset=0 committed=-1 text=None",
     "Ranges": "group queues",
     "Release": "group leases",
@@ -84,11 +92,12 @@ FIELDS = {
     "Route": "topic create=False",
     "Send": "batches",
     "SendResult": "status base_offset=0 physical_offset=0 stored_at=0 durable=False duplicate=False text=None",
+    "TopicDescription": "topic generation shards created_at more_groups queues groups",
     "TopicInfo": "topic generation shards queues",
 }
 
 
-MODULES = (ops, message_ops)
+MODULES = (ops, message_ops, topic_ops)
 
 
 def shapes() -> dict[str, Any]:
@@ -128,7 +137,7 @@ BATCH = bytes(batch.encode("orders", 2, MINIMAL, by=MARK))
 FRAMES = {
     "ping_request": frames.pack(frames.REQUEST, 2, Op.PING, []),
     "ping_reply": frames.pack(frames.REPLY, 2, 0, []),
-    "send_request": frames.pack(frames.REQUEST, 3, Op.SEND, ops.Send([ops.OutgoingBatch(2, BATCH)])),
+    "send_request": frames.pack(frames.REQUEST, 3, Op.SEND, ops.Send([ops.OutgoingBatch(2, BATCH, 3)])),
     "send_reply": frames.pack(
         frames.REPLY, 3, 0, [ops.SendResult(0, 1000, 4096, 1_700_000_000_123_456, durable=True)]
     ),
@@ -150,7 +159,7 @@ def test_the_bytes_of_a_frame_never_change(name: str) -> None:
 
 def test_every_golden_file_is_used() -> None:
     batches = {"batch_full", "batch_minimal", "batch_zlib", "batch_lz4", "batch_zstd"}
-    used = {*FRAMES, *batches, "hello_request", "hello_reply"}
+    used = {*FRAMES, *batches, "hello_request", "hello_reply", "hello_reply_producer"}
 
     assert {path.stem for path in GOLDEN.iterdir()} == used
 
@@ -159,7 +168,7 @@ def test_the_golden_frames_decode_to_what_they_mean() -> None:
     def payload(name: str) -> Any:
         return frames.unpack(golden(GOLDEN / f"{name}.hex")[4:])[3]
 
-    assert decode(ops.Send, payload("send_request")).batches == [ops.OutgoingBatch(2, BATCH)]
+    assert decode(ops.Send, payload("send_request")).batches == [ops.OutgoingBatch(2, BATCH, 3)]
     assert decode_list(ops.SendResult, payload("send_reply"))[0].durable
     assert decode(ops.Pull, payload("pull_request")).queues[0].epoch == (3 << 32) | 1
     assert decode_list(ops.PullResult, payload("pull_reply"))[0].batches == sample(MINIMAL)
@@ -170,7 +179,7 @@ texts = st.text(max_size=5)
 queues = st.lists(st.builds(ops.QueueRef, texts, numbers), max_size=3)
 ends = st.lists(st.builds(ops.LeaseEnd, texts, numbers, numbers, numbers), max_size=3)
 optional_text = st.none() | texts
-pulled = st.builds(ops.PullQueue, texts, numbers, numbers, st.none() | numbers, numbers)
+pulled = st.builds(ops.PullQueue, texts, numbers, numbers, st.none() | numbers, numbers, numbers)
 committed = st.builds(ops.CommitEntry, texts, numbers, st.none() | numbers, numbers)
 topics = st.builds(
     ops.TopicInfo, texts, numbers, numbers, st.lists(st.builds(ops.QueueInfo, numbers, texts), max_size=3)
@@ -178,7 +187,7 @@ topics = st.builds(
 seconds = st.floats(0, 1e9)
 found = st.builds(message_ops.FoundBatch, st.binary(max_size=5), st.lists(numbers, max_size=3))
 payloads: st.SearchStrategy[Any] = st.one_of(
-    st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5)), max_size=3)),
+    st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5), numbers), max_size=3)),
     st.builds(ops.SendResult, numbers, numbers, numbers, numbers, st.booleans(), st.booleans(), optional_text),
     st.builds(ops.Pull, optional_text, numbers, numbers, st.lists(pulled, max_size=3)),
     st.builds(
@@ -203,6 +212,15 @@ payloads: st.SearchStrategy[Any] = st.one_of(
         ops.LockRow, texts, texts, numbers, texts, texts, numbers, seconds, seconds, seconds, texts
     ),
     st.builds(ops.Attempt, texts, texts, numbers, numbers, numbers, numbers),
+    st.builds(topic_ops.DeleteTopic, texts, numbers),
+    st.builds(topic_ops.DeletedTopic, texts, numbers),
+    st.builds(topic_ops.GrowTopic, texts, numbers),
+    st.builds(topic_ops.DescribeTopic, texts),
+    st.builds(
+        topic_ops.TopicDescription, texts, numbers, numbers, numbers, numbers,
+        st.lists(st.builds(topic_ops.QueueState, numbers, texts, numbers, numbers), max_size=3),
+        st.lists(st.builds(topic_ops.GroupState, texts, numbers, st.lists(numbers, max_size=3)), max_size=3),
+    ),
     st.builds(message_ops.QueryMessages, optional_text, texts, numbers, numbers, numbers, numbers),
     st.builds(message_ops.QueryReply, st.lists(found, max_size=3), numbers, numbers),
     st.builds(message_ops.GetMessage, texts),

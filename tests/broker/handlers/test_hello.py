@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -21,38 +20,9 @@ from rmq.wire.ops import Op, ProducerHello, Push
 
 from ..fakes import request
 from ..harness import Client, holder, until
+from ..raw import GREETING, Raw
 
 pytestmark = pytest.mark.virtual_time
-
-GREETING = {"proto": [1, 1], "client": "raw", "version": "0", "session": b"s" * 16}
-
-
-class Raw:
-    """A socket that speaks bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def open(cls, broker: InMemoryBroker) -> Raw:
-        host, port = broker.address.rsplit(":", 1)
-        return cls(*await asyncio.open_connection(host, int(port)))
-
-    async def ask(self, data: bytes) -> list[Any]:
-        self.writer.write(data)
-        return await self.next()
-
-    async def next(self) -> list[Any]:
-        (length,) = frames.LENGTH.unpack(await self.reader.readexactly(4))
-        return frames.unpack(await self.reader.readexactly(length))
-
-    async def ended(self) -> bool:
-        return await self.reader.read() == b""
-
-    async def close(self) -> None:
-        self.writer.close()
-        await self.writer.wait_closed()
 
 
 async def test_the_greeting_tells_the_timers_that_were_set() -> None:

@@ -13,6 +13,7 @@ from rmq.broker.services.sessions import Session, SessionTable
 from rmq.wire import frames
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Push, QueueInfo, TopicInfo
+from rmq.wire.topic_ops import DeletedTopic
 
 from ..fakes import BIG, FakeService, Peer, Turns, request
 
@@ -179,7 +180,7 @@ def test_to_a_member_that_does_not_read_nothing_piles_up(group: Rig) -> None:
     for i in range(100):
         group.notices.lease_free("g", MessageQueue("orders", i % 4))
         group.notices.members_changed("g")
-        group.notices.topic_made(TopicInfo("orders", 1, 1, [QueueInfo(0, "rmq")]))
+        group.notices.topic_changed(TopicInfo("orders", 1, 1, [QueueInfo(0, "rmq")]))
         group.turns.turn()
         group.fire()
         slow.answers()
@@ -191,6 +192,23 @@ def test_to_a_member_that_does_not_read_nothing_piles_up(group: Rig) -> None:
     assert (MEMBERS, ["g", group.ids("a", "b", "c")]) in pushes
     assert sorted(push for push, _ in pushes) == [MEMBERS, TOPIC]
     assert [push for push, _ in group.told("a")].count(FREE) == 100
+
+
+def test_to_one_that_does_not_read_the_last_word_on_a_topic_says_all(group: Rig) -> None:
+    slow = group.peers["b"]
+    slow.transport.takes = False
+    slow.send(request(1, BIG, [2000]))
+    slow.answers()
+
+    for generation in (1, 2):
+        group.notices.topic_changed(TopicInfo("orders", generation, 1, [QueueInfo(0, "rmq")]))
+        group.notices.topic_deleted(DeletedTopic("orders", generation))
+    slow.transport.takes = True
+    slow.transport.take(1 << 20)
+
+    last = (Push.TOPIC_DELETED, ["orders", 2])
+    assert [told for told in group.told("b") if told[0] != MEMBERS] == [last]
+    assert [push for push, _ in group.told("a") if push != MEMBERS] == [TOPIC, last[0]] * 2
 
 
 def test_a_frame_is_packed_once_for_all(group: Rig) -> None:

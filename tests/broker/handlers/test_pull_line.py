@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from rmq.broker.handlers.pull import PullHandler
+from rmq.broker.read_pool import ReadPool
 from rmq.broker.services.hold_table import HoldTable
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.store.message_store import Found, MessageStore
-from rmq.wire.errors import Internal, TooManyInFlight
+from rmq.wire.errors import Internal, TooManyInFlight, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
 
@@ -26,6 +27,13 @@ class NoFence:
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         pass
+
+
+class NothingIsCold:
+    """No pull of these tests has to wait for the disk."""
+
+    def submit(self, *args: object) -> None:
+        raise AssertionError("a read was handed to a thread")
 
 
 class HookedStore:
@@ -50,11 +58,12 @@ class Rig:
         self.opened = Opened(path)
         self.store = HookedStore(self.opened.store)
         self.service, self.turns, self.holds = FakeService(), Turns(), HoldTable()
-        topics = TopicTable()
+        self.topics = topics = TopicTable()
         topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
             cast(MessageStore, self.store), topics, self.holds, NoFence(), now=self.service.now,
             clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_hold_s=30.0,
+            pool=cast(ReadPool, NothingIsCold()),
         )  # fmt: skip
         self.clock = self.service.clock
         self.service.handlers[Op.PULL] = self.pulls.pull
@@ -66,6 +75,13 @@ class Rig:
         self.opened.append(b"x" * 100)
         if told:
             self.pulls.arrived([ORDERS])
+
+    def make_anew(self) -> None:
+        """The topic is deleted, and made again before anything else can happen."""
+        gone = self.topics.delete("orders")
+        self.opened.store.drop_topic("orders", gone.generation)
+        self.pulls.topic_ended("orders", gone.queues)
+        self.topics.create("orders", 4, created_at=0)
 
     def statuses(self, peer: Peer | None = None) -> list[tuple[int, int]]:
         return [(answer[1], answer[3][0][1]) for answer in (peer or self.peer).answers()]
@@ -245,6 +261,38 @@ def test_a_parked_pull_that_is_woken_while_its_connection_is_blocked_waits(rig: 
     rig.peer.transport.take(1 << 20)
 
     assert [answer[1] for answer in rig.peer.answers()] == [2, 1]
+
+
+def test_a_parked_pull_of_a_topic_that_is_made_anew_is_told_so(rig: Rig) -> None:
+    rig.peer.send(pull(1))
+    rig.peer.answers()
+
+    rig.make_anew()
+    rig.arrive()
+
+    assert rig.statuses() == [(1, TopicNotFound.code)]
+    assert len(rig.holds) == 0
+    rig.peer.send(pull(2))
+    assert rig.statuses() == [(2, 0)]
+
+
+def test_a_pull_of_a_slow_reader_is_not_answered_from_another_topic_of_the_name(rig: Rig) -> None:
+    rig.arrive()
+    rig.peer.transport.takes = False
+    rig.peer.send(request(1, BIG, [2000]))
+    rig.peer.answers()
+    rig.peer.send(pull(2, offset=1))
+
+    rig.make_anew()
+    rig.arrive()
+    rig.arrive()
+    rig.peer.answers()
+    rig.peer.transport.takes = True
+    rig.peer.transport.take(1 << 20)
+
+    (big, answer) = rig.peer.answers()
+    assert (big[1], answer[1]) == (1, 2)
+    assert answer[3] == [[0, TopicNotFound.code, 1, 0, 0, b"", "the topic 'orders' was deleted"]]
 
 
 def test_the_line_is_worked_off_for_2_ms_a_turn(rig: Rig) -> None:

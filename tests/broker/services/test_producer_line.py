@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rmq.broker.services.producers import ProducerTable
-from rmq.wire.errors import OutOfSequence, SequenceConflict
+from rmq.broker.services.producers import Known, ProducerTable
+from rmq.wire.errors import OutOfSequence, SequenceConflict, TopicNotFound
 
 P = 0xABC
 WINDOW = 4
@@ -37,7 +37,7 @@ class Link(RuleBasedStateMachine):
     """
     A producer keeps its batches in line until each is answered and sends again what was put off; the broker stores
     them in a log. Frames and answers get lost, writes fail, the broker crashes and loses what was not
-    durable. Refusals overtake the answers that wait for durability.
+    durable. Each hello is answered with what became of the batches in line, when that is durable.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,22 @@ class Link(RuleBasedStateMachine):
         self.waiting.clear()
         self.sent.clear()
         self.put_off.clear()
-        self.table.resume(P, 0, self.first_unresolved(), now=0.0)
+        first = self.first_unresolved()
+        self.table.resume(P, 0, first, now=0.0)
+        self.durable = len(self.log)
+        resumed = self.table.resumed(P, 0, first, last=(self.table.next_sequence(P) or 0) - 1)
+        for batch in self.line[first - 1 : resumed.first - 1]:
+            # A refusal before the first batch that the log has: after a crash nothing shows that it was one.
+            assert batch.bad
+            batch.outcome = "refused"
+        for fate in resumed.fates:
+            batch = self.line[fate.sequence - 1]
+            if batch.outcome is None:
+                assert isinstance(fate, Known) is not batch.bad
+                batch.outcome = fate.base_offset if isinstance(fate, Known) else "refused"
+        between = self.line[resumed.next_sequence - 1 : self.first_unresolved() - 1]
+        assert all(batch.bad for batch in between), "refusals that were told, and lost in a crash"
+        assert self.first_unresolved() >= resumed.next_sequence
 
     @precondition(lambda self: len(self.line) + 1 - self.first_unresolved() < WINDOW)
     @rule(bad=st.sampled_from([False, False, False, True]))
@@ -100,38 +115,35 @@ class Link(RuleBasedStateMachine):
 
     # the broker
 
-    @rule(count=st.integers(1, 4), early=st.booleans(), fault=st.sampled_from(["", "", "", "full", "write"]))
-    def turn(self, count: int, early: bool, fault: str) -> None:
+    @rule(count=st.integers(1, 4), fault=st.sampled_from(["", "", "", "full", "write"]))
+    def turn(self, count: int, fault: str) -> None:
         staged: list[Batch] = []
-        answers = [
-            self.judge(self.requests.popleft(), staged, early, fault) for _ in range(min(count, len(self.requests)))
-        ]
+        self.refused: list[Batch] = []
+        answers = [self.judge(self.requests.popleft(), staged, fault) for _ in range(min(count, len(self.requests)))]
         if fault == "write":
-            for batch in staged:
-                self.table.retract(P, batch.sequence)
+            for batch in sorted(staged + self.refused, key=lambda batch: -batch.sequence):
+                self.table.retract(P, 0, batch.sequence)
             for answer in answers:
-                if answer.position > len(self.log):
+                if answer.position > len(self.log) or answer.batch in self.refused:
                     answer.outcome, answer.position = "later", 0
         else:
             self.log += staged
         self.waiting += answers
         self.release()
 
-    def judge(self, batch: Batch, staged: list[Batch], early: bool, fault: str) -> Reply:
+    def judge(self, batch: Batch, staged: list[Batch], fault: str) -> Reply:
         sequence = batch.sequence
-        if batch.bad and early:
-            self.table.spend(P, 0, sequence, now=0.0)
-            return Reply(batch, "refused", 0)
         try:
             duplicate = self.table.admit(P, 0, sequence, crc(sequence), now=0.0)
         except OutOfSequence:
             return Reply(batch, "later", 0)
-        except SequenceConflict:
+        except (SequenceConflict, TopicNotFound):
             return Reply(batch, "refused", 0)  # receive() sees to it that this happens to bad ones only
         if duplicate is not None:
             return Reply(batch, duplicate.base_offset, duplicate.end_position)
         if batch.bad:
-            self.table.spend(P, 0, sequence, now=0.0)
+            self.table.spend(P, 0, sequence, crc(sequence), TopicNotFound.code, now=0.0)
+            self.refused.append(batch)
             return Reply(batch, "refused", 0)
         if fault == "full":
             return Reply(batch, "later", 0)
@@ -153,7 +165,7 @@ class Link(RuleBasedStateMachine):
 
     @rule(arrive=st.integers(0, 4))
     def lose_connection(self, arrive: int) -> None:
-        self.turn(arrive, False, "")
+        self.turn(arrive, "")
         self.hello()
 
     @rule(kept=st.integers(0, 8))
@@ -177,7 +189,7 @@ class Link(RuleBasedStateMachine):
     def teardown(self) -> None:
         for _ in range(4 * len(self.line) + 8):
             self.send()
-            self.turn(len(self.requests), False, "")
+            self.turn(len(self.requests), "")
             self.flush()
             self.receive(len(self.replies))
         assert self.unresolved() == []

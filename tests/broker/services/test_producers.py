@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.services.producers import Known, ProducerTable
-from rmq.wire.errors import OutOfSequence, ProducerFenced, SequenceConflict
+from rmq.broker.services.producers import Known, ProducerTable, Resumed, Spent
+from rmq.broker.services.state import ProducerEpoch
+from rmq.wire.errors import OutOfSequence, ProducerFenced, SequenceConflict, TopicNotFound
 
 P = 0xABC
 EPS = 0.001
@@ -32,6 +33,17 @@ def store(table: ProducerTable, *sequences: int, epoch: int = 0, producer: int =
     for sequence in sequences:
         assert admit(table, sequence, epoch=epoch, producer=producer, now=now) is None
         table.record(producer, epoch, *known(sequence), now=now)
+
+
+def refuse(table: ProducerTable, sequence: int, *, epoch: int = 0, producer: int = P, now: float = 0.0) -> None:
+    assert admit(table, sequence, epoch=epoch, producer=producer, now=now) is None
+    table.spend(producer, epoch, sequence, crc(sequence), TopicNotFound.code, now=now)
+
+
+def told(table: ProducerTable, first_unresolved: int, *, epoch: int = 0) -> Resumed:
+    """What a hello is answered with."""
+    table.resume(P, epoch, first_unresolved, now=0.0)
+    return table.resumed(P, epoch, first_unresolved, last=(table.next_sequence(P) or 0) - 1)
 
 
 def test_the_next_number_is_new_and_a_known_one_is_answered_as_the_first_time(table: ProducerTable) -> None:
@@ -112,7 +124,7 @@ def test_producer_0_is_never_judged(table: ProducerTable) -> None:
         table.resume(0, 0, 5, now=0.0)
         assert table.admit(0, 0, 0, 1, now=0.0) is None
         table.record(0, 0, *known(0), now=0.0)
-        table.spend(0, 0, 0, now=0.0)
+        table.spend(0, 0, 0, 1, TopicNotFound.code, now=0.0)
 
     assert len(table) == 0
 
@@ -123,53 +135,31 @@ def test_producer_0_is_never_judged(table: ProducerTable) -> None:
 def test_a_refusal_for_good_spends_its_number(table: ProducerTable) -> None:
     store(table, 1)
 
-    table.spend(P, 0, 2, now=0.0)
+    refuse(table, 2)
 
     store(table, 3)
-    with pytest.raises(SequenceConflict, match=r"number 2 .* spent by a batch that was refused"):
+    with pytest.raises(TopicNotFound, match=r"number 2 .* was refused when it came first"):
         admit(table, 2)
+    with pytest.raises(SequenceConflict, match=r"number 2 .* spent by a batch that was refused"):
+        table.admit(P, 0, 2, 77, now=0.0)
 
 
 def test_the_first_batch_of_all_may_be_refused(table: ProducerTable) -> None:
-    table.spend(P, 0, 1, now=0.0)
+    refuse(table, 1)
 
     store(table, 2)
 
     assert table.next_sequence(P) == 3
 
 
-def test_spending_a_number_again_does_nothing(table: ProducerTable) -> None:
+@pytest.mark.parametrize("sequence", [1, 4])
+def test_only_the_next_number_can_be_spent(table: ProducerTable, sequence: int) -> None:
     store(table, 1, 2)
 
-    table.spend(P, 0, 1, now=0.0)
+    table.spend(P, 0, sequence, 0, TopicNotFound.code, now=0.0)
 
     assert admit(table, 1) == known(1)
     assert table.next_sequence(P) == 3
-
-
-def test_a_number_spent_before_its_turn_is_skipped_when_the_line_gets_there(table: ProducerTable) -> None:
-    store(table, 1)
-
-    for sequence in (3, 4, 6):
-        table.spend(P, 0, sequence, now=0.0)
-
-    with pytest.raises(SequenceConflict, match=r"number 3 .* refused"):
-        admit(table, 3)
-    with pytest.raises(OutOfSequence, match="2 is next"):
-        admit(table, 5)
-    store(table, 2)
-    assert table.next_sequence(P) == 5
-    store(table, 5)
-    assert table.next_sequence(P) == 7
-
-
-def test_numbers_beyond_all_that_may_be_in_flight_cannot_be_spent(table: ProducerTable) -> None:
-    store(table, 1)
-
-    table.spend(P, 0, 258, now=0.0)
-
-    store(table, *range(2, 258))
-    assert table.next_sequence(P) == 258
 
 
 # Epochs and hellos
@@ -183,7 +173,8 @@ def test_a_higher_epoch_fences_the_lower(table: ProducerTable) -> None:
         admit(table, 3, epoch=1)
     with pytest.raises(ProducerFenced):
         table.resume(P, 1, 3, now=0.0)
-    table.spend(P, 1, 3, now=0.0)
+    with pytest.raises(ProducerFenced):
+        table.resumed(P, 1, 1, last=2)
     assert table.next_sequence(P) == 3
 
 
@@ -217,13 +208,84 @@ def test_the_hello_of_a_producer_that_is_not_known_sets_its_start(table: Produce
     store(table, 7)
 
 
-def test_a_hello_skips_numbers_that_were_spent_right_behind_it(table: ProducerTable) -> None:
+def test_a_higher_epoch_begins_a_line_of_its_own(table: ProducerTable) -> None:
+    store(table, *range(1, 11), epoch=1)
+
+    assert told(table, 1, epoch=2) == Resumed(1, False, 1, [])
+
+    store(table, 1, 2, epoch=2)
+    assert table.next_sequence(P) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "epoch", "raised"), [(None, 0, False), (None, 1, True), (1, 1, False), (1, 2, True)]
+)
+def test_a_hello_tells_when_it_raised_the_epoch(
+    table: ProducerTable, before: int | None, epoch: int, raised: bool
+) -> None:
+    if before is not None:
+        store(table, 1, epoch=before)
+
+    assert table.resume(P, epoch, 5, now=0.0) == (ProducerEpoch(P, epoch, 5) if raised else None)
+    assert table.resume(P, epoch, 5, now=0.0) is None
+
+
+# What a hello is told
+
+
+def test_a_hello_is_told_what_became_of_each_number(table: ProducerTable) -> None:
+    store(table, 1, 2)
+    refuse(table, 3)
+    store(table, 4)
+
+    assert told(table, 2) == Resumed(5, True, 2, [known(2), Spent(3, crc(3), TopicNotFound.code), known(4)])
+    assert told(table, 5) == Resumed(5, True, 5, [])
+    assert told(table, 9) == Resumed(9, True, 9, [])
+
+
+def test_a_producer_that_is_not_known_is_told_so_until_it_has_spent_a_number(table: ProducerTable) -> None:
+    for first in (7, 7, 9):
+        assert told(table, first) == Resumed(first, False, first, [])
+
+    store(table, 9)
+
+    assert told(table, 9) == Resumed(10, True, 9, [known(9)])
+
+
+def test_a_producer_that_is_forgotten_before_the_answer_is_told_that_it_is_not_known(table: ProducerTable) -> None:
     store(table, 1)
-    table.spend(P, 0, 5, now=0.0)
+    table.expire(now=1e9)
 
-    table.resume(P, 0, 5, now=0.0)
+    assert table.resumed(P, 0, 1, last=1) == Resumed(1, False, 1, [])
 
-    assert table.next_sequence(P) == 6
+
+def test_at_most_256_fates_are_told_and_what_lies_before_is_not_known(table: ProducerTable) -> None:
+    store(table, *range(1, 301))
+
+    resumed = told(table, 1)
+
+    assert resumed == Resumed(301, True, 45, [known(sequence) for sequence in range(45, 301)])
+
+
+def test_a_number_between_stored_ones_was_not_stored_whatever_else_is_known_of_it(table: ProducerTable) -> None:
+    for sequence in (4, 6):  # 5 was refused before a crash
+        table.replay(P, 0, *known(sequence), now=0.0)
+
+    assert told(table, 4).fates == [known(4), Spent(5, 0, 0), known(6)]
+
+
+def test_what_a_failed_write_took_back_is_not_told_as_stored(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+    table.resume(P, 0, 1, now=0.0)
+    table.retract(P, 0, 2)
+
+    assert table.resumed(P, 0, 1, last=3) == Resumed(2, True, 1, [known(1)])
+
+
+def test_what_came_after_the_hello_is_not_told(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+
+    assert table.resumed(P, 0, 1, last=1) == Resumed(2, True, 1, [known(1)])
 
 
 # Writes that fail, and recovery
@@ -232,8 +294,8 @@ def test_a_hello_skips_numbers_that_were_spent_right_behind_it(table: ProducerTa
 def test_a_write_that_failed_takes_back_its_batch_and_all_behind_it(table: ProducerTable) -> None:
     store(table, 1, 2, 3, 4)
 
-    table.retract(P, 3)
-    table.retract(P, 4)
+    table.retract(P, 0, 3)
+    table.retract(P, 0, 4)
 
     assert admit(table, 2) == known(2)
     with pytest.raises(OutOfSequence):
@@ -243,7 +305,7 @@ def test_a_write_that_failed_takes_back_its_batch_and_all_behind_it(table: Produ
 
 def test_a_batch_that_was_taken_back_is_never_answered_as_a_duplicate(table: ProducerTable) -> None:
     store(table, 1, 2, 3)
-    table.retract(P, 2)
+    table.retract(P, 0, 2)
 
     table.resume(P, 0, 4, now=0.0)
 
@@ -251,25 +313,33 @@ def test_a_batch_that_was_taken_back_is_never_answered_as_a_duplicate(table: Pro
         admit(table, 3)
 
 
-def test_refusals_that_were_told_stay_spent_when_a_write_before_them_fails(table: ProducerTable) -> None:
+def test_a_refusal_behind_a_write_that_failed_is_taken_back_too(table: ProducerTable) -> None:
     store(table, 1)
-    table.spend(P, 0, 2, now=0.0)
+    refuse(table, 2)
     store(table, 3)
 
-    table.retract(P, 1)
+    for sequence in (3, 2, 1):
+        table.retract(P, 0, sequence)
 
-    assert table.next_sequence(P) == 1
-    store(table, 1)
-    assert table.next_sequence(P) == 3
-    store(table, 3)
+    assert told(table, 1).fates == []
+    store(table, 1, 2)
+
+
+def test_the_batches_of_another_epoch_are_not_taken_back(table: ProducerTable) -> None:
+    store(table, 1, 2, 3, epoch=1)
+    store(table, 3, 4, epoch=2)
+
+    table.retract(P, 1, 2)
+
+    assert table.next_sequence(P) == 5
 
 
 def test_more_than_the_window_can_be_taken_back(table: ProducerTable) -> None:
     store(table, *range(1, 400))
 
-    table.retract(P, 100)
+    table.retract(P, 0, 100)
 
-    assert table.next_sequence(P) == 100
+    assert told(table, 90) == Resumed(100, True, 100, []), "those before were overwritten in the ring"
     store(table, 100, 101)
 
 
@@ -278,7 +348,7 @@ def test_numbers_that_were_never_seen_are_no_obstacle_to_taking_back(table: Prod
     table.resume(P, 0, 5, now=0.0)
     store(table, 5)
 
-    table.retract(P, 2)
+    table.retract(P, 0, 2)
 
     assert table.next_sequence(P) == 2
     assert admit(table, 1) == known(1)
@@ -287,8 +357,8 @@ def test_numbers_that_were_never_seen_are_no_obstacle_to_taking_back(table: Prod
 def test_taking_back_what_is_not_there_does_nothing(table: ProducerTable) -> None:
     store(table, 1)
 
-    table.retract(P, 2)
-    table.retract(7, 1)
+    table.retract(P, 0, 2)
+    table.retract(7, 0, 1)
 
     assert table.next_sequence(P) == 2
 
@@ -335,7 +405,7 @@ def test_only_the_idle_are_forgotten(table: ProducerTable) -> None:
     for producer in (1, 2, 3):
         store(table, 1, producer=producer, now=0.0)
     table.resume(2, 0, 2, now=50.0)
-    table.spend(1, 0, 2, now=60.0)
+    table.spend(1, 0, 2, 0, TopicNotFound.code, now=60.0)
 
     assert table.expire(now=86_401.0) == 1
     assert table.next_sequence(3) is None

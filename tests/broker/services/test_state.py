@@ -14,6 +14,7 @@ from rmq.broker.services.state import (
     Committed,
     LeaseEnded,
     LeaseGranted,
+    ProducerEpoch,
     Started,
     TopicMade,
     pack_changes,
@@ -30,6 +31,7 @@ any_change: st.SearchStrategy[Change] = st.one_of(
     st.builds(LeaseEnded, texts, texts, numbers, numbers),
     st.builds(Committed, texts, texts, numbers, numbers),
     st.builds(Attempted, texts, texts, numbers, numbers, numbers),
+    st.builds(ProducerEpoch, numbers, numbers, numbers),
 )
 
 
@@ -53,6 +55,7 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         8: "QueueHolds",
         9: "ProducerKnown",
         10: "SnapshotEnded",
+        11: "ProducerEpoch",
     }
 
 

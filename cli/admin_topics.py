@@ -1,0 +1,255 @@
+"""``rmq-admin topic``: make, look at, grow and delete topics."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import exit_codes
+from .command import Command, Failure, Group, run
+from .options import broker_option, json_option, log_options
+from .reach import admin_of
+from .render import table, to_json
+
+if TYPE_CHECKING:
+    from rmq.client import Admin, TopicDescription
+    from rmq.wire.ops import TopicInfo
+
+QUEUE_COLUMNS = ("queue_id", "broker", "min_offset", "max_offset", "messages")
+GROUP_COLUMNS = ("group", "members", "lag", "queues", "furthest_behind")
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin topic create orders --queues 8
+    rmq-admin topic list --json
+    rmq-admin topic describe orders
+    rmq-admin topic grow orders --queues 16
+    rmq-admin topic delete orders
+    """,
+)
+def topic() -> None:
+    """Make, look at, grow and delete topics."""
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic create orders
+    rmq-admin topic create orders --queues 8 --json
+    """,
+)
+@click.argument("name")
+@click.option(
+    "--queues",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="How many queues: as many members of an ordered group can work at once.",
+)
+@json_option
+@broker_option
+@log_options("error")
+def create(name: str, queues: int, broker: str, as_json: bool) -> None:
+    """Make the topic NAME; making it again with as many queues is no error."""
+    run(_create(broker, name, queues, as_json))
+
+
+async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        await admin.create_topic(name, queues)
+    click.echo(to_json({"topic": name, "queues": queues}) if as_json else f"{name}: {queues} queues")
+
+
+@topic.command(
+    "list",
+    cls=Command,
+    examples="""
+    rmq-admin topic list
+    rmq-admin topic list --json
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def list_topics(broker: str, as_json: bool) -> None:
+    """List the topics: their queues, and how many messages can be read."""
+    run(_list(broker, as_json))
+
+
+async def _list(broker: str, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        rows = [await _topic_row(admin, info) for info in await admin.list_topics()]
+    if as_json:
+        click.echo(to_json(rows))
+    else:
+        columns = ("topic", "queues", "shards", "messages")
+        click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
+
+
+async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
+    from rmq.wire.ops import QueueRef
+
+    ranges = await admin.ranges([QueueRef(info.topic, queue.queue_id) for queue in info.queues])
+    messages = sum(held.max_offset - held.min_offset for held in ranges)
+    return {"topic": info.topic, "queues": len(info.queues), "shards": info.shards, "messages": messages}
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic describe orders
+    rmq-admin topic describe orders --json | python3 -m json.tool
+    """,
+)
+@click.argument("name")
+@json_option
+@broker_option
+@log_options("error")
+def describe(name: str, broker: str, as_json: bool) -> None:
+    """
+    Show the topic NAME: what each queue holds, and how far each group is.
+
+    Groups are those that have committed progress. The lag is the number of messages that a group has before it;
+    "furthest behind" is the queue with the most of them. With --json: one object, with the lag of every queue.
+    """
+    told = run(_describe(broker, name))
+    click.echo(to_json(topic_object(told)) + "\n" if as_json else topic_text(told), nl=False)
+
+
+async def _describe(broker: str, name: str) -> TopicDescription:
+    async with admin_of(broker) as admin:
+        return await admin.describe_topic(name)
+
+
+def topic_object(told: TopicDescription) -> dict[str, Any]:
+    """A topic as JSON."""
+    return {
+        "topic": told.topic,
+        "generation": told.generation,
+        "shards": told.shards,
+        "created_at": _created(told),
+        "messages": told.messages,
+        "queues": [{**queue._asdict(), "messages": queue.lag(-1)} for queue in told.queues],
+        "groups": [
+            {
+                "group": group.group,
+                "members": group.members,
+                "lag": sum(lags := told.lags(group)),
+                "queues": [
+                    {"queue_id": queue.queue_id, "committed": None if committed < 0 else committed, "lag": lag}
+                    for queue, committed, lag in zip(told.queues, group.committed, lags, strict=True)
+                ],
+            }
+            for group in told.groups
+        ],
+        "more_groups": told.more_groups,
+    }
+
+
+def topic_text(told: TopicDescription) -> str:
+    """A topic for people."""
+    queues = f"{len(told.queues)} queues" if len(told.queues) != 1 else "1 queue"
+    text = (
+        f"{told.topic}: {queues}, {told.shards} shards, {told.messages} messages, "
+        f"generation {told.generation}, created {_created(told):%Y-%m-%d %H:%M:%S} UTC\n\n"
+    )
+    text += table(QUEUE_COLUMNS, [(*queue, queue.lag(-1)) for queue in told.queues])
+    if told.groups:
+        text += "\n" + table(GROUP_COLUMNS, [_group_cells(told, i) for i in range(len(told.groups))])
+    if told.more_groups:
+        text += f"and {told.more_groups} more groups\n"
+    return text
+
+
+def _group_cells(told: TopicDescription, i: int) -> list[object]:
+    group = told.groups[i]
+    lags = told.lags(group)
+    begun = sum(committed >= 0 for committed in group.committed)
+    worst = max(range(len(lags)), key=lags.__getitem__)
+    behind = f"{told.queues[worst].queue_id} by {lags[worst]}" if lags[worst] else None
+    return [group.group, group.members, sum(lags), f"{begun}/{len(lags)}", behind]
+
+
+def _created(told: TopicDescription) -> datetime:
+    return datetime.fromtimestamp(told.created_at / 1_000_000, UTC)
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic grow orders --queues 16
+    rmq-admin topic grow orders --queues 16 --json
+    """,
+)
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1), required=True, help="How many queues it has then; never fewer.")
+@json_option
+@broker_option
+@log_options("error")
+def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
+    """
+    Give the topic NAME more queues.
+
+    Messages with a sharding key stay in the queues they have always gone to, so that their order is kept; only
+    messages without one go to the new queues too. Consumers are told at once, producers ask every 30 s.
+    """
+    run(_grow(broker, name, queues, as_json))
+
+
+async def _grow(broker: str, name: str, queues: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        info = await admin.grow_topic(name, queues)
+    grown = {"topic": name, "queues": len(info.queues), "shards": info.shards}
+    shards = f"keys stay in the first {info.shards}" if info.shards < len(info.queues) else "keys use all of them"
+    click.echo(to_json(grown) if as_json else f"{name}: {len(info.queues)} queues, {shards}")
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic delete orders
+    rmq-admin topic delete orders --yes --json
+    """,
+)
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@broker_option
+@log_options("error")
+def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
+    """
+    Delete the topic NAME with its messages and the progress of all groups in it.
+
+    There is no way back. Stop its producers first: one that goes on sending makes the topic anew, empty, unless it
+    was told not to. Consumers may go on running: they are told, and begin at 0 if the topic is made again.
+    """
+    if as_json and not yes:
+        raise Failure("--json asks nobody: add --yes to delete", exit_codes.USAGE)
+    generation = 0
+    if not yes:
+        told = run(_describe(broker, name))
+        generation = told.generation  # whatever is made while we wait for the answer stays
+        _confirm(told)
+    run(_delete(broker, name, generation, as_json))
+
+
+def _confirm(told: TopicDescription) -> None:
+    groups = len(told.groups) + told.more_groups
+    question = f"Delete {told.topic} with {told.messages} messages and the progress of {groups} groups?"
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # the end of the input, or Ctrl-C
+        click.echo(err=True)
+        agreed = False
+    if not agreed:
+        raise Failure("nothing was deleted; --yes deletes without asking")
+
+
+async def _delete(broker: str, name: str, generation: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        gone = await admin.delete_topic(name, generation)
+    click.echo(to_json(gone._asdict()) if as_json else f"{name}: deleted")
