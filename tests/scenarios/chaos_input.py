@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.fuzz_target import FuzzPeer, Target
 from support.mutations import any_batch, any_bytes, any_frame
 
-MAX_GROWTH_MIB = 200  # of the resident memory, from the first look on; the newest part of the log is kept in memory
+MAX_GROWTH_MIB = 400  # from the first look on; the newest 32 MiB of the log are kept, small batches at four times that
 LOOK_EVERY = 2000
 
 
