@@ -23,7 +23,7 @@ from rmq.wire.ops import Op
 
 from .committer import Committer
 from .config import BrokerConfig
-from .connection import Connection, Handler
+from .connection import Connection
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
 from .handlers.messages import MessageHandler
@@ -37,6 +37,7 @@ from .patience import Limits
 from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
+from .service import Handler
 from .services.attempt_table import AttemptTable
 from .services.hold_table import HoldTable
 from .services.lock_table import LockTable
@@ -60,6 +61,7 @@ RECEIVE_BUFFER = 256 << 10
 TICK_S = 0.1
 SECOND_S = 1.0
 RESERVED_DESCRIPTORS = 100
+MAX_TURNED_AWAY = 16  # connections beyond the limit that are still being told why
 SWITCH_INTERVAL_S = 0.0005  # a thread back from fdatasync waits this long for the interpreter, not ten times that
 
 
@@ -103,6 +105,7 @@ class Broker:
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.handlers: dict[int, Handler] = {}
         self._connections: set[Connection] = set()
+        self._turned_away: dict[Connection, None] = {}  # in the order they came
         self._max_connections = _connections(config.max_connections)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -226,8 +229,9 @@ class Broker:
             call_soon=loop.call_soon, max_hold_s=config.max_hold_s, pool=self._read_pool,
         )  # fmt: skip
         self._sends = SendHandler(
-            store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now
-        )
+            store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now,
+            clock=self.clock, call_soon=loop.call_soon,
+        )  # fmt: skip
         hello = HelloHandler(
             config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
             groups=self._groups, committer=self._committer, now=self.now,
@@ -317,13 +321,23 @@ class Broker:
         if self._stopping:
             return ShuttingDown("the broker is stopping")
         if len(self._connections) >= self._max_connections:
+            self._turn_away(connection)
             return TooManyConnections(f"the broker has {self._max_connections} connections, as many as it may")
         self._connections.add(connection)
         return None
 
+    def _turn_away(self, connection: Connection) -> None:
+        """Being told why takes a moment and a descriptor: the one that has had most of its moment makes room."""
+        if len(self._turned_away) >= MAX_TURNED_AWAY:
+            eldest = next(iter(self._turned_away))
+            del self._turned_away[eldest]
+            eldest.abort()
+        self._turned_away[connection] = None
+
     def closed(self, connection: Connection) -> None:
         """A connection ended; its session has a grace before anything is taken from it."""
         self._connections.discard(connection)
+        self._turned_away.pop(connection, None)
         self._pulls.closed(connection)
         if connection.session is not None:
             self._sessions.lost(connection.session.id, connection, now=self.now())

@@ -4,9 +4,11 @@ One client's connection: frames in, answers out, and no harm to anyone else.
 Requests are handled in the receive callback itself. The rules that keep the loop fair and the memory small:
 
 - one read callback a turn: after a full buffer or 2 ms of work reading pauses and goes on in the next turn;
+- a request that takes longer is served in several turns by its handler, and what comes behind it is put on hold;
 - all connections share one receive buffer; what a callback cannot finish is copied, and those copies have a budget;
 - above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read;
-- an error stays in its frame; only what breaks the framing closes the connection.
+- an error stays in its frame; only what breaks the framing closes the connection;
+- a connection is closed in two steps, so that the reason arrives: what the peer still sends is taken and dropped.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 from rmq.wire import frames
 from rmq.wire.errors import (
     BadFrame,
+    BadRequest,
     Fatal,
     HelloRequired,
     Internal,
@@ -35,14 +38,15 @@ from rmq.wire.ops import Op, Push
 
 from .log import get_logger
 from .patience import Limits, Patience, Peer
-from .receive_budget import ReceiveBudget
+from .service import Service
 from .services.sessions import Session
 
 log = get_logger(__name__)
 
 WORK_S = 0.002
 FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits
-Handler = Callable[["Connection", int, Any], Any]
+PARTING_S = 1.0  # how long a peer that was told to go may go on sending; closed at once, a reset could eat the reason
+PARTING_BYTES = 2 * frames.MAX_FRAME
 
 
 class _Deferred:
@@ -50,31 +54,6 @@ class _Deferred:
 
 
 DEFERRED = _Deferred()
-
-
-class Service(Protocol):
-    """What a connection needs of the broker around it."""
-
-    handlers: dict[int, Handler]
-    max_in_flight: int
-    high_water: int
-    shared_buffer: memoryview
-    budget: ReceiveBudget
-
-    def now(self) -> float:
-        """Seconds of a clock that never falls."""
-
-    def clock(self) -> float:
-        """A fine clock for measuring work on the loop."""
-
-    def opened(self, connection: Connection) -> Fatal | None:
-        """A connection came; the reason if it may not stay."""
-
-    def closed(self, connection: Connection) -> None:
-        """A connection ended."""
-
-    def unblocked(self, connection: Connection) -> None:
-        """A connection can take large answers again."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -90,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._quiet = False
         self._on_hold = False
+        self._held_frame = 0  # size of the request that keeps the others waiting
         self._waits_for_budget = False
         self._out: list[Buffer] = []
         self._flush_scheduled = False
@@ -99,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.in_flight = 0
         self.blocked = False  # above the write high-water mark
+        self._parting: asyncio.TimerHandle | None = None  # the end of a connection that was told to go
+        self._dropped = 0  # bytes that came meanwhile
         self._closing_since: float | None = None  # as first seen by check_patience
         self._patience = Patience(service.now())
 
@@ -119,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything of this connection."""
         self._transport = None
+        if self._parting is not None:
+            self._parting.cancel()
         self._out.clear()
         self._backlog.clear()
         self._service.budget.give_back(self, self._charged)
@@ -128,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closing(self) -> bool:
         """Whether nothing can be answered any more."""
-        return self._transport is None or self._transport.is_closing()
+        return self._transport is None or self._parting is not None or self._transport.is_closing()
 
     def fail(self, error: Fatal, request_id: int | None = None) -> None:
         """Say why, then close."""
@@ -143,6 +127,31 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if self.blocked:
             self._transport.abort()  # it does not read: waiting for it to take the reason would wait for ever
+        else:
+            self._part()
+
+    def _part(self) -> None:
+        """Half-close; the rest follows when the peer has closed too, or after a moment."""
+        assert self._transport is not None
+        self._parting = self._loop.call_later(PARTING_S, self._close)
+        self._backlog.clear()
+        self._held_frame = 0
+        self._reader = frames.FrameReader(self._service.shared_buffer, 0)
+        self._settle_budget()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the peer has gone first
+            self.abort()
+        else:
+            if not self._reading and self._transport is not None:  # not lost by this very call
+                self._reading = True
+                self._transport.resume_reading()
+
+    def _close(self) -> None:
+        if self._transport is None:
+            return
+        if self.session is None:
+            self._transport.abort()  # it was told nothing but the reason: there is nothing to wait for
         else:
             self._transport.close()
 
@@ -159,6 +168,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle what came; leave the rest for the next turn when it is too much for one."""
+        if self._parting is not None:
+            self._dropped += nbytes
+            if self._dropped > PARTING_BYTES:
+                self._close()
+            return
         began, unfinished = self._service.clock(), self._reader.unfinished
         try:
             found = self._reader.received(nbytes)
@@ -199,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle_budget(self) -> None:
         """Account for copies that outlive the callback; without room, reading waits for others to finish."""
-        needed = self._reader.pending + sum(map(len, self._backlog))
+        needed = self._reader.pending + sum(map(len, self._backlog)) + self._held_frame
         if self._transport is None or (needed == self._charged and not self._waits_for_budget):
             return
         self._waits_for_budget = not self._service.budget.charge(self, self._charged, needed)
@@ -215,7 +229,8 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _pause(self) -> None:
-        if self._reading and self._transport is not None and not self._transport.is_closing():
+        if self._reading and not self.closing:
+            assert self._transport is not None
             self._reading = False
             self._transport.pause_reading()
 
@@ -241,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """Serve what came behind a request that is answered now."""
-        self._on_hold = False
+        self._on_hold, self._held_frame = False, 0
         self._loop.call_soon(self._go_on)
 
     def handle(self, frame: Buffer) -> None:
@@ -271,6 +286,8 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error, request_id)
         except Exception as error:
             self.refuse(request_id, self.defect(error, request_id))
+        if self._on_hold:
+            self._held_frame = len(frame)  # what was decoded of it is kept as long
 
     def _serve(self, request_id: int, op: int, payload: Any) -> Any:
         handler = self._service.handlers.get(op)
@@ -304,6 +321,11 @@ class Connection(asyncio.BufferedProtocol):
     def reply(self, request_id: int, payload: object) -> None:
         """Answer a request."""
         frame = frames.pack(frames.REPLY, request_id, 0, payload)
+        if len(frame) > frames.MAX_FRAME:
+            self.refuse(
+                request_id, BadRequest(f"the answer would have {len(frame)} bytes, over the limit: ask for less")
+            )
+            return
         self.in_flight -= 1
         self._write(frame)
 

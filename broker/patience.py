@@ -58,6 +58,7 @@ class Patience:
             return SlowReader(f"answers were not read for {limits.stall_s:g} s")
         if peer.unfinished is None:
             return None
-        allowed = (CONTENDED_S if peer.contended else limits.stall_s) + peer.unfinished / BYTES_PER_S
+        allowed = min(limits.stall_s, CONTENDED_S) if peer.contended else limits.stall_s
+        allowed += peer.unfinished / BYTES_PER_S
         waited = now - self._frame_at
         return FrameStalled(f"a frame was begun and not finished within {allowed:.0f} s") if waited > allowed else None

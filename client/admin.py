@@ -13,6 +13,7 @@ from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import (
     MAX_ENTRIES,
     CreateTopic,
+    ListTopics,
     LockRow,
     LockStatus,
     Op,
@@ -80,8 +81,14 @@ class Admin:
         return decode(TopicDescription, reply)
 
     async def list_topics(self) -> list[TopicInfo]:
-        """All topics, as the broker sorts them."""
-        return decode_list(TopicInfo, await self._connection.request(Op.LIST_TOPICS, (), timeout_s=self._timeout_s))
+        """All topics, by name; asked for page by page, so one that is made meanwhile may be missing."""
+        found: list[TopicInfo] = []
+        while True:
+            asked = ListTopics(found[-1].topic if found else "")
+            reply = await self._connection.request(Op.LIST_TOPICS, asked, timeout_s=self._timeout_s)
+            if not reply:
+                return found
+            found += decode_list(TopicInfo, reply)
 
     async def topic(self, topic: str) -> TopicInfo:
         """One topic; raises TopicNotFound if there is none of that name."""

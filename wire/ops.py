@@ -263,6 +263,12 @@ class CreateTopic(NamedTuple):
     queues: int
 
 
+class ListTopics(NamedTuple):
+    """A page of the topics by name, behind ``after``; an empty one is the end."""
+
+    after: str = ""
+
+
 class Ranges(NamedTuple):
     """The offsets that queues hold, and the committed one of a group."""
 

@@ -1,8 +1,14 @@
-"""SEND: judge, number, stage. The answer leaves when the batch is as durable as the flush mode promises."""
+"""
+SEND: judge, number, stage. The answer leaves when the batches are as durable as the flush mode promises.
+
+A frame is worked off for 2 ms a turn. What comes behind it on its connection waits, so order is kept; whoever loses
+the connection in between comes again with what is missing, since a frame is no transaction.
+"""
 
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +17,10 @@ from rmq.wire import layout
 from rmq.wire.codec import decode
 from rmq.wire.errors import OK, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import MAX_BATCHES, Send, SendResult
+from rmq.wire.ops import MAX_BATCHES, OutgoingBatch, Send, SendResult
 
 from ..committer import Committer
-from ..connection import DEFERRED, Connection
+from ..connection import DEFERRED, WORK_S, Connection
 from ..services.producers import ProducerTable
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore, Placed
@@ -24,21 +30,45 @@ from .limits import check_entries
 _TEMPORARY = (OutOfSequence, StoreFailed, DiskFull)
 
 
+class SendFrame:
+    """A frame: worked off in one turn or several, answered once."""
+
+    __slots__ = ("_unsettled", "connection", "left", "request_id", "tickets")
+
+    def __init__(self, connection: Connection, request_id: int, batches_: list[OutgoingBatch]) -> None:
+        self.connection = connection
+        self.request_id = request_id
+        self.left = deque(batches_)
+        self.tickets: list[SendTicket] = []  # one a turn
+        self._unsettled = 0
+
+    def add(self, ticket: SendTicket) -> None:
+        """Some of the batches are about to be staged."""
+        self.tickets.append(ticket)
+        self._unsettled += 1
+
+    def settled(self) -> None:
+        """What was staged in one of the turns has its results; the last one answers."""
+        self._unsettled -= 1
+        if not self.left and not self._unsettled:
+            results = [result for ticket in self.tickets for result in ticket.results]
+            self.connection.reply(self.request_id, results)
+
+
 class SendTicket:
-    """One send frame that waits for the disk."""
+    """What one turn made of a send frame, waiting for the disk."""
 
-    __slots__ = ("_connection", "_handler", "_request_id", "numbered", "results")
+    __slots__ = ("_frame", "_handler", "numbered", "results")
 
-    def __init__(self, handler: SendHandler, connection: Connection, request_id: int) -> None:
+    def __init__(self, handler: SendHandler, frame: SendFrame) -> None:
         self._handler = handler
-        self._connection = connection
-        self._request_id = request_id
+        self._frame = frame
         self.results: list[SendResult] = []
         self.numbered: list[tuple[int, layout.Header]] = []  # results that hold once the turn is written, by place
 
     def stored(self) -> None:
-        """Answer."""
-        self._connection.reply(self._request_id, self.results)
+        """Answer, if this was the last of the frame."""
+        self._frame.settled()
 
     def failed(self, error: OSError) -> None:
         """
@@ -63,7 +93,7 @@ class SendHandler:
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, producers: ProducerTable, committer: Committer,
-        *, durable: bool, now: Callable[[], float],
+        *, durable: bool, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object],
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
@@ -71,22 +101,44 @@ class SendHandler:
         self._committer = committer
         self._durable = durable
         self._now = now
+        self._clock = clock
+        self._call_soon = call_soon
         self.refuse_because: str | None = None  # why nothing is accepted at present (set by the disk watch)
 
     def send(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Stage every batch of a frame; each has its own answer."""
         check_entries(payload, 0, MAX_BATCHES)
         request = decode(Send, payload)
-        ticket = SendTicket(self, connection, request_id)
+        frame = SendFrame(connection, request_id, request.batches)
+        self._work(frame)
+        if frame.left:
+            connection.hold()
+        return DEFERRED
+
+    def _work(self, frame: SendFrame) -> None:
+        """Stage for 2 ms, at least one batch; the next turn comes back to what is left."""
+        until = self._clock() + WORK_S
+        ticket = SendTicket(self, frame)
+        frame.add(ticket)
         self._committer.add_send(ticket)  # first: what is staged below must be taken back if the write fails
-        for outgoing in request.batches:
+        while frame.left:
+            outgoing = frame.left.popleft()
             try:
                 ticket.results.append(self._append(ticket, *outgoing))
             except Refused as error:
                 ticket.results.append(_refusal(error))
             except Exception as error:
-                ticket.results.append(_refusal(connection.defect(error, request_id)))
-        return DEFERRED
+                ticket.results.append(_refusal(frame.connection.defect(error, frame.request_id)))
+            if frame.left and self._clock() > until:
+                self._call_soon(self._go_on, frame)
+                return
+
+    def _go_on(self, frame: SendFrame) -> None:
+        if frame.connection.closing:
+            return
+        self._work(frame)
+        if not frame.left:
+            frame.connection.go_on()
 
     def _append(self, ticket: SendTicket, queue_id: int, batch: bytes, generation: int) -> SendResult:
         # Before anything is believed of whose batch it is; but for its bodies, whose refusal spends the number.

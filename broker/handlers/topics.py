@@ -9,7 +9,7 @@ from rmq.wire import names
 from rmq.wire.codec import decode
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, CreateTopic, QueueInfo, Range, Ranges, Route, TopicInfo
+from rmq.wire.ops import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
 from rmq.wire.topic_ops import (
     DeletedTopic,
     DeleteTopic,
@@ -29,7 +29,7 @@ from .limits import check_entries
 
 log = get_logger(__name__)
 
-
+LISTED_QUEUES: Final = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
 MAX_OFFSETS: Final = 1 << 14  # that one description tells, over all groups: the loop stands still meanwhile
 
 
@@ -132,8 +132,16 @@ class TopicHandler:
         return self._later(connection, request_id, gone)
 
     def list(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Every topic."""
-        return self._later(connection, request_id, [self._info(topic) for topic in self._topics.all()])
+        """The topics behind a name, as many as go into one answer without keeping the others waiting."""
+        after = decode(ListTopics, payload).after
+        page, queues = [], 0
+        for topic in self._topics.all():
+            if topic.name > after:
+                page.append(self._info(topic))
+                queues += topic.queues
+                if queues >= LISTED_QUEUES:
+                    break
+        return self._later(connection, request_id, page)
 
     def describe(self, connection: Connection, request_id: int, payload: Any) -> object:
         """What a topic holds, and how far each group has come."""

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from rmq.broker.connection import DEFERRED, Connection, Handler
+from rmq.broker.connection import DEFERRED, Connection
 from rmq.broker.receive_budget import ReceiveBudget
+from rmq.broker.service import Handler, Service
 from rmq.broker.services.sessions import Session
 from rmq.wire import frames
 from rmq.wire.errors import Fatal
@@ -21,14 +22,30 @@ COSTLY = 53  # takes 1 ms by the service's clock
 BIG = 54
 
 
+class Later:
+    """A callback of a timer; a test runs it when it wants the time to be up."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self.run = run
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class Turns:
     """The part of a loop that a connection uses; a turn runs what was asked for before it began."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], object]] = []
+        self.later: list[Later] = []
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> None:
         self.soon.append(lambda: callback(*args))
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Later:
+        self.later.append(Later(callback))
+        return self.later[-1]
 
     def turn(self) -> None:
         soon, self.soon = self.soon, []
@@ -110,6 +127,8 @@ class FakeTransport:
         self.paused = False
         self.closing = False
         self.ended = False
+        self.half_closed = False
+        self.leaves = True  # whether it closes when the broker has half-closed
 
     # what the connection calls
 
@@ -134,12 +153,17 @@ class FakeTransport:
         return len(self.unsent)
 
     def writelines(self, buffers: Iterable[Buffer]) -> None:
+        assert not self.half_closed
         self.unsent += b"".join(buffers)
         if self.takes:
             self.take(len(self.unsent))
         elif len(self.unsent) > self.high and not self.paused:
             self.paused = True
             self.protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        self.half_closed = True
+        self._leave()
 
     def close(self) -> None:
         self.closing = True
@@ -167,6 +191,13 @@ class FakeTransport:
             self.protocol.resume_writing()
         if self.closing and not self.unsent:
             self._end()
+        self._leave()
+
+    def _leave(self) -> None:
+        """A peer that has read everything and the end of it closes too."""
+        if self.half_closed and not self.unsent and self.leaves and not self.closing:
+            assert not self.protocol.eof_received()
+            self.close()
 
     def deliver(self, *, callbacks: int = 1 << 30) -> None:
         """Run read callbacks while the connection reads and something is there."""
@@ -183,10 +214,13 @@ class FakeTransport:
 class Peer:
     """A client of a fake service, seen from its side."""
 
-    def __init__(self, service: FakeService, turns: Turns | None = None, *, greet: bool = True) -> None:
+    def __init__(
+        self, service: Service, turns: Turns | None = None, *, greet: bool = True, leaves: bool = True
+    ) -> None:
         self.turns = turns or Turns()
         self.connection = Connection(service, cast(asyncio.AbstractEventLoop, self.turns))
         self.transport = FakeTransport(self.connection)
+        self.transport.leaves = leaves
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         if greet:
             self.send(request(0, Op.HELLO, {}))

@@ -294,7 +294,7 @@ def test_a_peer_that_does_not_take_the_reason_does_not_keep_the_connection() -> 
     peer.send(request(1, BIG, [500]))
     peer.answers()
     peer.send(frames.pack(frames.PUSH, 0, 0, []))  # fatal, while less than the high-water mark waits
-    assert peer.transport.closing
+    assert peer.connection.closing
     assert not peer.transport.ended
 
     wait(service, peer, STALL_S)

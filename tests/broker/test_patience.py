@@ -41,3 +41,10 @@ def test_another_frame_has_its_own_time_and_reading_a_little_is_progress() -> No
 
     assert patience.judge(45.0, IDLE._replace(unfinished=0, unread=5, taken=1), LIMITS) is None
     assert isinstance(patience.judge(80.0, IDLE._replace(unread=5, taken=1), LIMITS), SlowReader)
+
+
+def test_while_others_wait_for_memory_nobody_has_more_time_than_otherwise() -> None:
+    contended = IDLE._replace(unfinished=0, contended=True)
+
+    assert Patience(0.0).judge(2.0, contended, Limits(10.0, 2.0)) is None
+    assert isinstance(Patience(0.0).judge(2.001, contended, Limits(10.0, 2.0)), FrameStalled)

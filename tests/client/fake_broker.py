@@ -133,7 +133,8 @@ class FakeBroker:
                 wanted = decode(ops.CreateTopic, payload)
                 return self.topics.get(wanted.topic) or self.create(wanted.topic, wanted.queues)
             case Op.LIST_TOPICS:
-                return list(self.topics.values())
+                after = decode(ops.ListTopics, payload).after
+                return [info for name, info in sorted(self.topics.items()) if name > after][:1]
             case Op.RANGES:
                 refs = decode(ops.Ranges, payload).queues
                 return [ops.Range(OK, 0, len(self.queues.get((ref.topic, ref.queue_id), []))) for ref in refs]

@@ -150,7 +150,7 @@ class FakeBroker:
         return self._info(asked.topic)
 
     def _list(self, payload: Any) -> Any:
-        return [self._info(topic) for topic in self.topics]
+        return [self._info(topic) for topic in self.topics if topic > decode(ops.ListTopics, payload).after]
 
     def _ranges(self, payload: Any) -> Any:
         asked = decode(ops.Ranges, payload)

@@ -20,10 +20,16 @@ class Running:
     """A command under test; its standard output is read as it comes, line by line."""
 
     def __init__(
-        self, module: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None
+        self,
+        module: str,
+        *arguments: str,
+        stdin: bytes | None = None,
+        env: dict[str, str] | None = None,
+        descriptors: int | None = None,
     ) -> None:
+        limited = [] if descriptors is None else ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptors)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*limited, sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             env=env,
             stdout=subprocess.PIPE,
@@ -90,11 +96,25 @@ class Running:
 class BrokerProcess(Running):
     """``rmq-broker start`` on a port that stays the same over restarts."""
 
-    def __init__(self, data_dir: Path, listen: str = "127.0.0.1:0", *options: str) -> None:
-        super().__init__("rmq.cli.rmq_broker", "start", "--listen", listen, "--data-dir", str(data_dir), *options)
+    def __init__(
+        self, data_dir: Path, listen: str = "127.0.0.1:0", *options: str, descriptors: int | None = None
+    ) -> None:
+        arguments = ("start", "--listen", listen, "--data-dir", str(data_dir), *options)
+        super().__init__("rmq.cli.rmq_broker", *arguments, descriptors=descriptors)
         self.wait_for(lambda lines: any(READY.search(line + " ") for line in lines), "the ready line")
         ready = next(match for line in self.lines if (match := READY.search(line + " ")))
         self.address: str = ready[1]
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory that the process has at this moment."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+
+    @property
+    def descriptors(self) -> int:
+        """How many files and sockets the process has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
 
 class ConsumerProcess(Running):

@@ -67,6 +67,7 @@ FIELDS = {
     "Leave": "group leases",
     "Limits": "max_frame max_batch max_in_flight grace_s ping_s lock_lease_s=60.0 member_expiry_s=120.0",
     "LockRow": "group topic queue_id owner session epoch held_for_s renewed_ago_s expires_in_s state",
+    "ListTopics": "after=''",
     "LockStatus": "group=None",
     "OffsetAt": "status offset=0 min_offset=0 max_offset=0 text=None",
     "OffsetsAt": "time_us queues",
@@ -205,6 +206,7 @@ payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(ops.CreateTopic, texts, numbers),
     st.builds(ops.Ranges, optional_text, queues),
     st.builds(ops.Range, numbers, numbers, numbers, numbers, optional_text),
+    st.builds(ops.ListTopics, texts),
     st.builds(ops.LockStatus, optional_text),
     st.builds(
         ops.LockRow, texts, texts, numbers, texts, texts, numbers, seconds, seconds, seconds, texts
@@ -233,7 +235,9 @@ def test_every_payload_comes_back(payload: Any) -> None:
     assert decode(type(payload), msgpack.unpackb(msgpack.packb(payload))) == payload
 
 
-@pytest.mark.parametrize("shape", [kind for name, kind in shapes().items() if name not in ("LockStatus", "Outcome")])
+@pytest.mark.parametrize(
+    "shape", [kind for name, kind in shapes().items() if name not in ("ListTopics", "LockStatus", "Outcome")]
+)
 def test_an_empty_payload_is_refused_where_something_is_needed(shape: Any) -> None:
     with pytest.raises(BadRequest, match=f"{shape.__name__}: {shape._fields[0]} is missing"):
         decode(shape, [])
@@ -241,4 +245,5 @@ def test_an_empty_payload_is_refused_where_something_is_needed(shape: Any) -> No
 
 def test_an_empty_payload_does_where_nothing_is_needed() -> None:
     assert decode(ops.LockStatus, []) == ops.LockStatus(None)
+    assert decode(ops.ListTopics, []) == ops.ListTopics("")
     assert decode(ops.Outcome, []) == ops.Outcome(0, None)

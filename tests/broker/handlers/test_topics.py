@@ -104,14 +104,24 @@ async def test_a_topic_is_listed_and_told_to_joiners_only_when_it_is_durable(mem
     await broker.stop()
 
 
-async def test_a_list_of_more_values_than_a_broker_would_accept_is_read(broker: InMemoryBroker) -> None:
+async def test_a_long_list_comes_in_pages_that_a_frame_holds(broker: InMemoryBroker) -> None:
+    """A page still has more values than the broker would take from a client."""
+    pages: list[list[str]] = []
     async with Client(broker) as client:
-        for i in range(90):
-            await client.create(f"t{i}", 1024)
+        made = [(await client.create(f"t{i:02}", 1024)).topic for i in range(90)]
 
-        listed = await client.request(Op.LIST_TOPICS, [])
+        while not pages or pages[-1]:
+            after = pages[-1][-1] if pages else ""
+            pages.append([topic[0] for topic in await client.request(Op.LIST_TOPICS, [after])])
 
-    assert sum(len(topic[3]) for topic in listed) == 90 * 1024
+    assert [len(page) for page in pages] == [32, 32, 26, 0]
+    assert [name for page in pages for name in page] == made
+
+
+async def test_a_list_behind_something_that_is_no_text_is_refused(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        with pytest.raises(BadRequest, match="ListTopics: after must be str, not int"):
+            await client.request(Op.LIST_TOPICS, [7])
 
 
 async def test_a_bad_group_and_too_many_queues_are_refused(broker: InMemoryBroker) -> None:
