@@ -21,9 +21,11 @@ from rmq.wire.errors import Fatal, ShuttingDown, TooManyConnections
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
+from .clock import boottime, wall_us
 from .committer import Committer
 from .config import BrokerConfig
 from .connection import Connection
+from .disk_watch import DiskWatch
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
 from .handlers.messages import MessageHandler
@@ -65,16 +67,6 @@ MAX_TURNED_AWAY = 16  # connections beyond the limit that are still being told w
 SWITCH_INTERVAL_S = 0.0005  # a thread back from fdatasync waits this long for the interpreter, not ten times that
 
 
-def boottime() -> float:
-    """Seconds that also count while the machine sleeps, so that a lease does not outlive a suspended night."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-def wall_us() -> int:
-    """Wall time in microseconds."""
-    return time.time_ns() // 1000
-
-
 class Broker:
     """
     One broker process. ``await start()`` returns when the port is open; ``await stop()`` when all is on disk.
@@ -113,7 +105,6 @@ class Broker:
         self._stopped = False
         self._flusher: AnyFlusher | None = None
         self._started_at = now()
-        self._free_bytes = 0
 
     # ---- start
 
@@ -153,6 +144,7 @@ class Broker:
 
     def _open_store(self) -> None:
         self._directory = DataDirectory(self.config.data_path(), self._files)
+        self._disk = DiskWatch(self._directory.path, self.config.min_free_bytes)
         try:
             self._store = MessageStore(
                 self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us,
@@ -269,8 +261,8 @@ class Broker:
         return {
             "name": self.config.name, "cluster": self.config.cluster, "pid": os.getpid(),
             "address": self.address, "data_dir": str(self._directory.path.absolute()), "flush": self.config.flush,
-            "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._free_bytes,
-            "refuses_sends": self._sends.refuse_because, "damaged_places": len(self.recovered.damages),
+            "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
+            "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:
@@ -369,17 +361,8 @@ class Broker:
         self._watch_disk()
 
     def _watch_disk(self) -> None:
-        disk = os.statvfs(self._directory.path)
-        free = disk.f_bavail * disk.f_frsize
-        self._free_bytes = free
-        before = self._sends.refuse_because
-        if free >= self.config.min_free_bytes:
-            self._sends.refuse_because = None
-        else:
-            wanted = self.config.min_free_bytes >> 20
-            self._sends.refuse_because = f"the disk has {free >> 20} MiB free, {wanted} MiB are needed: free some space"
-        if (before is None) != (self._sends.refuse_because is None):
-            log.warning("disk.full" if before is None else "disk.recovered", free_bytes=free)
+        self._disk.look()
+        self._sends.refuse_because = self._disk.refusal
 
     async def _every(self, seconds: float, action: Callable[[], None]) -> None:
         while True:

@@ -1,0 +1,15 @@
+"""The two clocks of a broker: one for how long, one for when."""
+
+from __future__ import annotations
+
+import time
+
+
+def boottime() -> float:
+    """Seconds that also count while the machine sleeps, so that a lease does not outlive a suspended night."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def wall_us() -> int:
+    """Wall time in microseconds."""
+    return time.time_ns() // 1000

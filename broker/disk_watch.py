@@ -1,0 +1,35 @@
+"""How much room the disk has, and whether sends may still come."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .log import get_logger
+
+log = get_logger(__name__)
+
+
+class DiskWatch:
+    """``refusal`` is why sends are refused at present, None if they are not; service resumes by itself."""
+
+    def __init__(self, path: Path, min_free_bytes: int) -> None:
+        self._path = path
+        self._min_free = min_free_bytes
+        self.free_bytes = 0
+        self.refusal: str | None = None
+
+    def look(self) -> None:
+        """Ask the file system."""
+        disk = os.statvfs(self._path)
+        self.judge(disk.f_bavail * disk.f_frsize)
+
+    def judge(self, free_bytes: int) -> None:
+        """So much is free."""
+        was_full = self.refusal is not None
+        self.free_bytes = free_bytes
+        is_full = free_bytes < self._min_free
+        wanted = f"{self._min_free >> 20} MiB are needed: free some space"
+        self.refusal = f"the disk has {free_bytes >> 20} MiB free, {wanted}" if is_full else None
+        if is_full != was_full:
+            log.warning("disk.full" if is_full else "disk.recovered", free_bytes=free_bytes)

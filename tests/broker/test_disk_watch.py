@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq.broker.disk_watch import DiskWatch
+
+MIB = 1 << 20
+
+
+def test_sends_are_refused_below_the_limit_and_come_again_by_themselves() -> None:
+    watch = DiskWatch(Path(), 256 * MIB)
+
+    watch.judge(256 * MIB - 1)
+    assert watch.refusal == "the disk has 255 MiB free, 256 MiB are needed: free some space"
+
+    watch.judge(256 * MIB)
+    assert (watch.refusal, watch.free_bytes) == (None, 256 * MIB)
+
+
+def test_it_asks_the_file_system_of_its_folder(tmp_path: Path) -> None:
+    watch = DiskWatch(tmp_path, 0)
+
+    watch.look()
+
+    assert watch.free_bytes > 0
+    assert watch.refusal is None
