@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check test test-fast cov debug bench demo run clean
+.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench demo run clean
 
 BIN := .venv/bin
 
@@ -20,6 +20,12 @@ test: install
 
 test-fast: install
 	$(BIN)/pytest -m "not slow and not spark" $(ARGS)
+
+# The proof of the log over many seeds, and real kills; SEEDS=25 for a longer run
+SEEDS ?= 5
+chaos: install
+	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py --chaos-seeds $(SEEDS) $(ARGS)
+	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25
 
 cov: install
 	$(BIN)/coverage run $(BIN)/pytest $(ARGS) && $(BIN)/coverage report

@@ -19,11 +19,27 @@ PACKAGES = ("wire", "broker", "client", "consumer", "spark", "cli")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="fail if a test was skipped, deselected or xfailed")
+    parser.addoption("--chaos-seeds", type=int, default=0, help="run tests that take a seed with this many of them")
+    parser.addoption("--seed", type=int, help="run tests that take a seed with this one only")
+    parser.addoption("--replay", type=Path, help="judge this recording of a workload instead of making one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if wanted(config):
         config.pluginmanager.register(NoSkips(), "no-skips")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``seed`` runs with those of its ``seeds`` marker, or with as many as were asked for."""
+    if "seed" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("seeds")
+    seeds: list[int] = list(marker.args) if marker else [1]
+    if metafunc.config.getoption("--seed") is not None:
+        seeds = [metafunc.config.getoption("--seed")]
+    elif metafunc.config.getoption("--chaos-seeds"):
+        seeds = list(range(1, metafunc.config.getoption("--chaos-seeds") + 1))
+    metafunc.parametrize("seed", seeds, ids=[f"seed{seed}" for seed in seeds])
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
