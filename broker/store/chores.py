@@ -134,12 +134,12 @@ class Removal(NamedTuple):
 
     def run(self) -> None:
         """Do it; raises OSError. What is left over is removed after the next start."""
-        for path in self.index_files:
-            _unlink(self.files, path)
         for segment in self.segments:
             _unlink(self.files, segment)
             self.files.sync_directory(self.directory)
             self.key_index.drop(int(segment.name))
+        for path in self.index_files:  # last: as long as the log has a message, its index is there
+            _unlink(self.files, path)
 
 
 def _unlink(files: Files, path: AnyPath) -> None:

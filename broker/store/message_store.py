@@ -397,8 +397,9 @@ class MessageStore:
         """What is to be written to the indexes; ``everything``, or what is worth it. One at a time."""
         chosen, self._to_flush = (self._dirty if everything else self._to_flush), {}
         runs = [(queue, waiting) for queue in chosen if (waiting := queue.take_waiting()) is not None]
-        keys = KeyWork(self._keys_from, self._indexed_to, self._keyed)
-        self._keys_from, self._keyed, self._keys_busy = self._indexed_to, [], True
+        until = self._indexed_to if everything or self._keyed else self._keys_from
+        keys = KeyWork(self._keys_from, until, self._keyed)
+        self._keys_from, self._keyed, self._keys_busy = until, [], True
         garbage, self.garbage = self.garbage, []
         if everything:
             self._dirty = {}
