@@ -142,7 +142,7 @@ def _sector(files: Files, fd: int, size: int, at: int) -> bytes:
 
 def _is_header(view: memoryview, at: int) -> bool:
     """Whether a header of our format was written as it stands, also where this version does not know a value in it."""
-    if view[at + _SIGN_AT : at + _SIGN_AT + 3] != _SIGN:
+    if len(view) - at < layout.FIXED_HEADER or view[at + _SIGN_AT : at + _SIGN_AT + 3] != _SIGN:
         return False
     size = view[at + 7] * 8
     if size <= layout.HEADER_CRC_FROM or at + size > len(view):
