@@ -107,8 +107,8 @@ class RetentionSearch(NamedTuple):
             following = self.extents[i]
             if following.start <= self.needed_from and self._is_over(following):
                 head = read_head(self.files, following.path, following.start)
-                if head is not None:
-                    return Expired(following.start, head[0])
+                if head is not None and head.end <= self.needed_from:  # durable, as all before a checkpoint is
+                    return Expired(following.start, head.changes)
         return None
 
     def _is_over(self, following: Extent) -> bool:

@@ -142,7 +142,7 @@ class MessageStore:
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
-                rebuild.raise_minimums(head[0] if head is not None else ())
+                rebuild.raise_minimums(head.changes if head is not None else ())
         self._recover_keys(begin, anew=known is None)
         recovery = Recovery(
             self.files, self.log, self.directory.quarantine, rebuild, proven=known.position if known else 0

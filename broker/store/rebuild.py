@@ -9,7 +9,7 @@ the offsets of lost messages are never given to others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
@@ -212,20 +212,26 @@ def changes_of(header: layout.Header, batch: memoryview) -> list[Change]:
         raise StoreError(f"the state batch at {header.physical_offset} cannot be used: {error.text}") from error
 
 
-def read_head(files: Files, path: str, start: int) -> tuple[list[Change], int] | None:
-    """The snapshot at the head of a segment, and when its first batch was stored; None if there is none."""
+class Head(NamedTuple):
+    """The snapshot that a segment begins with, and the position behind it."""
+
+    changes: list[Change]
+    end: int
+
+
+def read_head(files: Files, path: str, start: int) -> Head | None:
+    """The snapshot at the head of a segment; None if there is none that is whole."""
     changes: list[Change] = []
-    stored_at: int | None = None
     fd = files.open_to_read(path)
     try:
         scan = Scan(files, fd, start, files.size(path))
         for found in scan.batches(start):
             if not isinstance(found, Good) or found.checked.header.kind != layout.KIND_STATE:
                 return None
-            stored_at = found.checked.header.stored_at if stored_at is None else stored_at
-            changes += changes_of(found.checked.header, found.data)
+            header = found.checked.header
+            changes += changes_of(header, found.data)
             if isinstance(changes[-1], SnapshotEnded):
-                return (changes, stored_at) if changes[-1].position == start else None
+                return Head(changes, header.physical_offset + header.size) if changes[-1].position == start else None
     finally:
         files.close(fd)
     return None

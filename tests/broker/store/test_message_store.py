@@ -328,7 +328,7 @@ def test_each_later_segment_begins_with_a_snapshot_of_its_place(memory_path: Pat
     assert read_head(opened.store.files, str(first.path), first.start) is None
     for segment, head in zip(later, heads, strict=True):
         assert head is not None
-        assert head[0][-1] == SnapshotEnded(segment.start, len(head[0]) - 1, 1)
+        assert head.changes[-1] == SnapshotEnded(segment.start, len(head.changes) - 1, 1)
     opened.close()
 
 
