@@ -358,7 +358,8 @@ class Broker:
         for connection in list(self._connections):
             connection.abort()
         await self._until(lambda: self._upkeep.idle)
-        last = None if self.failed.is_set() or not self._committer.idle else self._upkeep.capture()
+        is_quiet = self._committer.idle and self._upkeep.idle and not self.failed.is_set()
+        last = self._upkeep.capture() if is_quiet else None
         await asyncio.get_running_loop().run_in_executor(None, self._close_store, last)
 
     def _close_store(self, last: CheckpointWork | None) -> None:

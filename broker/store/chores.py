@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,15 +133,16 @@ class Removal(NamedTuple):
     key_index: KeyIndex
 
     def run(self) -> None:
-        """Do it; raises OSError. What is left over is removed after the next start."""
-        for path in self.index_files:
-            _unlink(self.files, path)
+        """Do it; raises OSError. What is left over is removed at the next start, by what the log then begins with."""
         for segment in self.segments:
-            _unlink(self.files, segment)
+            remove(self.files, [segment])
             self.files.sync_directory(self.directory)
             self.key_index.drop(int(segment.name))
+        remove(self.files, self.index_files)
 
 
-def _unlink(files: Files, path: AnyPath) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        files.unlink(path)
+def remove(files: Files, paths: Iterable[AnyPath]) -> None:
+    """Remove files; one that is gone already is no error."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)

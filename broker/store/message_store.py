@@ -21,7 +21,7 @@ from ..log import get_logger
 from ..services.state import Change, QueueHolds, pack_changes
 from . import checkpoint as checkpoints
 from .checkpoint import BadCheckpoint, Checkpoint
-from .chores import IndexWork, Keyed, KeyWork
+from .chores import IndexWork, Keyed, KeyWork, remove
 from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
@@ -30,7 +30,6 @@ from .reading import ColdRead, Found, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
-from .scan import Scan
 from .segment import Segment
 
 log = get_logger(__name__)
@@ -142,7 +141,7 @@ class MessageStore:
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
-                rebuild.raise_minimums(head.changes if head is not None else ())
+                remove(self.files, rebuild.raise_minimums(head.changes if head is not None else ()))
         self._recover_keys(begin, anew=known is None)
         recovery = Recovery(
             self.files, self.log, self.directory.quarantine, rebuild, proven=known.position if known else 0
@@ -161,24 +160,11 @@ class MessageStore:
         try:
             known = checkpoints.load(self.files, self.directory.path)
             if known is not None:
-                self._judge_checkpoint(known)
+                checkpoints.judge(known, self.files, self.log, self._index_directory)
         except BadCheckpoint as error:
             log.warning("checkpoint.unusable", reason=str(error), then="the whole log is read")
             return None
         return known
-
-    def _judge_checkpoint(self, known: Checkpoint) -> None:
-        if known.position < self.log.start:
-            raise BadCheckpoint(f"the log begins behind it, at {self.log.start}")
-        position, header_crc = known.last
-        segment = self.log.segment_at(position)
-        if not segment.start <= position < segment.end:
-            return
-        with segment.opened() as fd:
-            header = Scan(self.files, fd, segment.start, segment.size).header(position)
-        # A header that is not sound is damage, of which the checkpoint knows more than the log. Another one is not.
-        if header is not None and header.header_crc != header_crc:
-            raise BadCheckpoint("it is of another log")
 
     def _recover_keys(self, begin: int, *, anew: bool) -> None:
         """Let the key index say nothing of the log from ``begin`` on."""
@@ -222,6 +208,11 @@ class MessageStore:
             queue.belong(generation, f"{self._index_directory}/{of.topic}@{generation}/{of.queue_id}")
         return queue
 
+    def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
+        """The index of a queue, if there is one of just this generation."""
+        queue = self._queues.get(of)
+        return queue if queue is not None and queue.generation == generation else None
+
     def drop_topic(self, topic: str, generation: int) -> None:
         """Forget the queues of a topic up to this generation; their batches stay in the log until retention."""
         gone = [of for of, queue in self._queues.items() if of.topic == topic and queue.generation <= generation]
@@ -241,6 +232,11 @@ class MessageStore:
             for of, queue in self._queues.items()
             if queue.generation
         ]
+
+    def index_gap(self, queue: ConsumeQueue, position: int, end_offset: int) -> None:
+        """Index messages that recovery found damaged."""
+        queue.add_gap(position, end_offset)
+        self._dirty[queue] = None
 
     def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
         """Index a batch that recovery found."""
@@ -406,8 +402,8 @@ class MessageStore:
         obsolete: list[str] = []
         for change in head:
             if isinstance(change, QueueHolds):
-                queue = self._queues.get(MessageQueue(change.topic, change.queue_id))
-                if queue is not None and queue.generation == change.generation:
+                queue = self.known(MessageQueue(change.topic, change.queue_id), change.generation)
+                if queue is not None:
                     obsolete += queue.raise_min(change.end_offset)
         for path in obsolete:
             self.log.readers.forget(path)

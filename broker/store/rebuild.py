@@ -28,6 +28,7 @@ from ..services.state import (
     TopicMade,
     unpack_changes,
 )  # fmt: skip
+from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .directory import StoreError
 from .files import Files
@@ -55,6 +56,12 @@ class Queues(Protocol):
 
     def queue_of(self, of: MessageQueue, generation: int) -> ConsumeQueue:
         """The index of a queue of this generation."""
+
+    def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
+        """The index of a queue, if there is one of just this generation."""
+
+    def index_gap(self, queue: ConsumeQueue, position: int, end_offset: int) -> None:
+        """Index messages that are damaged."""
 
     def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
         """Index a batch that the log holds."""
@@ -98,12 +105,19 @@ class Rebuild:
             self.store_id = change.store_id
         self._tables.change(change)
 
-    def raise_minimums(self, head: Iterable[Change]) -> None:
-        """The log begins with this head: what its queues held before is gone, whatever the checkpoint says."""
+    def raise_minimums(self, head: Iterable[Change]) -> list[str]:
+        """
+        The log begins with this head: what its queues held before is gone, whatever the checkpoint says.
+
+        A topic may have been deleted or made again since. Returns the index files that can go.
+        """
+        obsolete: list[str] = []
         for change in head:
             if isinstance(change, QueueHolds):
-                queue = self._queues.queue_of(MessageQueue(change.topic, change.queue_id), change.generation)
-                queue.raise_min(change.end_offset)
+                queue = self._queues.known(MessageQueue(change.topic, change.queue_id), change.generation)
+                if queue is not None:
+                    obsolete += queue.raise_min(change.end_offset)
+        return obsolete
 
     # ---- the walk
 
@@ -142,7 +156,7 @@ class Rebuild:
                 of = MessageQueue(change.topic, change.queue_id)
                 queue = self._queues.queue_of(of, change.generation)
                 if queue.generation == change.generation and queue.end < change.end_offset:
-                    queue.add_gap(self._damaged_at, change.end_offset)
+                    self._queues.index_gap(queue, self._damaged_at, change.end_offset)
                     queue.readable = queue.published
             case ProducerKnown():
                 return  # the headers before it told the same, and more
@@ -166,7 +180,7 @@ class Rebuild:
             )
         lost = header.base_offset - queue.end
         log.error("log.messages_damaged", queue=place, first=queue.end, end=header.base_offset, messages=lost)
-        queue.add_gap(self._damaged_at or header.physical_offset - layout.ALIGN, header.base_offset)
+        self._queues.index_gap(queue, self._damaged_at or header.physical_offset - layout.ALIGN, header.base_offset)
 
     def damaged(self, damage: Damage) -> None:
         """A place that had been synced and cannot be read any more."""
@@ -181,7 +195,7 @@ class Rebuild:
         queue = self._queues.queue_of(MessageQueue(header.topic, header.queue_id), header.topic_gen)
         self._pass_gap(queue, header)
         queue.note_epoch(header.log_epoch)
-        queue.add_gap(damage.position, header.end_offset)
+        self._queues.index_gap(queue, damage.position, header.end_offset)
         queue.readable = queue.published
         self._tables.batch(header)  # its number is spent all the same
 
@@ -235,3 +249,17 @@ def read_head(files: Files, path: str, start: int) -> Head | None:
     finally:
         files.close(fd)
     return None
+
+
+def first_store_id(files: Files, oldest: Extent) -> int | None:
+    """The id of the store that the first batch of a log names; None if it names none, or is damaged."""
+    fd = files.open_to_read(oldest.path)
+    try:
+        size = files.size(oldest.path)
+        first = Scan(files, fd, oldest.start, size, window=layout.MAX_BATCH).judge(oldest.start) if size else None
+    finally:
+        files.close(fd)
+    if not isinstance(first, Good) or first.checked.header.kind != layout.KIND_STATE:
+        return None
+    started = next(iter(changes_of(first.checked.header, first.data)), None)
+    return started.store_id if isinstance(started, Started) else None
