@@ -123,7 +123,7 @@ class SecondLook(NamedTuple):
             size = self.files.size(extent.path)
             if position >= extent.start + size:
                 return None
-            return Scan(self.files, fd, extent.start, size, window=1 << 16).header(position)
+            return Scan(self.files, fd, extent.start, size, window=layout.MAX_BATCH).header(position)
         finally:
             self.files.close(fd)
 
