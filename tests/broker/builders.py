@@ -55,6 +55,7 @@ class Opened:
         **settings: int,
     ) -> None:
         self.directory = DataDirectory(path, files)
+        self.generation = 1  # of all topics
         self.changes: list[Change] = []
         self.headers: list[layout.Header] = []
         try:
@@ -100,7 +101,7 @@ class Opened:
     def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, by: ProducerMark | None = None) -> Placed:
         """Stage one batch."""
         data = make_batch(*bodies, to=to, by=by)
-        return self.store.stage(to, 1, data, batches.check(data, stamped=False))
+        return self.store.stage(to, self.generation, data, batches.check(data, stamped=False))
 
     def sync(self) -> None:
         """Make all that is written durable and readable."""

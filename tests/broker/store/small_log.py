@@ -73,6 +73,15 @@ def pull(opened: Opened, offset: int) -> tuple[list[bytes], int]:
     return bodies, found.next_offset
 
 
+def rest(opened: Opened, offset: int) -> list[bytes]:
+    """All bodies from an offset on, with as many reads as that takes."""
+    bodies: list[bytes] = []
+    while offset < opened.store.queue(ORDERS).readable:
+        more, offset = pull(opened, offset)
+        bodies += more
+    return bodies
+
+
 def check_everything_readable(opened: Opened, small: Small, kept: int) -> None:
     assert opened.bodies() == small.bodies[kept]
     assert len(opened.changes) == small.changes[kept]
