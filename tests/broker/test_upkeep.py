@@ -11,6 +11,7 @@ import pytest
 from rmq.broker.read_pool import ReadPool
 from rmq.broker.store import checkpoint as checkpoints
 from rmq.broker.upkeep import MAX_BATCHES, PEOPLE_S, RETENTION_S, Schedule, Upkeep
+from rmq.wire import batch as batches
 
 from .builders import BORN_AT, ORDERS, Opened, WallClock, segment_files
 from .fakes import HeldPool
@@ -377,9 +378,33 @@ def test_whoever_waits_for_the_key_index_is_told_also_when_it_cannot_be_written(
     assert (told, rig.store.index_lag) == (["done", "again"], 0)
 
 
-def append_keyed(rig: Rig, key: str) -> None:
-    from rmq.wire import batch as batches
+def test_whoever_comes_while_the_index_is_written_waits_for_what_the_next_work_brings(rig: Rig) -> None:
+    told: list[str] = []
+    append_keyed(rig, "k1")
+    rig.upkeep.index_now(lambda: told.append("first"))
+    append_keyed(rig, "k2")
+    rig.upkeep.index_now(lambda: told.append("second"))
 
+    rig.pool.run(1)
+    assert told == ["first"]
+    rig.pool.run(1)
+
+    assert (told, rig.store.index_lag) == (["first", "second"], 0)
+
+
+def test_whoever_waits_for_the_key_index_is_served_after_other_work_at_once(rig: Rig) -> None:
+    told: list[str] = []
+    append_keyed(rig, "k1")
+    rig.pass_time(PEOPLE_S)
+    rig.upkeep.index_now(lambda: told.append("done"))
+    assert len(rig.pool) == 1
+
+    rig.work()
+
+    assert told == ["done"]
+
+
+def append_keyed(rig: Rig, key: str) -> None:
     data = bytes(batches.encode("orders", 0, batches.Rows([b"x"], BORN_AT, keys=[(key,)])))
     rig.store.stage(ORDERS, 1, data, batches.check(data, stamped=False))
     rig.store.write()
