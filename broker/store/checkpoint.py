@@ -13,6 +13,7 @@ from zlib import crc32
 
 import msgpack
 
+from rmq.wire import layout
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 
 from ..services.state import Change, QueueHolds, pack_changes, unpack_changes
@@ -122,7 +123,7 @@ def _judge_last(known: Checkpoint, files: Files, log: CommitLog) -> None:
     if not segment.start <= position < segment.end:
         return
     with segment.opened() as fd:
-        header = Scan(files, fd, segment.start, segment.size).header(position)
+        header = Scan(files, fd, segment.start, segment.size, window=layout.MAX_BATCH).header(position)
     # A header that is not sound is damage, of which the checkpoint knows more than the log. Another one is not.
     if header is not None and header.header_crc != header_crc:
         raise BadCheckpoint("it is of another log")

@@ -7,10 +7,11 @@ from collections import deque
 from rmq.wire.layout import Buffer
 
 LIMIT = 32 << 20
+OVERHEAD = 700  # bytes of memory that a batch takes beside its own, so that many small ones are bounded too
 
 
 class Recent:
-    """The last ``limit`` bytes that were written, batch by batch; what falls out lies in a file."""
+    """The newest batches that were written, in ``limit`` bytes of memory; what falls out lies in a file."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -20,7 +21,7 @@ class Recent:
 
     def add(self, position: int, head: Buffer, rest: Buffer) -> None:
         """Keep a batch that the log now holds: its stamped part and the rest."""
-        size = len(head) + len(rest)
+        size = len(head) + len(rest) + OVERHEAD
         self._batches[position] = (head, rest)
         self._order.append((position, size))
         self.size += size

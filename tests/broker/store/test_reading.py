@@ -54,7 +54,7 @@ def test_older_ones_are_read_from_files_with_one_call_for_those_that_lie_togethe
 
 
 def test_a_read_goes_from_files_over_into_memory(memory_path: Path) -> None:
-    opened, files = build(memory_path, recent_bytes=1000)
+    opened, files = build(memory_path, recent_bytes=4000)
 
     assert bodies(read(opened, 0)) == BODIES
     assert files.ops("commitlog") == ["read_cached"]
