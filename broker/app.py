@@ -404,8 +404,10 @@ class Broker:
         await self._until(lambda: not self._connections)
         for connection in list(self._connections):
             connection.abort()
-        await self._until(lambda: self._upkeep.idle)
-        last = None if self.failed.is_set() or not self._committer.idle else self._upkeep.capture()
+        if not self.failed.is_set():  # else a checkpoint may wait for a sync that never comes
+            await self._until(lambda: self._upkeep.idle)
+        is_quiet = self._committer.idle and self._upkeep.idle and not self.failed.is_set()
+        last = self._upkeep.capture() if is_quiet else None
         await asyncio.get_running_loop().run_in_executor(None, self._close_store, last)
 
     def _close_store(self, last: CheckpointWork | None) -> None:

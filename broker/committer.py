@@ -61,6 +61,7 @@ class Committer:
         self.on_synced: Callable[[int], None] = lambda position: None
         self._request_flush: Callable[[], None] = lambda: None
         self._scheduled = False
+        self._failing = False  # the turn that ends now could not be written
         self._changes: list[Change] = []
         self._staged: list[Change] = []  # changes that a send of this turn had to come behind
         self._topic_made = False  # whether one of the unstaged changes makes a topic
@@ -102,8 +103,12 @@ class Committer:
 
     def schedule(self) -> None:
         """Make sure that this turn is committed at its end."""
-        if not self._scheduled:
-            self._scheduled = True
+        if self._scheduled:
+            return
+        self._scheduled = True
+        if self._failing:  # what is asked for now would fail again, turn after turn
+            self._loop.call_later(RETRY_S, self.commit)
+        else:
             self._loop.call_soon(self.commit)
 
     def commit(self) -> None:
@@ -115,10 +120,12 @@ class Committer:
         try:
             self._store.write()
         except OSError as error:
+            self._failing = True
             self._take_back(changes, sends, error)
         else:
             self._written(sends)
         self.turn_over()
+        self._failing = False
 
     def _written(self, sends: list[SendTicket]) -> None:
         answers: list[Callable[[], None]] = [ticket.stored for ticket in sends]
@@ -140,8 +147,7 @@ class Committer:
         self._changes = without_the_dead([*changes, *self._changes])
         self._topic_made = any(isinstance(change, TopicMade) for change in self._changes)
         if self._changes or self._answers:
-            self._scheduled = True
-            self._loop.call_later(RETRY_S, self.commit)
+            self.schedule()
         # Newest first, so that a producer's numbers are given back in order.
         _run([partial(ticket.failed, error) for ticket in reversed(sends)])
         log.error("log.write_failed", error=str(error), sends=len(sends), changes=len(changes))

@@ -24,10 +24,7 @@ class BrokerConfig:
     cluster: str = _setting("default", "the cluster's name, told to clients")
     flush: str = _setting("sync", "sync: acknowledge after fdatasync; async: at once, synced later")
     flush_interval_s: float = _setting(0.5, "async only: sync at least this often")
-    segment_bytes: int = _setting(
-        1 << 30,
-        "a log segment is closed before it grows beyond this, unless one write is larger or the disk lags behind",
-    )
+    segment_bytes: int = _setting(1 << 30, "a log segment that has reached this is closed, unless the disk lags behind")
     index_file_entries: int = _setting(300_000, "entries of one file of a queue's index")
     recent_bytes: int = _setting(32 << 20, "the newest part of the log that is kept in memory")
     read_threads: int = _setting(2, "threads that read what is not in memory")

@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_frame = 0  # size of the request that keeps the others waiting
         self._waits_for_budget = False
         self._out: list[Buffer] = []
+        self._large = 0  # bytes of large answers among them
         self._flush_scheduled = False
         self._written = 0  # bytes given to the transport
         self._held: dict[object, bytes] = {}  # the newest push of each key that waits for a blocked peer
@@ -334,6 +335,9 @@ class Connection(asyncio.BufferedProtocol):
         buffers = frames.pack_parts(frames.REPLY, request_id, 0, payload)
         self.in_flight -= 1
         self._write(*buffers)
+        self._large += sum(map(len, buffers))
+        if self._large > self._service.high_water:
+            self._flush()  # not with the turn: the next large answer must know whether the peer takes this one
 
     def refuse(self, request_id: int, error: WireError) -> None:
         """Refuse a request; the connection goes on."""
@@ -363,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         if not self._out or self._transport is None:
             return
-        out, self._out = self._out, []
+        out, self._out, self._large = self._out, [], 0
         self._written += sum(map(len, out))
         self._transport.writelines(out)
         self._bound_unread()

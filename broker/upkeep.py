@@ -51,7 +51,8 @@ class Upkeep:
         self._busy = False
         self._wanted = False  # a checkpoint, at the end of the next turn
         self._captured: CheckpointWork | None = None  # waits until the log is durable up to it
-        self._waiting: list[Callable[[], None]] = []  # for the key index
+        self._waiting: list[Callable[[], None]] = []  # for the next work on the key index
+        self._served: list[Callable[[], None]] = []  # by the work that is under way
         self._told_people = -1  # the log position that the files for people show
         self.checkpoint_position = checkpoint_position
         self._checkpoint_at = self._retention_at = self._people_at = now()
@@ -74,7 +75,7 @@ class Upkeep:
             self._people_at = now
             self._tell_people()
         else:
-            self._write_indexes(everything=False)
+            self._write_indexes()
 
     def _is_due(self, now: float) -> bool:
         store, schedule = self._store, self._schedule
@@ -114,14 +115,14 @@ class Upkeep:
             return
         self._waiting.append(done)
         if not self._busy:
-            self._write_indexes(everything=False)
+            self._write_indexes()
 
     # ---- work
 
     def capture(self) -> CheckpointWork:
         """The checkpoint of this moment; the caller lets it be done, and ends with :meth:`saved`."""
         store = self._store
-        indexes = store.take_index_work(everything=True)
+        indexes = self._take_index_work(everything=True)
         return CheckpointWork(indexes, store.directory.path, store.checkpoint(self._snapshot(True)))
 
     def _saved(self, work: CheckpointWork, error: Exception | None) -> None:
@@ -133,24 +134,26 @@ class Upkeep:
             log.error("checkpoint.failed", error=str(error))
         self._indexed(work.indexes, error)
 
-    def _write_indexes(self, *, everything: bool) -> None:
-        work = self._store.take_index_work(everything=everything)
-        if not (work.runs or work.keys.batches or work.garbage):
-            self._store.index_done(work, None)
-            self._answer_waiting()
-            return
+    def _take_index_work(self, *, everything: bool) -> IndexWork:
+        """Whoever waits so far is served by it; who comes later may want what it does not have."""
+        self._served += self._waiting
+        self._waiting = []
+        return self._store.take_index_work(everything=everything)
+
+    def _write_indexes(self) -> None:
         self._busy = True
+        work = self._take_index_work(everything=False)
+        if not (work.runs or work.keys.batches or work.garbage):
+            self._indexed(work, None)
+            return
         self._pool.submit(work.run, lambda result: self._indexed(work, _error(result)))
 
     def _indexed(self, work: IndexWork, error: Exception | None) -> None:
-        self._store.index_done(work, error)
-        self._answer_waiting()
-        self._ended(error)
-
-    def _answer_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
+        self._store.backlog.done(work, error)
+        served, self._served = self._served, []
+        for done in served:
             done()
+        self._ended(error)
 
     def _tell_people(self) -> None:
         self._busy = True
@@ -187,7 +190,7 @@ class Upkeep:
             self.failures += 1
             log.error("upkeep.failed", error=str(error) or repr(error))
         if self._waiting:  # who asked for the index while something else was done
-            self._write_indexes(everything=False)
+            self._write_indexes()
 
     def stats(self) -> dict[str, float]:
         """How far checkpoint and indexes are."""

@@ -5,8 +5,9 @@ A pull is served in one synchronous stretch: there is no ``await`` between findi
 arrival cannot fall in between. Pulls that are woken, or that waited for a slow reader, stand in one line that is
 worked off for at most 2 ms a turn.
 
-What the disk would have to be waited for is read by a thread. When that is back the pull gets into line again, and is
-judged anew as things are *then*: the lease may be gone, the queue may have been deleted.
+What the disk would have to be waited for is read by a thread, one read at a time for a connection, so that memory is
+bounded and nobody has all threads. When that is back the pull gets into line again, and is judged anew as things are
+*then*: the lease may be gone, the queue may have been deleted, the reader may take nothing any more.
 """
 
 from __future__ import annotations
@@ -77,6 +78,16 @@ class PullRequest:
         self.read: dict[int, tuple[ConsumeQueue, Found | Exception]] = {}  # by a thread, for a place in the pull
 
 
+class _Reads:
+    """The pulls of a connection that wait until another one of its reads is back."""
+
+    __slots__ = ("busy", "waiting")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.waiting: deque[PullRequest] = deque()
+
+
 class _Cold(Exception):
     """A part of the answer is not in memory."""
 
@@ -114,6 +125,7 @@ class PullHandler:
         self._line: deque[PullRequest] = deque()
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
+        self._reads: dict[Connection, _Reads] = {}
         self._waiting: dict[Connection, int] = {}  # how many queues the unanswered pulls of a connection name
         self._unswept: list[Parked] = []
         self.rescued = 0
@@ -182,6 +194,7 @@ class PullHandler:
         """A connection ended: nobody waits for its pulls."""
         self._holds.drop_owner(connection)
         self._blocked.pop(connection, None)
+        self._reads.pop(connection, None)
         self._waiting.pop(connection, None)
 
     def expire(self) -> None:
@@ -240,12 +253,23 @@ class PullHandler:
             except Exception as error:
                 self._done(request)
                 request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
+            self._pass_on(request.connection)
+
+    def _pass_on(self, connection: Connection) -> None:
+        """Whoever waits for the next read of a connection gets into line, unless one is under way."""
+        reads = self._reads.get(connection)
+        if reads is not None and not reads.busy:
+            if reads.waiting:
+                self._enqueue(reads.waiting.popleft())
+            else:
+                del self._reads[connection]
 
     def _serve(self, request: PullRequest) -> None:
         connection = request.connection
         if connection.closing:
             return
         if connection.blocked:
+            request.read = {}  # to be read again: memory is for those who take what they ask for
             self._blocked.setdefault(connection, []).append(request)
             return
         try:
@@ -264,13 +288,19 @@ class PullHandler:
 
     def _read_beside(self, request: PullRequest, cold: _Cold) -> None:
         files, queue = self._store.files, self._store.queue(request.queues[cold.i])
-        self.cold_reads += 1
+        reads = self._reads.setdefault(request.connection, _Reads())
+        if reads.busy:
+            reads.waiting.append(request)
+            return
 
         def done(result: Found | Exception) -> None:
+            reads.busy = False
             request.read[cold.i] = (queue, result)
             self._enqueue(request)
 
         self._pool.submit(lambda: cold.read.run(files), done)
+        reads.busy = True
+        self.cold_reads += 1
 
     def _collect(self, request: PullRequest) -> list[list[Buffer]]:
         """What each queue has to say, within the bytes the reader wants and 2 ms."""

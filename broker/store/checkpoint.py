@@ -13,10 +13,14 @@ from zlib import crc32
 
 import msgpack
 
+from rmq.wire import layout
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 
-from ..services.state import Change, pack_changes, unpack_changes
+from ..services.state import Change, QueueHolds, pack_changes, unpack_changes
+from .commitlog import CommitLog
 from .files import Files
+from .rebuild import first_store_id
+from .scan import Scan
 
 NAME = "checkpoint"
 _MAGIC = b"RMQCKPT1"
@@ -89,3 +93,37 @@ def load(files: Files, directory: Path) -> Checkpoint | None:
 def save(files: Files, directory: Path, checkpoint: Checkpoint) -> None:
     """Write the checkpoint in place of the old one, durable when this returns."""
     files.replace_file(directory / NAME, pack(checkpoint))
+
+
+def judge(known: Checkpoint, files: Files, log: CommitLog, index_directory: str) -> None:
+    """
+    Refuse a checkpoint that does not belong to a log and its indexes.
+
+    One that reaches beyond the log is believed: what lies between was durable, and is lost.
+
+    Raises:
+        BadCheckpoint: the log alone is to be believed.
+    """
+    if known.position < log.start:
+        raise BadCheckpoint(f"the log begins behind it, at {log.start}")
+    store_id = first_store_id(files, log.extents()[0])
+    if store_id is not None and store_id != known.store_id:
+        raise BadCheckpoint("it is of another store")
+    there = set(files.names(index_directory))
+    holds = [change for change in known.changes if isinstance(change, QueueHolds)]
+    needed = {f"{held.topic}@{held.generation}" for held in holds if held.min_offset < held.end_offset}
+    if not needed <= there:
+        raise BadCheckpoint(f"the index of {min(needed - there)} is missing")
+    _judge_last(known, files, log)
+
+
+def _judge_last(known: Checkpoint, files: Files, log: CommitLog) -> None:
+    position, header_crc = known.last
+    segment = log.segment_at(position)
+    if not segment.start <= position < segment.end:
+        return
+    with segment.opened() as fd:
+        header = Scan(files, fd, segment.start, segment.size, window=layout.MAX_BATCH).header(position)
+    # A header that is not sound is damage, of which the checkpoint knows more than the log. Another one is not.
+    if header is not None and header.header_crc != header_crc:
+        raise BadCheckpoint("it is of another log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,8 +107,8 @@ class RetentionSearch(NamedTuple):
             following = self.extents[i]
             if following.start <= self.needed_from and self._is_over(following):
                 head = read_head(self.files, following.path, following.start)
-                if head is not None:
-                    return Expired(following.start, head[0])
+                if head is not None and head.end <= self.needed_from:  # durable, as all before a checkpoint is
+                    return Expired(following.start, head.changes)
         return None
 
     def _is_over(self, following: Extent) -> bool:
@@ -133,15 +133,16 @@ class Removal(NamedTuple):
     key_index: KeyIndex
 
     def run(self) -> None:
-        """Do it; raises OSError. What is left over is removed after the next start."""
+        """Do it; raises OSError. What is left over is removed at the next start, by what the log then begins with."""
         for segment in self.segments:
-            _unlink(self.files, segment)
+            remove(self.files, [segment])
             self.files.sync_directory(self.directory)
             self.key_index.drop(int(segment.name))
-        for path in self.index_files:  # last: as long as the log has a message, its index is there
-            _unlink(self.files, path)
+        remove(self.files, self.index_files)  # last: as long as the log has a message, its index is there
 
 
-def _unlink(files: Files, path: AnyPath) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        files.unlink(path)
+def remove(files: Files, paths: Iterable[AnyPath]) -> None:
+    """Remove files; one that is gone already is no error."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)

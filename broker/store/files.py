@@ -145,6 +145,11 @@ class Files:
         if os.stat(path).st_nlink > 1:
             temporary = path.with_name(path.name + ".own")
             shutil.copyfile(path, temporary)
+            fd = self.open(temporary)
+            try:
+                self.sync(fd)
+            finally:
+                self.close(fd)
             self.rename(temporary, path)
 
     def replace_file(self, path: Path, content: bytes, *, durable: bool = True) -> None:

@@ -20,8 +20,9 @@ from rmq.wire.model import MessageQueue
 from ..log import get_logger
 from ..services.state import Change, QueueHolds, pack_changes
 from . import checkpoint as checkpoints
+from .backlog import Backlog
 from .checkpoint import BadCheckpoint, Checkpoint
-from .chores import IndexWork, Keyed, KeyWork
+from .chores import IndexWork, Keyed, remove
 from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
@@ -32,7 +33,6 @@ from .reading import ColdRead, Found, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
-from .scan import Scan
 from .segment import Segment
 
 log = get_logger(__name__)
@@ -104,6 +104,7 @@ class MessageStore:
         self._last_us = 0
         self.log = CommitLog(self.files, directory.commitlog, segment_bytes, recent_bytes=recent_bytes)
         self.keys = KeyIndex(self.files, directory.index)
+        self.backlog = Backlog(self.files, self.keys)
         self.log_epoch = 0
         self.store_id = 0
         self.snapshot: Callable[[], list[Change]] = list
@@ -112,13 +113,6 @@ class MessageStore:
         self._recovered = 0
         self._last = self._last_written = (-1, 0)  # where the last batch begins, and its header_crc
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
-        self._to_flush: dict[ConsumeQueue, None] = {}  # those with enough waiting entries
-        self._dirty: dict[ConsumeQueue, None] = {}  # those with any
-        self._keyed: list[Keyed] = []  # batches that the key index does not know yet
-        self._keys_from = 0  # the position from which on it knows nothing
-        self._keys_busy = False
-        self._indexed_to = 0
-        self.garbage: list[str] = []  # directories of deleted topics
         self._staged: list[_Publication] = []
         self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
 
@@ -145,7 +139,7 @@ class MessageStore:
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
-                rebuild.raise_minimums(head[0] if head is not None else ())
+                remove(self.files, rebuild.raise_minimums(head.changes if head is not None else ()))
         self._recover_keys(begin, anew=known is None)
         recovery = Recovery(
             self.files, self.log, self.directory.quarantine, rebuild, proven=known.position if known else 0
@@ -156,7 +150,8 @@ class MessageStore:
         self._last = self._last_written = rebuild.last
         self.store_id = self.directory.name(rebuild.store_id or None)
         self.log_epoch = rebuild.log_epoch + 1
-        self._indexed_to = self.exposed = self.log.written
+        self.exposed = self.log.written
+        self.backlog.reach(self.log.written)
         self._collect_garbage()
         return Recovered(rebuild.batches, rebuild.messages, begin, cut, rebuild.damages)
 
@@ -164,24 +159,11 @@ class MessageStore:
         try:
             known = checkpoints.load(self.files, self.directory.path)
             if known is not None:
-                self._judge_checkpoint(known)
+                checkpoints.judge(known, self.files, self.log, self._index_directory)
         except BadCheckpoint as error:
             log.warning("checkpoint.unusable", reason=str(error), then="the whole log is read")
             return None
         return known
-
-    def _judge_checkpoint(self, known: Checkpoint) -> None:
-        if known.position < self.log.start:
-            raise BadCheckpoint(f"the log begins behind it, at {self.log.start}")
-        position, header_crc = known.last
-        segment = self.log.segment_at(position)
-        if not segment.start <= position < segment.end:
-            return
-        with segment.opened() as fd:
-            header = Scan(self.files, fd, segment.start, segment.size).header(position)
-        # A header that is not sound is damage, of which the checkpoint knows more than the log. Another one is not.
-        if header is not None and header.header_crc != header_crc:
-            raise BadCheckpoint("it is of another log")
 
     def _recover_keys(self, begin: int, *, anew: bool) -> None:
         """Let the key index say nothing of the log from ``begin`` on."""
@@ -192,20 +174,20 @@ class MessageStore:
             elif segment >= self.log.segment_at(begin).start:
                 self.keys.cut(segment, begin)
         self.keys.extend(self.log.segment_at(begin).start, [], begin, begin)
-        self._keys_from = begin
+        self.backlog.begin(begin)
 
     def _after_recovered_batch(self) -> None:
         self._recovered += 1
         if not self._recovered % FLUSH_EVERY:
             work = self.take_index_work(everything=False)
             work.run()
-            self.index_done(work, None)
+            self.backlog.done(work, None)
 
     def _collect_garbage(self) -> None:
         live = {f"{queue.topic}@{index.generation}" for queue, index in self._queues.items()}
         if self.files.exists(self._index_directory):
             names = self.files.names(self._index_directory)
-            self.garbage += [f"{self._index_directory}/{name}" for name in names if name not in live]
+            self.backlog.garbage += [f"{self._index_directory}/{name}" for name in names if name not in live]
 
     # ---- queues
 
@@ -226,26 +208,29 @@ class MessageStore:
             queue.belong(generation, f"{self._index_directory}/{of.topic}@{generation}/{of.queue_id}")
         return queue
 
+    def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
+        """The index of a queue, if there is one of just this generation."""
+        queue = self._queues.get(of)
+        return queue if queue is not None and queue.generation == generation else None
+
     def drop_topic(self, topic: str, generation: int) -> None:
         """Forget the queues of a topic up to this generation; their batches stay in the log until retention."""
         gone = [of for of, queue in self._queues.items() if of.topic == topic and queue.generation <= generation]
         for of in gone:
             queue = self._queues.pop(of)
-            self._to_flush.pop(queue, None)
-            self._dirty.pop(queue, None)
+            self.backlog.drop(queue)
             directory = f"{self._index_directory}/{topic}@{queue.generation}"
-            if queue.generation and directory not in self.garbage:
+            if queue.generation and directory not in self.backlog.garbage:
                 self.log.readers.forget_below(directory)
-                self.garbage.append(directory)
+                self.backlog.garbage.append(directory)
 
     def reserve(self, of: MessageQueue, end_offset: int) -> None:
         """Offsets up to ``end_offset`` were in use before the log was damaged: they are not given to others."""
         queue = self._queues.get(of)
         if queue is not None and queue.generation and queue.end < end_offset:
             log.error("log.messages_damaged", queue=str(of), first=queue.end, end=end_offset)
-            queue.add_gap(self.log.written - layout.ALIGN, end_offset)
+            self.index_gap(queue, self.log.written - layout.ALIGN, end_offset)
             queue.readable = queue.published
-            self._dirty[queue] = None
 
     def holds(self) -> list[QueueHolds]:
         """The bounds of all queues that ever held something, for a snapshot."""
@@ -255,20 +240,21 @@ class MessageStore:
             if queue.generation
         ]
 
+    def index_gap(self, queue: ConsumeQueue, position: int, end_offset: int) -> None:
+        """Index messages that recovery found damaged."""
+        queue.add_gap(position, end_offset)
+        self.backlog.add(queue, None, worth_it=False)
+
     def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
         """Index a batch that recovery found."""
         keyed = _keyed(header.physical_offset, header.stored_at, columns)
         self._index(queue, header.physical_offset, header.size, header.count, columns.tags, keyed)
+        self.backlog.reach(header.physical_offset + header.size)
 
     def _index(  # noqa: PLR0917  # called for every batch
         self, queue: ConsumeQueue, position: int, size: int, count: int, tags: TagColumn | None, keyed: Keyed | None
     ) -> None:
-        if queue.add(position, size, count, tags):
-            self._to_flush[queue] = None
-        self._dirty[queue] = None
-        self._indexed_to = position + size
-        if keyed is not None:
-            self._keyed.append(keyed)
+        self.backlog.add(queue, keyed, worth_it=queue.add(position, size, count, tags))
 
     # ---- append
 
@@ -331,7 +317,7 @@ class MessageStore:
             queue.note_epoch(self.log_epoch)
             self._index(queue, item.position, item.size, item.messages, item.tags, item.keyed)
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
-        self._indexed_to = self.log.written
+        self.backlog.reach(self.log.written)
 
     def turn_over(self) -> bool:
         """
@@ -391,34 +377,11 @@ class MessageStore:
     @property
     def index_lag(self) -> int:
         """How many bytes of the log with keys the key index does not know yet."""
-        return max(self._indexed_to - self.keys.end, 0) if self._keyed or self._keys_busy else 0
+        return self.backlog.lag
 
     def take_index_work(self, *, everything: bool) -> IndexWork:
         """What is to be written to the indexes; ``everything``, or what is worth it. One at a time."""
-        chosen, self._to_flush = (self._dirty if everything else self._to_flush), {}
-        runs = [(queue, waiting) for queue in chosen if (waiting := queue.take_waiting()) is not None]
-        until = self._indexed_to if everything or self._keyed else self._keys_from
-        keys = KeyWork(self._keys_from, until, self._keyed)
-        self._keys_from, self._keyed, self._keys_busy = until, [], True
-        garbage, self.garbage = self.garbage, []
-        if everything:
-            self._dirty = {}
-        return IndexWork(self.files, self.keys, self.log.extents(), runs, keys, garbage)
-
-    def index_done(self, work: IndexWork, error: Exception | None) -> None:
-        """The indexes hold it now; or not, then it waits on."""
-        for queue, _ in work.runs:
-            if error is None:
-                queue.written()
-            else:
-                queue.not_written()
-                self._to_flush[queue] = self._dirty[queue] = None
-        self._keys_busy = False
-        if error is not None:
-            self._keyed[:0] = work.keys.batches
-            self._keys_from = work.keys.first
-            self.garbage[:0] = work.garbage
-            log.error("index.write_failed", error=str(error))
+        return self.backlog.take(self.log.extents(), everything=everything)
 
     def checkpoint(self, changes: list[Change]) -> Checkpoint:
         """What is to be in a checkpoint; tables and log say the same now."""
@@ -433,8 +396,8 @@ class MessageStore:
         obsolete: list[str] = []
         for change in head:
             if isinstance(change, QueueHolds):
-                queue = self._queues.get(MessageQueue(change.topic, change.queue_id))
-                if queue is not None and queue.generation == change.generation:
+                queue = self.known(MessageQueue(change.topic, change.queue_id), change.generation)
+                if queue is not None:
                     obsolete += queue.raise_min(change.end_offset)
         for path in obsolete:
             self.log.readers.forget(path)

@@ -8,9 +8,10 @@ gets it, so that what the disk changed is answered as damaged and never handed o
 from __future__ import annotations
 
 import errno
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, ParamSpec
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from rmq.wire import layout
 from rmq.wire.errors import WireError
@@ -20,9 +21,16 @@ from rmq.wire.model import MessageQueue
 from .commitlog import CommitLog, Extent
 from .consume_queue import Bounds, ConsumeQueue, Location, Window
 from .files import Files
+from .repair import Lost, SecondLook
+from .scan import read_or_zeros
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
+_OWNER = struct.Struct(">Q24xII")  # base_offset, topic_gen, queue_id
+_OWNER_AT = 24
+_COUNT = struct.Struct(">H")
+_COUNT_AT = 78 - layout.BROKER_PART
 RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
 
 
@@ -43,14 +51,20 @@ class DamagedRange(Exception):
 
 
 class ColdRead(NamedTuple):
-    """A read that would wait for the disk; :meth:`run` does it, in any thread."""
+    """
+    A read that would wait for the disk, or whose index leads nowhere; :meth:`run` does it, in any thread.
+
+    ``window`` is the part of the index to look in, None if ``where`` is known; the log ends at ``end``.
+    """
 
     queue: MessageQueue
+    generation: int
     offset: int
     bounds: Bounds
     window: Window | None
     where: list[Location]
     extents: tuple[Extent, ...]
+    end: int
 
     def run(self, files: Files) -> Found:
         """
@@ -60,18 +74,24 @@ class ColdRead(NamedTuple):
             DamagedRange: the first batch is damaged.
             OSError: a file is gone, since the log was shortened meanwhile, or cannot be read.
         """
-        where = self.where
-        if self.window is not None:
-            where = self.window.locate(self.bounds, lambda path, size, at: _read(files, path, size, at)) or []
-        taken = Taken(self.queue)
-        for run in runs(where, self.extents):
+        taken = Taken(self.queue, self.generation, self.offset)
+        for run in runs(self._locate(files), self.extents):
             extent = extent_of(self.extents, run[0].position)
             size = sum(location.size for location in run)
-            data = _read_or_nothing(_read, files, extent.path, size, run[0].position - extent.start)
-            assert data is not None
-            if not taken.add(run, data):
+            if not taken.add(run, _read_or_zeros(files, extent.path, size, run[0].position - extent.start)):
                 break
-        return taken.found()
+        if taken.buffers or self.window is None:
+            return taken.found()
+        look = SecondLook(files, self.queue, self.generation, self.window, self.extents).run(self.bounds)
+        if isinstance(look, Lost):
+            raise DamagedRange(look.next_offset)
+        return Found([*look.buffers], sum(map(len, look.buffers)), look.next_offset)
+
+    def _locate(self, files: Files) -> list[Location]:
+        if self.window is None:
+            return self.where
+        found = _unless_damaged(self.window.locate, self.bounds, lambda path, size, at: _read(files, path, size, at))
+        return possible(found or [], self.extents[0].start, self.end)
 
 
 def read_now(
@@ -83,41 +103,49 @@ def read_now(
 
     Raises:
         DamagedRange: the batch at ``offset`` is damaged.
+        OSError: descriptors have run out.
     """
     window = queue.window(offset)
-    where: list[Location] | None = None
-
-    def cached(path: str, size: int, at: int) -> bytes | None:
-        return files.read_cached(log.readers.fd(path), size, at)
-
-    where = queue.locate(offset, bounds) if window is None else window.locate(bounds, cached)
-    if where is None:
-        return ColdRead(of, offset, bounds, window, [], log.extents())
-    taken = Taken(of)
+    if window is None:
+        where = queue.locate(offset, bounds)
+    else:
+        found = _unless_damaged(
+            window.locate, bounds, lambda path, size, at: files.read_cached(log.readers.fd(path), size, at)
+        )
+        where = possible(found or [], log.start, log.written)
+    cold = ColdRead(of, queue.generation, offset, bounds, window, where, log.extents(), log.written)
+    if not where:
+        return cold
+    taken = Taken(of, queue.generation, offset)
     for run in _hot_runs(where, log):
         pair = log.recent.get(run[0].position)
         if pair is not None:
+            if window is not None and not taken.is_next(run[0], *pair):
+                break  # an entry from a file may lead to another batch
             taken.take(run[0], pair)
         else:
             size = sum(location.size for location in run)
-            data = _read_or_nothing(log.read_cached, run[0].position, size)
+            data = _unless_damaged(log.read_cached, run[0].position, size)
             if data is None and not taken.buffers:
-                return ColdRead(of, offset, bounds, None, where, log.extents())
+                return cold
             if data is None or not taken.add(run, data):
                 break
         if out_of_time():
             break
+    if not taken.buffers and window is not None:
+        return cold  # the index may be wrong
     return taken.found()
 
 
 class Taken:
-    """The batches of a queue that a read has gathered so far."""
+    """The batches of a queue that a read has gathered so far, from ``offset`` on."""
 
-    def __init__(self, queue: MessageQueue) -> None:
+    def __init__(self, queue: MessageQueue, generation: int, offset: int) -> None:
         self._queue = queue
+        self._generation = generation
         self.buffers: list[Buffer] = []
         self._size = 0
-        self._next_offset = -1
+        self._next_offset = offset
         self._damaged_until: int | None = None
 
     def take(self, location: Location, parts: Sequence[Buffer]) -> None:
@@ -126,11 +154,21 @@ class Taken:
         self._size += location.size
         self._next_offset = location.end_offset
 
+    def is_next(self, location: Location, head: Buffer, rest: Buffer) -> bool:
+        """Whether a batch in memory is the one that the queue goes on with."""
+        base_offset, generation, queue_id = _OWNER.unpack_from(head, _OWNER_AT)
+        (count,) = _COUNT.unpack_from(rest, _COUNT_AT)
+        return (
+            (generation, queue_id) == (self._generation, self._queue.queue_id)
+            and len(head) + len(rest) == location.size
+            and base_offset <= self._next_offset < base_offset + count == location.end_offset
+        )
+
     def add(self, run: list[Location], data: bytes) -> bool:
         """Judge and take a run of batches; says whether all of it was sound."""
         at = 0
         for location in run:
-            header = sound(data, at, location, self._queue)
+            header = self._sound(data, at, location)
             if header is None:
                 self._damaged_until = location.end_offset
                 break
@@ -141,6 +179,13 @@ class Taken:
             self._size += at
         return self._damaged_until is None
 
+    def _sound(self, data: bytes, at: int, location: Location) -> layout.Header | None:
+        """The header of a batch that is what the index says, and holds the next offset."""
+        header = sound(data, at, location)
+        if header is None or (header.topic, header.queue_id) != self._queue or header.topic_gen != self._generation:
+            return None
+        return header if header.base_offset <= self._next_offset < header.end_offset else None
+
     def found(self) -> Found:
         """All of it; raises DamagedRange if it begins with damage."""
         if not self.buffers:
@@ -149,7 +194,7 @@ class Taken:
         return Found(self.buffers, self._size, self._next_offset)
 
 
-def sound(data: Buffer, at: int, location: Location, queue: MessageQueue) -> layout.Header | None:
+def sound(data: Buffer, at: int, location: Location) -> layout.Header | None:
     """The header of the batch at a place of ``data``, if batch and place are what the index says."""
     if not location.size or at + location.size > len(data):
         return None
@@ -160,13 +205,19 @@ def sound(data: Buffer, at: int, location: Location, queue: MessageQueue) -> lay
     is_right = (
         header.size == location.size
         and header.physical_offset == location.position
-        and header.queue_id == queue.queue_id
-        and header.topic == queue.topic
         and layout.header_crc(data, at, header.header_size) == header.header_crc
         and layout.batch_crc(data, at, header) == header.batch_crc
         and not any(data[at + header.content_size : at + header.size])
     )
     return header if is_right else None
+
+
+def possible(where: list[Location], start: int, end: int) -> list[Location]:
+    """The locations before the first that no batch can have: an index from a file may say anything."""
+    for i, (position, size, _) in enumerate(where):
+        if not 0 < size <= layout.MAX_BATCH or position < start or position + size > end:
+            return where[:i]
+    return where
 
 
 def extent_of(extents: tuple[Extent, ...], position: int) -> Extent:
@@ -200,19 +251,28 @@ def _hot_runs(where: list[Location], log: CommitLog) -> list[list[Location]]:
     return grouped
 
 
-def _read_or_nothing(read: Callable[P, bytes | None], *args: P.args, **kwargs: P.kwargs) -> bytes | None:
-    """What was read; nothing where the disk cannot read, which is then judged as damaged."""
+def _unless_damaged(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What was read; None also where the disk cannot read, or a file is gone: a thread looks further."""
     try:
         return read(*args, **kwargs)
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno not in (errno.EIO, errno.ENOENT):
             raise
-        return b""
+        return None
 
 
 def _read(files: Files, path: str, size: int, at: int) -> bytes:
     fd = files.open_to_read(path)
     try:
         return files.read(fd, size, at)
+    finally:
+        files.close(fd)
+
+
+def _read_or_zeros(files: Files, path: str, size: int, at: int) -> bytes:
+    """Zeros where the disk cannot read: what lies before and behind may be good."""
+    fd = files.open_to_read(path)
+    try:
+        return read_or_zeros(files, fd, size, at)
     finally:
         files.close(fd)

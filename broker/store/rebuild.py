@@ -9,7 +9,7 @@ the offsets of lost messages are never given to others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
@@ -28,6 +28,7 @@ from ..services.state import (
     TopicMade,
     unpack_changes,
 )  # fmt: skip
+from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .directory import StoreError
 from .files import Files
@@ -55,6 +56,12 @@ class Queues(Protocol):
 
     def queue_of(self, of: MessageQueue, generation: int) -> ConsumeQueue:
         """The index of a queue of this generation."""
+
+    def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
+        """The index of a queue, if there is one of just this generation."""
+
+    def index_gap(self, queue: ConsumeQueue, position: int, end_offset: int) -> None:
+        """Index messages that are damaged."""
 
     def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
         """Index a batch that the log holds."""
@@ -98,12 +105,19 @@ class Rebuild:
             self.store_id = change.store_id
         self._tables.change(change)
 
-    def raise_minimums(self, head: Iterable[Change]) -> None:
-        """The log begins with this head: what its queues held before is gone, whatever the checkpoint says."""
+    def raise_minimums(self, head: Iterable[Change]) -> list[str]:
+        """
+        The log begins with this head: what its queues held before is gone, whatever the checkpoint says.
+
+        A topic may have been deleted or made again since. Returns the index files that can go.
+        """
+        obsolete: list[str] = []
         for change in head:
             if isinstance(change, QueueHolds):
-                queue = self._queues.queue_of(MessageQueue(change.topic, change.queue_id), change.generation)
-                queue.raise_min(change.end_offset)
+                queue = self._queues.known(MessageQueue(change.topic, change.queue_id), change.generation)
+                if queue is not None:
+                    obsolete += queue.raise_min(change.end_offset)
+        return obsolete
 
     # ---- the walk
 
@@ -143,7 +157,7 @@ class Rebuild:
                 of = MessageQueue(change.topic, change.queue_id)
                 queue = self._queues.queue_of(of, change.generation)
                 if queue.generation == change.generation and queue.end < change.end_offset:
-                    queue.add_gap(self._damaged_at, change.end_offset)
+                    self._queues.index_gap(queue, self._damaged_at, change.end_offset)
                     queue.readable = queue.published
             case ProducerKnown():
                 return  # the headers before it told the same, and more
@@ -167,7 +181,7 @@ class Rebuild:
             )
         lost = header.base_offset - queue.end
         log.error("log.messages_damaged", queue=place, first=queue.end, end=header.base_offset, messages=lost)
-        queue.add_gap(self._damaged_at or header.physical_offset - layout.ALIGN, header.base_offset)
+        self._queues.index_gap(queue, self._damaged_at or header.physical_offset - layout.ALIGN, header.base_offset)
 
     def damaged(self, damage: Damage) -> None:
         """A place that had been synced and cannot be read any more."""
@@ -185,7 +199,7 @@ class Rebuild:
         queue = self._queues.queue_of(MessageQueue(header.topic, header.queue_id), header.topic_gen)
         self._pass_gap(queue, header)
         queue.note_epoch(header.log_epoch)
-        queue.add_gap(damage.position, header.end_offset)
+        self._queues.index_gap(queue, damage.position, header.end_offset)
         queue.readable = queue.published
 
     def ended(self) -> None:
@@ -215,20 +229,40 @@ def changes_of(header: layout.Header, batch: memoryview) -> list[Change]:
         raise StoreError(f"the state batch at {header.physical_offset} cannot be used: {error.text}") from error
 
 
-def read_head(files: Files, path: str, start: int) -> tuple[list[Change], int] | None:
-    """The snapshot at the head of a segment, and when its first batch was stored; None if there is none."""
+class Head(NamedTuple):
+    """The snapshot that a segment begins with, and the position behind it."""
+
+    changes: list[Change]
+    end: int
+
+
+def read_head(files: Files, path: str, start: int) -> Head | None:
+    """The snapshot at the head of a segment; None if there is none that is whole."""
     changes: list[Change] = []
-    stored_at: int | None = None
     fd = files.open_to_read(path)
     try:
         scan = Scan(files, fd, start, files.size(path))
         for found in scan.batches(start):
             if not isinstance(found, Good) or found.checked.header.kind != layout.KIND_STATE:
                 return None
-            stored_at = found.checked.header.stored_at if stored_at is None else stored_at
-            changes += changes_of(found.checked.header, found.data)
+            header = found.checked.header
+            changes += changes_of(header, found.data)
             if isinstance(changes[-1], SnapshotEnded):
-                return (changes, stored_at) if changes[-1].position == start else None
+                return Head(changes, header.physical_offset + header.size) if changes[-1].position == start else None
     finally:
         files.close(fd)
     return None
+
+
+def first_store_id(files: Files, oldest: Extent) -> int | None:
+    """The id of the store that the first batch of a log names; None if it names none, or is damaged."""
+    fd = files.open_to_read(oldest.path)
+    try:
+        size = files.size(oldest.path)
+        first = Scan(files, fd, oldest.start, size, window=layout.MAX_BATCH).judge(oldest.start) if size else None
+    finally:
+        files.close(fd)
+    if not isinstance(first, Good) or first.checked.header.kind != layout.KIND_STATE:
+        return None
+    started = next(iter(changes_of(first.checked.header, first.data)), None)
+    return started.store_id if isinstance(started, Started) else None

@@ -7,11 +7,11 @@ from collections import deque
 from rmq.wire.layout import Buffer
 
 LIMIT = 32 << 20
-OVERHEAD = 400  # bytes that a batch takes beside its own: small ones would take many times what they count
+OVERHEAD = 700  # bytes of memory that a batch takes beside its own, so that many small ones are bounded too
 
 
 class Recent:
-    """The last batches that were written, within ``limit`` bytes of memory; what falls out lies in a file."""
+    """The newest batches that were written, in ``limit`` bytes of memory; what falls out lies in a file."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit

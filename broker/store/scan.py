@@ -46,9 +46,10 @@ class Good(NamedTuple):
 class Scan:
     """The file behind ``fd``, whose first byte has the physical offset ``start`` and which is ``size`` long."""
 
-    def __init__(self, files: Files, fd: int, start: int, size: int) -> None:
+    def __init__(self, files: Files, fd: int, start: int, size: int, *, window: int = _WINDOW) -> None:
         self._files = files
         self._fd = fd
+        self._size = window  # how much is read at once
         self.start = start
         self.end = start + size
         self._data = b""
@@ -109,13 +110,24 @@ class Scan:
                 yield header
             position = place + layout.ALIGN - place % layout.ALIGN
 
+    def headers_in_line(self, position: int) -> Iterator[layout.Header]:
+        """The headers of one batch behind the other, from one at ``position`` on; what is damaged is passed over."""
+        while position < self.end:
+            header = self.header(position) or next(self.headers(position), None)
+            if header is None:
+                return
+            yield header
+            position = header.physical_offset + header.size
+
     def _window(self, position: int) -> tuple[memoryview, int]:
         """The bytes around a position, at least a whole batch of them if the file has as many; and where it is."""
         at = position - self._from
         is_short = at > len(self._data) - layout.MAX_BATCH and self._from + len(self._data) < self.end
         if at < 0 or is_short:
             self._from, at = position, 0
-            self._data = read_or_zeros(self._files, self._fd, min(_WINDOW, self.end - position), position - self.start)
+            self._data = read_or_zeros(
+                self._files, self._fd, min(self._size, self.end - position), position - self.start
+            )
         return memoryview(self._data), at
 
 
@@ -142,7 +154,7 @@ def _sector(files: Files, fd: int, size: int, at: int) -> bytes:
 
 def _is_header(view: memoryview, at: int) -> bool:
     """Whether a header of our format was written as it stands, also where this version does not know a value in it."""
-    if view[at + _SIGN_AT : at + _SIGN_AT + 3] != _SIGN:
+    if len(view) - at < layout.FIXED_HEADER or view[at + _SIGN_AT : at + _SIGN_AT + 3] != _SIGN:
         return False
     size = view[at + 7] * 8
     if size <= layout.HEADER_CRC_FROM or at + size > len(view):

@@ -60,6 +60,7 @@ class Opened:
         **settings: int,
     ) -> None:
         self.directory = DataDirectory(path, files)
+        self.generation = 1  # of all topics
         self.changes: list[Change] = []
         self.headers: list[layout.Header] = []
         try:
@@ -105,7 +106,7 @@ class Opened:
     def stage(self, *bodies: bytes, to: MessageQueue = ORDERS, **more: Any) -> Placed:
         """Stage one batch."""
         data = make_batch(*bodies, to=to, **more)
-        return self.store.stage(to, 1, data, batches.check(data, stamped=False))
+        return self.store.stage(to, self.generation, data, batches.check(data, stamped=False))
 
     def sync(self) -> None:
         """Make all that is written durable and readable."""
@@ -131,7 +132,7 @@ class Opened:
             self.store.take_index_work(everything=True), self.directory.path, self.store.checkpoint(self.snapshot())
         )
         work.run()
-        self.store.index_done(work.indexes, None)
+        self.store.backlog.done(work.indexes, None)
 
     def close(self) -> None:
         """Close cleanly."""

@@ -11,7 +11,7 @@ from rmq.broker.receive_budget import ReceiveBudget
 from rmq.broker.service import Handler, Service
 from rmq.broker.services.sessions import Session
 from rmq.wire import frames
-from rmq.wire.errors import Fatal
+from rmq.wire.errors import Fatal, TooManyInFlight
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op
 
@@ -259,3 +259,31 @@ def request(request_id: int, op: int, payload: object) -> bytes:
 def ok(request_id: int, payload: object) -> list[Any]:
     """An answer that is no refusal."""
     return [frames.REPLY, request_id, 0, payload]
+
+
+class HeldPool:
+    """A read pool whose jobs run when told, on the loop."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.full = False
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Keep a job."""
+        if self.full:
+            raise TooManyInFlight("too many reads wait for the disk already: try again")
+        self.jobs.append((job, done))
+
+    def run(self, count: int = 1 << 30) -> int:
+        """Do jobs, the oldest first, and tell what came of them; how many that were."""
+        jobs, self.jobs = self.jobs[:count], self.jobs[count:]
+        for job, done in jobs:
+            try:
+                result = job()
+            except Exception as error:
+                result = error
+            done(result)
+        return len(jobs)

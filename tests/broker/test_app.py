@@ -16,11 +16,13 @@ from rmq.broker.store.directory import StoreError
 from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
 from rmq.broker.testing import InMemoryBroker
 from rmq.client.connection import Connection
-from rmq.wire.errors import ConfigError, ConnectionLost, DiskFull, LockHeld, ShuttingDown, StoreFailed
+from rmq.wire import layout
+from rmq.wire.errors import ConfigError, ConnectionLost, DiskFull, LockHeld, ShuttingDown
 from rmq.wire.ops import EMPTY, Op, OutgoingBatch, Send
 
 from .builders import descriptors_limited_to, make_batch, segment_files
 from .harness import Client, bodies, holder, until
+from support.batches import patched
 
 
 class HeldFlusher:
@@ -116,11 +118,13 @@ async def test_a_start_that_fails_in_the_log_leaves_the_directory_free(memory_pa
         await client.send(b"a")
         await client.send(b"b")
     (segment,) = segment_files(memory_path)
+    (memory_path / "checkpoint").unlink()
     whole = segment.read_bytes()
-    segment.write_bytes(whole[:20] + b"!" + whole[21:])
+    newer = patched(whole[: int.from_bytes(whole[:4], "big")], 64, ">B", layout.KIND_PARKED)
+    segment.write_bytes(newer + whole[len(newer) :])
 
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"the log is damaged at 0 "):
+        with pytest.raises(StoreError, match=r"cannot read the log at 0 .* start the version that wrote it"):
             await Broker(settings(memory_path)).start()
 
     segment.write_bytes(whole)
@@ -250,16 +254,12 @@ async def test_a_connection_too_many_is_refused_and_the_others_go_on() -> None:
 async def test_sends_resume_by_themselves_when_space_is_back(memory_path: Path, logs: list[dict[str, object]]) -> None:
     async with InMemoryBroker(data_dir=str(memory_path), min_free_bytes=0) as broker, Client(broker) as client:
         await client.create()
-        free = os.statvfs(memory_path).f_bavail * os.statvfs(memory_path).f_frsize
-        config = broker.broker.config
-        broker.broker.config = BrokerConfig(
-            listen=config.listen, data_dir=config.data_dir, min_free_bytes=free + (1 << 40)
-        )
+        broker.broker._disk._min_free = 1 << 60
         await asyncio.sleep(1.1)
         assert (await client.send(b"a")).status == DiskFull.code
         assert (await client.pull(0)).status == EMPTY
 
-        broker.broker.config = config
+        broker.broker._disk._min_free = 0
         await asyncio.sleep(1.1)
 
         assert (await client.send(b"a")).status == 0
@@ -292,18 +292,21 @@ async def test_a_failed_sync_answers_nothing_more_and_the_next_start_judges(memo
 
 
 @pytest.mark.virtual_time
-async def test_a_broker_without_free_descriptors_refuses_what_needs_a_new_segment_and_goes_on(
-    memory_path: Path,
+async def test_a_broker_without_free_descriptors_goes_on_in_its_old_segment(
+    memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
     async with InMemoryBroker(data_dir=str(memory_path), segment_bytes=4096) as broker, Client(broker) as client:
         await client.create()
         with descriptors_limited_to(0):
-            assert (await client.send(b"a")).status == 0
-            assert (await client.send(b"b" * 5000)).status == StoreFailed.code
-        assert (await client.send(b"b" * 5000)).status == 0
+            assert (await client.send(b"a" * 5000)).status == 0
+            assert (await client.send(b"b")).status == 0
+        assert len(segment_files(memory_path)) == 1
+        assert {entry["event"] for entry in logs if entry["log_level"] == "error"} == {"log.roll_failed"}
+        assert (await client.send(b"c")).status == 0
 
         assert not broker.broker.failed.is_set()
-        assert [body[:1] for body in bodies(await client.pull(0))] == [b"a", b"b"]
+        assert [body[:1] for body in bodies(await client.pull(0))] == [b"a", b"b", b"c"]
+        assert len(segment_files(memory_path)) == 2
 
 
 @pytest.mark.both_loops

@@ -1,22 +1,18 @@
 from __future__ import annotations
 
 import errno
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rmq.broker.committer import RETRY_S, Committer
 from rmq.broker.services.state import Committed, TopicMade
-from rmq.broker.store.segment import Segment
 from rmq.wire import layout
-from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
 
 from .builders import ORDERS, PAYMENTS, Opened, log_bytes
-
-ERROR = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+from .faulty_files import FaultyFiles
 
 
 class ManualLoop:
@@ -46,15 +42,6 @@ class ManualLoop:
         return [delay for delay, _ in later]
 
 
-class Fragile(Segment):
-    broken = False
-
-    def put(self, buffers: Sequence[Buffer], at: int) -> int:
-        if Fragile.broken:
-            raise ERROR
-        return super().put(buffers, at)
-
-
 class Ticket:
     """A send that notes what became of it."""
 
@@ -66,23 +53,26 @@ class Ticket:
         self.story.append(f"{self.name} stored")
 
     def failed(self, error: OSError) -> None:
-        assert error is ERROR
+        assert error.errno == errno.ENOSPC
         self.story.append(f"{self.name} failed")
 
 
 class Rig:
     """A committer over a real store and a manual loop."""
 
-    def __init__(self, path: Path, *, sync: bool) -> None:
-        Fragile.broken = False
+    def __init__(self, path: Path, *, sync: bool, segment_bytes: int = 1 << 30) -> None:
+        self.files = FaultyFiles()
         self.loop = ManualLoop()
-        self.opened = Opened(path, segment=Fragile)
+        self.opened = Opened(path, files=self.files, segment_bytes=segment_bytes)
         self.store = self.opened.store
         self.exposed: list[MessageQueue] = []
         self.flushes = 0
         self.story: list[str] = []
         self.committer = Committer(self.store, self.loop, sync=sync, exposed=self.exposed.extend)
         self.committer.attach(self.flush)
+
+    def break_disk(self) -> None:
+        self.files.fail("write", "commitlog", errno.ENOSPC, after=100)
 
     def flush(self) -> None:
         self.flushes += 1
@@ -218,7 +208,7 @@ def test_a_failed_write_fails_its_sends_newest_first(memory_path: Path, sync: bo
     rig = Rig(memory_path, sync=sync)
     for name in ("a", "b", "c"):
         rig.send(name)
-    Fragile.broken = True
+    rig.break_disk()
 
     rig.loop.turn()
 
@@ -227,15 +217,15 @@ def test_a_failed_write_fails_its_sends_newest_first(memory_path: Path, sync: bo
     assert (rig.loop.soon, rig.loop.later) == ([], [])  # nothing of it is tried again
     assert rig.committer.idle
     assert (rig.exposed, rig.store.queue(ORDERS).end) == ([], 0)
-    Fragile.broken = False
+    rig.files.heal()
     rig.opened.close()
 
 
 def test_after_a_failed_write_the_next_turn_is_served(rig: Rig) -> None:
     rig.send("a")
-    Fragile.broken = True
+    rig.break_disk()
     rig.loop.turn()
-    Fragile.broken = False
+    rig.files.heal()
 
     rig.send("b")
     rig.loop.turn()
@@ -248,7 +238,7 @@ def test_after_a_failed_write_the_next_turn_is_served(rig: Rig) -> None:
 def test_changes_of_a_failed_write_are_kept_in_order_and_their_answers_wait(rig: Rig) -> None:
     rig.committer.record(Committed("g", *ORDERS, 1))
     rig.answer("first")
-    Fragile.broken = True
+    rig.break_disk()
     rig.loop.turn()
     assert (rig.story, rig.committer.idle) == ([], False)
 
@@ -257,7 +247,7 @@ def test_changes_of_a_failed_write_are_kept_in_order_and_their_answers_wait(rig:
     assert rig.loop.soon == []  # the retry is already on its way
     assert rig.loop.fire() == [RETRY_S]
     assert rig.story == []
-    Fragile.broken = False
+    rig.files.heal()
     assert rig.loop.fire() == [RETRY_S]
     rig.synced()
 
@@ -272,10 +262,10 @@ def test_changes_of_a_failed_write_are_kept_in_order_and_their_answers_wait(rig:
 def test_an_answer_alone_also_waits_for_a_failed_write_of_others(rig: Rig) -> None:
     rig.send("a")
     rig.answer("x")
-    Fragile.broken = True
+    rig.break_disk()
     rig.loop.turn()
     assert rig.story == ["a failed"]
-    Fragile.broken = False
+    rig.files.heal()
 
     rig.loop.fire()
 
@@ -284,9 +274,9 @@ def test_an_answer_alone_also_waits_for_a_failed_write_of_others(rig: Rig) -> No
 
 def test_a_send_that_comes_while_changes_are_retried_joins_them(rig: Rig) -> None:
     rig.committer.record(Committed("g", *ORDERS, 1))
-    Fragile.broken = True
+    rig.break_disk()
     rig.loop.turn()
-    Fragile.broken = False
+    rig.files.heal()
     rig.send("a")
 
     rig.loop.fire()
@@ -319,10 +309,10 @@ def test_a_ticket_that_raises_when_told_of_a_failure_does_not_hold_the_others_ba
     rig.committer.add_send(Broken("b", rig.story))
     rig.committer.record(Committed("g", *ORDERS, 1))
     rig.answer("x")
-    Fragile.broken = True
+    rig.break_disk()
 
     rig.loop.turn()
-    Fragile.broken = False
+    rig.files.heal()
     rig.loop.fire()
     rig.synced()
 
@@ -334,11 +324,12 @@ def test_a_topic_comes_before_its_first_batch_in_the_log_also_after_a_failed_wri
     memory_path: Path, fails_first: bool
 ) -> None:
     rig = Rig(memory_path, sync=True)
-    Fragile.broken = fails_first
+    if fails_first:
+        rig.break_disk()
     rig.committer.record(TopicMade("orders", 1, 4, 4, 0))
     if fails_first:
         rig.loop.turn()
-        Fragile.broken = False
+        rig.files.heal()
     rig.committer.before_send()
     rig.send("first")
     rig.committer.commit()
@@ -347,6 +338,52 @@ def test_a_topic_comes_before_its_first_batch_in_the_log_also_after_a_failed_wri
     kinds = [header.kind for header in _headers(memory_path)]
 
     assert kinds == [layout.KIND_STATE, layout.KIND_DATA]
+
+
+def test_a_snapshot_that_cannot_be_written_is_tried_again_after_a_while(memory_path: Path) -> None:
+    """Not in the very next turn: a full disk would keep the loop busy with nothing else."""
+    rig = Rig(memory_path, sync=False, segment_bytes=100)
+
+    def turn_over() -> None:
+        if rig.store.turn_over():
+            rig.committer.schedule()
+
+    rig.committer.turn_over = turn_over
+    rig.send("a")
+    rig.loop.turn()  # fills the segment: a snapshot is staged for the next turn
+    rig.break_disk()
+    rig.loop.turn()
+
+    for _ in range(3):
+        assert (rig.loop.soon, rig.committer.idle) == ([], False)
+        assert rig.loop.fire() == [RETRY_S]
+    rig.files.heal()
+    rig.send("b")
+    rig.loop.fire()
+    assert rig.story == ["a stored", "b stored"]
+    rig.opened.close()
+
+    again = Opened(memory_path)
+    assert again.bodies() == [b"a", b"b"]
+    assert [header.kind for header in _headers(memory_path)][:3] == [
+        layout.KIND_DATA, layout.KIND_STATE, layout.KIND_DATA,
+    ]  # fmt: skip
+    again.close()
+
+
+def test_the_end_of_a_turn_and_what_is_durable_are_told(rig: Rig) -> None:
+    rig.committer.turn_over = lambda: rig.story.append("turn over")
+    rig.committer.on_synced = lambda position: rig.story.append(f"synced {position}")
+
+    end = rig.send("a")
+    rig.loop.turn()
+    rig.synced()
+
+    assert rig.story == ["turn over", "a stored", f"synced {end}"]
+    rig.break_disk()
+    rig.send("b")
+    rig.loop.turn()
+    assert rig.story[3:] == ["b failed", "turn over"]
 
 
 def _headers(path: Path) -> list[layout.Header]:

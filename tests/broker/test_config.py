@@ -33,6 +33,13 @@ from rmq.wire.errors import ConfigError
         ({"max_in_flight": 0}, "max_in_flight must be more than 0, not 0"),
         ({"receive_memory_bytes": 0}, "receive_memory_bytes must be more than 0, not 0"),
         ({"write_high_water_bytes": 0}, "write_high_water_bytes must be more than 0, not 0"),
+        ({"index_file_entries": 0}, "index_file_entries must be more than 0, not 0"),
+        ({"read_threads": 0}, "read_threads must be more than 0, not 0"),
+        ({"checkpoint_bytes": 0}, "checkpoint_bytes must be more than 0, not 0"),
+        ({"checkpoint_s": 0}, "checkpoint_s must be more than 0, not 0"),
+        ({"retention_hours": -1}, "retention_hours must not be negative, not -1"),
+        ({"retention_bytes": -1}, "retention_bytes must not be negative, not -1"),
+        ({"recent_bytes": -1}, "recent_bytes must not be negative, not -1"),
         ({"max_connections": -1}, "max_connections must not be negative, not -1"),
         ({"min_free_bytes": -1}, "min_free_bytes must not be negative, not -1"),
         ({"segment_bytes": 4095}, "segment_bytes must be at least 4096, not 4095"),
@@ -52,7 +59,14 @@ def test_the_defaults_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"segment_bytes": 4096}, {"default_queues": 1024}, {"min_free_bytes": 0}, {"max_connections": 1}]
+    "settings",
+    [
+        {"segment_bytes": 4096},
+        {"default_queues": 1024},
+        {"min_free_bytes": 0},
+        {"max_connections": 1},
+        {"retention_hours": 0, "retention_bytes": 0, "recent_bytes": 0},
+    ],
 )
 def test_the_bounds_themselves_can_be(settings: dict[str, Any]) -> None:
     config = BrokerConfig(**settings)

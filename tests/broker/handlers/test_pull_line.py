@@ -12,13 +12,14 @@ from rmq.broker.handlers.pull import PullHandler
 from rmq.broker.read_pool import ReadPool
 from rmq.broker.services.hold_table import HoldTable
 from rmq.broker.services.topics import TopicTable
-from rmq.broker.store.message_store import Found, MessageStore
+from rmq.broker.store.message_store import MessageStore
+from rmq.broker.store.reading import ColdRead, Found
 from rmq.wire.errors import Internal, TooManyInFlight, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
 
 from ..builders import ORDERS, Opened
-from ..fakes import BIG, ECHO, FakeService, Peer, Turns, request
+from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request
 
 
 class NoFence:
@@ -29,13 +30,6 @@ class NoFence:
         pass
 
 
-class NothingIsCold:
-    """No pull of these tests has to wait for the disk."""
-
-    def submit(self, *args: object) -> None:
-        raise AssertionError("a read was handed to a thread")
-
-
 class HookedStore:
     """The store, with something that happens before each read."""
 
@@ -43,7 +37,7 @@ class HookedStore:
         self._store = store
         self.before_read: Callable[[], None] = lambda: None
 
-    def read(self, *args: Any) -> Found:
+    def read(self, *args: Any) -> Found | ColdRead:
         self.before_read()
         return self._store.read(*args)
 
@@ -58,12 +52,13 @@ class Rig:
         self.opened = Opened(path)
         self.store = HookedStore(self.opened.store)
         self.service, self.turns, self.holds = FakeService(), Turns(), HoldTable()
+        self.pool = HeldPool()
         self.topics = topics = TopicTable()
         topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
             cast(MessageStore, self.store), topics, self.holds, NoFence(), now=self.service.now,
             clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_hold_s=30.0,
-            pool=cast(ReadPool, NothingIsCold()),
+            pool=cast(ReadPool, self.pool),
         )  # fmt: skip
         self.clock = self.service.clock
         self.service.handlers[Op.PULL] = self.pulls.pull

@@ -2,19 +2,31 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.commitlog import MAX_UNSYNCED, CommitLog
-from rmq.broker.store.segment import Segment
-from rmq.wire.layout import Buffer
+from rmq.broker.store.commitlog import MAX_UNSYNCED, CommitLog, Extent
+from rmq.broker.store.files import Files
 
 from ..builders import descriptors_limited_to, files_limited_to
+from ..faulty_files import Done, FaultyFiles
+
+
+def make(path: Path, segment_bytes: int = 1 << 20, files: Files | None = None) -> CommitLog:
+    return CommitLog(files or Files(), path, segment_bytes)
+
+
+def read(log: CommitLog, position: int, size: int) -> bytes:
+    segment = log.segment_at(position)
+    fd = segment.fd if segment.is_open else log.readers.fd(str(segment.path))
+    return os.pread(fd, size, position - segment.start)
 
 
 def append(log: CommitLog, *runs: bytes) -> None:
+    """Write as the store does: where a segment is full, another one begins."""
+    if log.full:
+        log.roll()
     for run in runs:
         log.stage(run[:2], memoryview(run)[2:], len(run))
     log.write()
@@ -25,7 +37,7 @@ def names(path: Path) -> list[int]:
 
 
 def test_staged_runs_get_positions_one_behind_the_other_and_exist_once_written(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 1 << 20)
+    log = make(tmp_path)
 
     log.stage(b"a", b"bc", 3)
     assert (log.end, log.written) == (3, 0)
@@ -34,12 +46,12 @@ def test_staged_runs_get_positions_one_behind_the_other_and_exist_once_written(t
     log.write()
 
     assert (log.end, log.written) == (5, 5)
-    assert log.read(0, 5) == b"abcde"
+    assert read(log, 0, 5) == b"abcde"
     log.close()
 
 
 def test_writing_nothing_does_nothing(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 1 << 20)
+    log = make(tmp_path)
 
     log.write()
 
@@ -47,48 +59,72 @@ def test_writing_nothing_does_nothing(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_segment_is_closed_before_it_grows_beyond_its_size(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 10)
+def test_a_segment_is_full_once_it_has_reached_its_size(tmp_path: Path) -> None:
+    log = make(tmp_path, 10)
 
-    append(log, b"1234567890")
-    assert names(tmp_path) == [0]
+    append(log, b"123456789")
+    assert not log.full
     append(log, b"abcd")
+    assert log.full
     append(log, b"efgh")
-    append(log, b"ijk")
 
-    assert names(tmp_path) == [0, 10, 18]
-    assert [log.read(at, size) for at, size in ((6, 4), (10, 4), (14, 4), (18, 3))] == [
-        b"7890", b"abcd", b"efgh", b"ijk",
-    ]  # fmt: skip
+    assert names(tmp_path) == [0, 13]
+    assert [read(log, at, size) for at, size in ((5, 4), (9, 4), (13, 4))] == [b"6789", b"abcd", b"efgh"]
     log.close()
 
 
 def test_a_turn_is_never_cut_in_two_segments(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 10)
+    log = make(tmp_path, 10)
 
     append(log, b"12")
     append(log, *[b"abcdef"] * 4)
+    append(log, b"next")
 
-    assert names(tmp_path) == [0, 2]
-    assert log.segments[1].size == 24
+    assert names(tmp_path) == [0, 26]
+    log.close()
+
+
+def test_a_segment_is_not_full_in_the_middle_of_a_turn(tmp_path: Path) -> None:
+    log = make(tmp_path, 4)
+    append(log, b"1234")
+    assert log.full
+
+    log.stage(b"ab", b"cd", 4)
+
+    assert not log.full
+    log.close()
+
+
+def test_a_segment_that_follows_another_says_that_it_has_nothing_yet(tmp_path: Path) -> None:
+    log = make(tmp_path, 4)
+    assert not log.begins_segment  # the first one has nothing before it
+    append(log, b"1234")
+    log.roll()
+    assert log.begins_segment
+
+    log.stage(b"ab", b"cd", 4)
+    assert not log.begins_segment
+    log.write()
+
+    assert not log.begins_segment
     log.close()
 
 
 def test_a_log_goes_on_where_its_last_segment_ends(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 10)
+    log = make(tmp_path, 10)
     append(log, b"1234567890")
     append(log, b"abcd")
     log.close()
 
-    log = CommitLog(tmp_path, 10)
+    log = make(tmp_path, 10)
     append(log, b"ef")
 
-    assert (log.written, log.read(10, 6)) == (16, b"abcdef")
+    assert (log.written, read(log, 10, 6)) == (16, b"abcdef")
     log.close()
 
 
 def test_a_failed_write_gives_its_positions_out_again(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 1 << 20)
+    log = make(tmp_path)
     append(log, b"kept")
 
     log.stage(b"lo", b"st" * 50, 102)
@@ -98,52 +134,52 @@ def test_a_failed_write_gives_its_positions_out_again(tmp_path: Path) -> None:
     assert (log.end, log.written, log.segments[0].size) == (4, 4, 4)
     assert log.segments[0].path.read_bytes() == b"kept"
     append(log, b"next")
-    assert log.read(0, 8) == b"keptnext"
+    assert read(log, 0, 8) == b"keptnext"
     log.close()
 
 
 def test_a_write_that_fails_in_a_new_segment_leaves_it_empty_and_is_repeated_there(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 8)
+    log = make(tmp_path, 4)
     append(log, b"1234")
+    log.roll()
 
     log.stage(b"lo", b"st!", 5)
     with files_limited_to(2), pytest.raises(OSError):
         log.write()
-    assert (log.end, log.written) == (4, 4)
+    assert (log.end, log.written, log.begins_segment) == (4, 4, True)
     append(log, b"abcde")
 
     assert names(tmp_path) == [0, 4]
-    assert log.read(4, 5) == b"abcde"
+    assert read(log, 4, 5) == b"abcde"
     log.close()
 
 
-def test_a_segment_that_cannot_be_made_fails_the_write(tmp_path: Path) -> None:
-    class Unmakable(Segment):
-        @classmethod
-        def create(cls, directory: Path, start: int) -> Segment:
-            if start:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().create(directory, start)
-
-    log = CommitLog(tmp_path, 8, Unmakable)
+def test_where_no_segment_can_be_made_the_old_one_goes_on(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = make(tmp_path, 8, files)
     append(log, b"12345678")
+    files.fail("open", "", errno.ENOSPC)
 
     with pytest.raises(OSError):
-        append(log, b"abcd")
+        log.roll()
+    log.stage(b"ab", b"cd", 4)
+    log.write()
+    files.heal()
+    append(log, b"ef")
 
-    assert (log.end, log.written, len(log.segments)) == (8, 8, 1)
+    assert (names(tmp_path), read(log, 0, 12), read(log, 12, 2)) == ([0, 12], b"12345678abcd", b"ef")
     log.close()
 
 
 def test_sync_returns_the_position_that_was_written_before_it_began(tmp_path: Path) -> None:
-    class WrittenMeanwhile(Segment):
-        def sync(self) -> None:
-            if log.written == 4:
-                append(log, b"late")
-            super().sync()
+    def write_meanwhile(done: Done) -> None:
+        if done.op == "sync" and log.written == 4:
+            append(log, b"late")
 
-    log = CommitLog(tmp_path, 1 << 20, WrittenMeanwhile)
+    files = FaultyFiles()
+    log = make(tmp_path, files=files)
     append(log, b"1234")
+    files.before = write_meanwhile
 
     assert log.sync() == 4
     assert log.segments[0].synced == 4
@@ -152,44 +188,58 @@ def test_sync_returns_the_position_that_was_written_before_it_began(tmp_path: Pa
 
 
 def test_sync_goes_from_old_to_new_and_leaves_out_what_is_durable(tmp_path: Path) -> None:
-    synced: list[int] = []
-
-    class Recording(Segment):
-        def sync(self) -> None:
-            synced.append(self.start)
-            super().sync()
-
-    log = CommitLog(tmp_path, 4, Recording)
+    files = FaultyFiles()
+    log = make(tmp_path, 4, files)
     for run in (b"1234", b"5678", b"90"):
         append(log, run)
 
+    def synced() -> list[int]:
+        return [int(Path(done.path).name) for done in files.done if done.op == "sync"]
+
     assert log.sync() == 10
-    assert synced == [0, 4, 8]
+    assert synced() == [0, 4, 8]
     append(log, b"ab")
     assert log.sync() == 12
     assert log.sync() == 12
-    assert synced == [0, 4, 8, 8]
+    assert synced() == [0, 4, 8, 8]
     assert all(segment.name_synced for segment in log.segments)
     log.close()
 
 
-def test_a_failed_sync_counts_nothing_as_durable(tmp_path: Path) -> None:
-    class Broken(Segment):
-        def sync(self) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    log = CommitLog(tmp_path, 1 << 20, Broken)
+def test_the_name_of_a_new_segment_is_durable_with_the_first_sync_that_covers_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = make(tmp_path, 4, files)
     append(log, b"1234")
+    log.sync()
+    append(log, b"56")
+    files.done.clear()
+
+    log.sync()
+    assert [done.op for done in files.done] == ["sync", "sync_directory"]
+    append(log, b"7")
+    files.done.clear()
+    log.sync()
+
+    assert [done.op for done in files.done] == ["sync"]
+    log.close()
+
+
+@pytest.mark.parametrize("op", ["sync", "sync_directory"])
+def test_a_failed_sync_raises_and_counts_nothing_as_durable(tmp_path: Path, op: str) -> None:
+    files = FaultyFiles()
+    log = make(tmp_path, files=files)
+    append(log, b"1234")
+    files.fail(op, "")
 
     with pytest.raises(OSError):
         log.sync()
 
-    assert log.segments[0].synced == 0
+    assert (log.durable, log.segments[0].name_synced) == (0, False)
     log.close()
 
 
 def test_dropping_segments_removes_their_files(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 4)
+    log = make(tmp_path, 4)
     for run in (b"1234", b"5678", b"90"):
         append(log, run)
 
@@ -203,22 +253,60 @@ def test_dropping_segments_removes_their_files(tmp_path: Path) -> None:
 def test_other_files_beside_the_segments_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
 
-    log = CommitLog(tmp_path, 4)
+    log = make(tmp_path, 4)
 
     assert [segment.start for segment in log.segments] == [0]
     log.close()
 
 
 def test_a_short_system_call_does_not_shorten_a_turn(tmp_path: Path) -> None:
-    class Short(Segment):
-        def put(self, buffers: Sequence[Buffer], at: int) -> int:
-            return super().put([b"".join(buffers)[:5]], at)
-
-    log = CommitLog(tmp_path, 1 << 20, Short)
+    files = FaultyFiles()
+    files.at_most = 5
+    log = make(tmp_path, files=files)
 
     append(log, b"0123456789", b"abcdefghij")
 
-    assert log.read(0, 20) == b"0123456789abcdefghij"
+    assert read(log, 0, 20) == b"0123456789abcdefghij"
+    log.close()
+
+
+def test_what_was_written_is_in_memory_and_what_was_not_is_not(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = make(tmp_path, files=files)
+    append(log, b"abcd", b"efg")
+    files.fail("write", "", times=1)
+    with pytest.raises(OSError):
+        append(log, b"lost")
+
+    assert (log.recent.get(0), log.recent.get(4), log.recent.get(7)) == ((b"ab", b"cd"), (b"ef", b"g"), None)
+    log.close()
+
+
+def test_readers_of_other_threads_see_the_segments_that_there_are(tmp_path: Path) -> None:
+    log = make(tmp_path, 4)
+    for run in (b"1234", b"5678", b"90"):
+        append(log, run)
+        log.sync()
+    log.sync()
+
+    first = [Extent(at, str(tmp_path / f"{at:020d}")) for at in (0, 4, 8)]
+    assert log.extents() == tuple(first)
+    assert [segment.start for segment in log.forget_before(8)] == [0, 4]
+
+    assert (log.start, log.extents()) == (8, tuple(first[2:]))
+    assert names(tmp_path) == [0, 4, 8]  # removing them is for a thread
+    log.close()
+
+
+def test_a_log_that_lost_its_end_goes_on_behind_what_was_promised(tmp_path: Path) -> None:
+    log = make(tmp_path, 1000)
+    append(log, b"1234")
+
+    log.skip_to(100)
+    log.settle(100)
+    append(log, b"next")
+
+    assert (names(tmp_path), log.written, read(log, 100, 4)) == ([0, 100], 104, b"next")
     log.close()
 
 
@@ -230,19 +318,19 @@ def open_segments(log: CommitLog) -> list[int]:
 
 
 def test_a_synced_segment_keeps_no_descriptor_and_is_read_all_the_same(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 4)
+    log = make(tmp_path, 4)
     for i in range(10):
         append(log, b"%04d" % i)
         log.sync()
 
     assert open_segments(log) == [32, 36]  # the one before the newest goes at the next roll
-    assert [log.read(4 * i, 4) for i in range(10)] == [b"%04d" % i for i in range(10)]
+    assert [read(log, 4 * i, 4) for i in range(10)] == [b"%04d" % i for i in range(10)]
     log.close()
     assert open_segments(log) == []
 
 
 def test_a_segment_that_is_not_synced_keeps_its_descriptor(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 4)
+    log = make(tmp_path, 4)
     append(log, b"0000")
     append(log, b"0001")
     log.sync()
@@ -254,15 +342,15 @@ def test_a_segment_that_is_not_synced_keeps_its_descriptor(tmp_path: Path) -> No
 
 
 def test_a_segment_written_to_while_it_is_synced_stays_open_until_a_sync_covers_it(tmp_path: Path) -> None:
-    class WrittenMeanwhile(Segment):
-        def sync(self) -> None:
-            super().sync()
-            if log.written == 2:
-                append(log, b"34")
-                append(log, b"5678")
+    def write_meanwhile(done: Done) -> None:
+        if done.op == "sync" and log.written == 2:
+            append(log, b"34")
+            append(log, b"5678")
 
-    log = CommitLog(tmp_path, 4, WrittenMeanwhile)
+    files = FaultyFiles()
+    log = make(tmp_path, 4, files)
     append(log, b"12")
+    files.before = write_meanwhile
 
     assert log.sync() == 2
     append(log, b"9abc")
@@ -274,7 +362,7 @@ def test_a_segment_written_to_while_it_is_synced_stays_open_until_a_sync_covers_
 
 
 def test_a_segment_grows_on_while_the_disk_is_many_segments_behind(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 4)
+    log = make(tmp_path, 4)
     for i in range(MAX_UNSYNCED + 5):
         append(log, b"%04d" % i)
     assert len(open_segments(log)) == len(log.segments) == MAX_UNSYNCED
@@ -283,12 +371,12 @@ def test_a_segment_grows_on_while_the_disk_is_many_segments_behind(tmp_path: Pat
     append(log, b"next")
 
     assert open_segments(log) == [log.segments[-2].start, log.segments[-1].start]
-    assert [log.read(4 * i, 4) for i in range(MAX_UNSYNCED + 5)] == [b"%04d" % i for i in range(MAX_UNSYNCED + 5)]
+    assert [read(log, 4 * i, 4) for i in range(MAX_UNSYNCED + 5)] == [b"%04d" % i for i in range(MAX_UNSYNCED + 5)]
     log.close()
 
 
 def test_a_sync_looks_at_no_segment_that_is_done(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 4)
+    log = make(tmp_path, 4)
     for i in range(10):
         append(log, b"%04d" % i)
         log.sync()
@@ -301,18 +389,20 @@ def test_a_sync_looks_at_no_segment_that_is_done(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_log_without_free_descriptors_refuses_writes_syncs_on_and_recovers_by_itself(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, 4)
+def test_a_log_without_free_descriptors_grows_on_in_one_segment_and_recovers_by_itself(tmp_path: Path) -> None:
+    log = make(tmp_path, 4)
     append(log, b"1234")
 
     with descriptors_limited_to(0):
         with pytest.raises(OSError) as failure:
-            append(log, b"5678")
+            log.roll()
         assert failure.value.errno == errno.EMFILE
-        assert log.sync() == 4
-    append(log, b"5678")
-    with descriptors_limited_to(0):
+        log.stage(b"56", b"78", 4)
+        log.write()
         assert log.sync() == 8
+    append(log, b"9abc")
+    with descriptors_limited_to(0):
+        assert log.sync() == 12
 
-    assert log.read(0, 4) + log.read(4, 4) == b"12345678"
+    assert (names(tmp_path), read(log, 0, 8) + read(log, 8, 4)) == ([0, 8], b"123456789abc")
     log.close()

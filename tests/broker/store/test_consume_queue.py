@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tempfile
 import tracemalloc
 from array import array
@@ -10,13 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES, ConsumeQueue, Location, entries
+from rmq.broker.store.consume_queue import (
+    ENTRY,
+    FLUSH_BYTES,
+    MAX_EPOCHS,
+    RECENT_BATCHES,
+    Bounds,
+    ConsumeQueue,
+    Location,
+    entries,
+    file_of,
+)  # fmt: skip
+from rmq.broker.store.files import Files
 from rmq.wire.columns import TagColumn
 from rmq.wire.hashing import tag_hash
 
 from ..builders import files_limited_to
 
-WIDE = {"max_bytes": 1 << 30, "max_batches": 1000, "max_entries": 1000}
+WIDE = Bounds(1 << 30, 1000, 1000)
 
 
 class Run(NamedTuple):
@@ -29,7 +41,7 @@ class Run(NamedTuple):
 
 TAGS = ["created", "paid", "größe"]
 runs = st.lists(
-    st.tuples(st.integers(1, 5), st.lists(st.integers(0, 3), min_size=1, max_size=7).map(tuple)),
+    st.tuples(st.integers(0, 5), st.lists(st.integers(0, 3), min_size=1, max_size=7).map(tuple)),
     min_size=1,
     max_size=25,
 )
@@ -43,52 +55,94 @@ def model_of(drawn: list[tuple[int, tuple[int, ...]]]) -> list[Run]:
     return model
 
 
+def make(directory: Path, *, entries_per_file: int = 300_000, recent_batches: int = 512) -> ConsumeQueue:
+    queue = ConsumeQueue(entries_per_file=entries_per_file, recent_batches=recent_batches)
+    queue.belong(1, str(directory))
+    return queue
+
+
 def fill(queue: ConsumeQueue, model: list[Run]) -> None:
     for position, size, codes in model:
-        tags = TagColumn(TAGS, array("H", codes)) if any(codes) else None
-        queue.add(position, size, len(codes), tags)
+        if not size:  # stands for damage
+            queue.add_gap(position, queue.published + len(codes))
+        else:
+            tags = TagColumn(TAGS, array("H", codes)) if any(codes) else None
+            queue.add(position, size, len(codes), tags)
         queue.end = queue.published
     queue.readable = queue.published
 
 
-def expected(model: list[Run], offset: int, max_bytes: int, max_batches: int, max_entries: int) -> list[Location]:
+def flush(queue: ConsumeQueue) -> None:
+    waiting = queue.take_waiting()
+    if waiting is not None:
+        try:
+            waiting.write(Files())
+        except OSError:
+            queue.not_written()
+            raise
+        queue.written()
+
+
+def read(path: str, size: int, at: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(fd, size, at)
+    finally:
+        os.close(fd)
+
+
+def locate(queue: ConsumeQueue, offset: int, bounds: Bounds = WIDE) -> list[Location]:
+    """From wherever the offset is."""
+    window = queue.window(offset)
+    return queue.locate(offset, bounds) if window is None else window.locate(bounds, read) or []
+
+
+def places(queue: ConsumeQueue, offset: int, bounds: Bounds = WIDE) -> list[tuple[int, int]]:
+    return [(location.position, location.size) for location in locate(queue, offset, bounds)]
+
+
+def expected(model: list[Run], offset: int, bounds: Bounds) -> list[Location]:
     found: list[Location] = []
     total, base = 0, 0
     for position, size, codes in model:
-        base, first = base + len(codes), base
+        base += len(codes)
         if base <= offset:
             continue
         total += size
-        if found and (total > max_bytes or len(found) >= max_batches or base - offset > max_entries):
+        is_over = total > bounds.max_bytes or len(found) >= bounds.max_batches or base - offset > bounds.max_entries
+        if found and (is_over or not size):
             break
-        found.append((position, size))
-        assert first <= base
+        found.append(Location(position, size, base))
+        if not size:
+            break
     return found
 
 
 @given(runs, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=100)
 def test_memory_files_and_a_plain_list_agree_on_where_batches_lie(
     drawn: list[tuple[int, tuple[int, ...]]], data: st.DataObject
 ) -> None:
     model = model_of(drawn)
     with tempfile.TemporaryDirectory() as folder:
-        in_memory = ConsumeQueue(Path(folder) / "memory")
-        in_files = ConsumeQueue(Path(folder) / "files", entries_per_file=data.draw(st.integers(1, 9)), recent_batches=1)
+        in_memory = make(Path(folder) / "memory")
+        in_files = make(Path(folder) / "files", entries_per_file=data.draw(st.integers(1, 9)), recent_batches=1)
         fill(in_memory, model)
         fill(in_files, model)
-        in_files.flush()
+        flush(in_files)
+        from_checkpoint = make(Path(folder) / "files", entries_per_file=in_files._per_file)
+        from_checkpoint.restore(0, in_files.published, [])
 
         offset = data.draw(st.integers(0, in_memory.readable - 1))
-        limits = {
-            "max_bytes": data.draw(st.integers(1, 300)),
-            "max_batches": data.draw(st.integers(1, 6)),
-            "max_entries": data.draw(st.integers(1, 12)),
-        }
-        wanted = expected(model, offset, **limits)
+        bounds = Bounds(*(data.draw(st.integers(1, most)) for most in (300, 6, 12)))
+        wanted = expected(model, offset, bounds)
 
-        assert in_memory.locate(offset, **limits) == wanted
-        assert in_files.locate(offset, **limits) == wanted
+        assert locate(in_memory, offset, bounds) == wanted
+        if offset < in_files._bases[0]:  # files are read no further than the limit of entries
+            wanted[0] = wanted[0]._replace(end_offset=min(wanted[0].end_offset, offset + bounds.max_entries + 1))
+        assert locate(in_files, offset, bounds) == wanted
+        wanted[0] = wanted[0]._replace(end_offset=min(wanted[0].end_offset, offset + bounds.max_entries + 1))
+        assert locate(from_checkpoint, offset, bounds) == wanted
 
 
 @given(runs, st.integers(1, 9))
@@ -96,11 +150,11 @@ def test_memory_files_and_a_plain_list_agree_on_where_batches_lie(
 def test_files_hold_one_entry_a_message_with_position_size_and_tag_hash(
     drawn: list[tuple[int, tuple[int, ...]]], per_file: int
 ) -> None:
-    model = model_of(drawn)
+    model = [run for run in model_of(drawn) if run.size] or [Run(0, 8, (0,))]
     with tempfile.TemporaryDirectory() as folder:
-        queue = ConsumeQueue(Path(folder), entries_per_file=per_file, recent_batches=2)
+        queue = make(Path(folder), entries_per_file=per_file, recent_batches=2)
         fill(queue, model)
-        queue.flush()
+        flush(queue)
 
         files = sorted(Path(folder).iterdir())
         whole = b"".join(file.read_bytes() for file in files)
@@ -116,97 +170,210 @@ def test_entries_without_tags_have_the_hash_0() -> None:
 
 @pytest.mark.parametrize("in_files", [False, True])
 def test_an_offset_inside_a_batch_finds_that_batch(tmp_path: Path, in_files: bool) -> None:
-    queue = ConsumeQueue(tmp_path, recent_batches=1 if in_files else 100)
+    queue = make(tmp_path, recent_batches=1 if in_files else 100)
     fill(queue, [Run(0, 80, (0,) * 10), Run(80, 40, (0,) * 5), Run(120, 8, (0,)), Run(128, 8, (0,))])
-    queue.flush()
+    flush(queue)
 
-    assert queue.locate(9, **WIDE)[0] == (0, 80)
-    assert queue.locate(10, **WIDE)[0] == (80, 40)
-    assert queue.locate(14, **WIDE) == [(80, 40), (120, 8), (128, 8)]
+    assert locate(queue, 9)[0] == (0, 80, 10)
+    assert locate(queue, 10)[0] == (80, 40, 15)
+    assert locate(queue, 14) == [(80, 40, 15), (120, 8, 16), (128, 8, 17)]
 
 
 @pytest.mark.parametrize("in_files", [False, True])
 def test_nothing_behind_the_readable_end_is_found(tmp_path: Path, in_files: bool) -> None:
-    queue = ConsumeQueue(tmp_path, recent_batches=1 if in_files else 100)
+    queue = make(tmp_path, recent_batches=1 if in_files else 100)
     fill(queue, [Run(0, 80, (0,) * 10), Run(80, 40, (0,) * 5), Run(120, 40, (0,) * 5), Run(160, 8, (0,))])
-    queue.flush()
+    flush(queue)
     queue.readable = 15
 
-    assert queue.locate(0, **WIDE) == [(0, 80), (80, 40)]
-    assert queue.locate(12, **WIDE) == [(80, 40)]
+    assert places(queue, 0) == [(0, 80), (80, 40)]
+    assert places(queue, 12) == [(80, 40)]
 
 
 @pytest.mark.parametrize("in_files", [False, True])
 def test_one_batch_is_found_however_small_the_limits(tmp_path: Path, in_files: bool) -> None:
-    queue = ConsumeQueue(tmp_path, recent_batches=1 if in_files else 100)
+    queue = make(tmp_path, recent_batches=1 if in_files else 100)
     fill(queue, [Run(at, 80, (0,) * 10) for at in range(0, 800, 80)])
-    queue.flush()
+    flush(queue)
 
-    assert queue.locate(3, max_bytes=1, max_batches=1, max_entries=1) == [(0, 80)]
+    assert places(queue, 3, Bounds(1, 1, 1)) == [(0, 80)]
 
 
 def test_a_batch_over_a_file_boundary_is_found_from_both_sides(tmp_path: Path) -> None:
-    queue = ConsumeQueue(tmp_path, entries_per_file=4, recent_batches=1)
+    queue = make(tmp_path, entries_per_file=4, recent_batches=1)
     fill(queue, [Run(0, 24, (0,) * 3), Run(24, 80, (0,) * 10), Run(104, 8, (0,)), Run(112, 8, (0,))])
-    queue.flush()
+    flush(queue)
 
-    assert [queue.locate(offset, **WIDE)[0] for offset in (3, 4, 7, 8, 12)] == [(24, 80)] * 5
-    assert queue.locate(0, **WIDE)[2] == (104, 8)
+    assert [places(queue, offset)[0] for offset in (3, 4, 7, 8, 12)] == [(24, 80)] * 5
+    assert places(queue, 0)[2] == (104, 8)
 
 
-def test_entries_are_flushed_when_enough_wait(tmp_path: Path) -> None:
-    queue = ConsumeQueue(tmp_path)
+def test_where_the_disk_would_be_waited_for_nothing_is_said(tmp_path: Path) -> None:
+    queue = make(tmp_path, entries_per_file=2, recent_batches=1)
+    fill(queue, [Run(8 * i, 8, (0,)) for i in range(6)])
+    flush(queue)
+    window = queue.window(0)
+    assert window is not None
+
+    def only_the_first(path: str, size: int, at: int) -> bytes | None:
+        return read(path, size, at) if path == file_of(str(tmp_path), 2, 0) else None
+
+    assert window.locate(WIDE, only_the_first) is None
+
+
+def test_entries_are_worth_writing_when_enough_wait(tmp_path: Path) -> None:
+    queue = make(tmp_path)
     enough = FLUSH_BYTES // ENTRY.size
 
     assert not queue.add(0, 80, 10, None)
     assert not queue.add(80, 80, enough - 10, None)
     assert queue.add(160, 80, 1, None)
-    queue.flush()
+    flush(queue)
 
+    assert (queue.waiting, queue.take_waiting()) == (0, None)
     assert not queue.add(240, 80, 1, None)
     assert (tmp_path / f"{0:020d}").stat().st_size == (enough + 1) * ENTRY.size
 
 
+def test_entries_on_their_way_are_readable_and_not_taken_twice(tmp_path: Path) -> None:
+    queue = make(tmp_path, recent_batches=1)
+    fill(queue, [Run(0, 8, (0,)), Run(8, 8, (0,))])
+    waiting = queue.take_waiting()
+    assert waiting is not None
+    assert queue.take_waiting() is None
+
+    fill(queue, [Run(16, 8, (0,))])
+    assert places(queue, 0) == [(0, 8), (8, 8), (16, 8)]
+    waiting.write(Files())
+    queue.written()
+
+    assert queue.waiting == ENTRY.size
+    flush(queue)
+    assert places(queue, 0) == [(0, 8), (8, 8), (16, 8)]
+    assert (tmp_path / f"{0:020d}").stat().st_size == 3 * ENTRY.size
+
+
 def test_a_queue_has_no_folder_before_it_has_something_to_write(tmp_path: Path) -> None:
-    queue = ConsumeQueue(tmp_path / "orders" / "0")
+    queue = make(tmp_path / "orders@1" / "0")
     fill(queue, [Run(0, 8, (0,))])
 
-    assert queue.locate(0, **WIDE) == [(0, 8)]
+    assert places(queue, 0) == [(0, 8)]
     assert not list(tmp_path.iterdir())
+    flush(queue)
+    assert [path.name for path in tmp_path.glob("orders@1/0/*")] == [f"{0:020d}"]
 
 
-def test_a_busy_queue_of_small_batches_takes_at_most_40_kib(tmp_path: Path) -> None:
+def test_a_busy_queue_of_small_batches_takes_at_most_60_kib(tmp_path: Path) -> None:
     def most(batches: int) -> int:
-        queue, most = ConsumeQueue(tmp_path / "busy"), 0
+        queue, most = make(tmp_path / "busy"), 0
         for i in range(batches):
-            queue.add((1 << 40) + 200 * i, 200, 1, None)
+            if queue.add((1 << 40) + 200 * i, 200, 1, None):
+                flush(queue)
             most = max(most, tracemalloc.get_traced_memory()[0])
         return most
 
     tracemalloc.start()
     try:
+        most(10)
         before = tracemalloc.get_traced_memory()[0]
-        assert most(3 * RECENT_BATCHES) - before < 40 << 10
+        assert most(8 * RECENT_BATCHES) - before < 60 << 10
     finally:
         tracemalloc.stop()
 
 
-def test_a_failed_flush_keeps_the_entries_for_the_next(tmp_path: Path) -> None:
-    queue = ConsumeQueue(tmp_path, recent_batches=1)
+def test_a_failed_write_keeps_the_entries_for_the_next(tmp_path: Path) -> None:
+    queue = make(tmp_path, recent_batches=1)
     queue.add(0, 8, 1, None)
-    queue.flush()
+    flush(queue)
 
     with files_limited_to(30):
         for i in range(1, 6):
             queue.add(8 * i, 8, 1, None)  # must not raise: the batch exists
         with pytest.raises(OSError):
-            queue.flush()
+            flush(queue)
     queue.readable = queue.published
-    assert queue.locate(0, **WIDE) == [(8 * i, 8) for i in range(6)]
-    queue.flush()
+    assert places(queue, 0)[0] == (0, 8)
+    assert places(queue, 1) == [(8 * i, 8) for i in range(1, 6)]
+    flush(queue)
 
     assert (tmp_path / f"{0:020d}").read_bytes() == b"".join(ENTRY.pack(8 * i, 8, 0) for i in range(6))
     queue.add(48, 8, 1, None)
     queue.add(56, 8, 1, None)
     queue.readable = queue.published
-    assert queue.locate(2, **WIDE) == [(8 * i, 8) for i in range(2, 8)]
+    assert places(queue, 6) == [(48, 8), (56, 8)]
+
+
+def test_damaged_messages_have_offsets_and_no_place(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    fill(queue, [Run(0, 8, (0,)), Run(8, 0, (0, 0, 0)), Run(40, 8, (0,))])
+
+    assert [queue.published, queue.end] == [5, 5]
+    assert locate(queue, 0) == [(0, 8, 1)]
+    assert locate(queue, 2) == [(8, 0, 4)]
+    assert locate(queue, 4) == [(40, 8, 5)]
+
+
+# ---- retention
+
+
+def test_what_the_log_lost_raises_the_first_offset_and_frees_whole_files(tmp_path: Path) -> None:
+    queue = make(tmp_path, entries_per_file=4, recent_batches=1)
+    fill(queue, [Run(8 * i, 8, (0,)) for i in range(11)])
+    flush(queue)
+
+    assert queue.raise_min(3) == []
+    assert queue.raise_min(9) == [file_of(str(tmp_path), 4, offset) for offset in (0, 4)]
+    assert queue.raise_min(5) == []
+
+    assert queue.min_offset == 9
+    assert places(queue, 9) == [(72, 8), (80, 8)]
+
+
+def test_files_that_are_not_written_yet_are_not_removed(tmp_path: Path) -> None:
+    queue = make(tmp_path, entries_per_file=4)
+    fill(queue, [Run(8 * i, 8, (0,)) for i in range(11)])
+
+    assert queue.raise_min(9) == []
+    assert queue.min_offset == 9
+
+
+# ---- epochs
+
+
+@pytest.mark.parametrize(
+    ("log_epoch", "offset", "diverged"),
+    [
+        (1, 3, None),  # all that the reader has was there when the next epoch began
+        (1, 5, None),
+        (1, 6, 5),  # it had a message that was lost: another one took its offset
+        (1, 100, 5),
+        (2, 5, None),  # under 2 nothing was stored here
+        (2, 7, 5),
+        (3, 9, None),
+        (3, 12, 9),
+        (4, 9, None),
+        (4, 12, None),  # the newest epoch: the readable end is for others to judge
+        (7, 50, None),
+    ],
+)
+def test_a_reader_and_the_log_part_where_a_later_epoch_began_below_what_the_reader_has(
+    log_epoch: int, offset: int, diverged: int | None, tmp_path: Path
+) -> None:
+    queue = make(tmp_path)
+    for epoch, until in ((1, 5), (3, 9), (4, 12)):
+        while queue.published < until:
+            queue.note_epoch(epoch)
+            queue.add(8 * queue.published, 8, 1, None)
+
+    assert queue.epochs == [1, 0, 3, 5, 4, 9]
+    assert queue.diverged_at(log_epoch, offset) == diverged
+
+
+def test_a_queue_remembers_its_last_epochs(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    for epoch in range(1, 100):
+        queue.note_epoch(epoch)
+        queue.add(8 * epoch, 8, 1, None)
+
+    assert queue.epochs[0] == 100 - MAX_EPOCHS
+    assert len(queue.epochs) == 2 * MAX_EPOCHS

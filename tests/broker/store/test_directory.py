@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.services.state import Started
-from rmq.broker.store.directory import DataDirectory, StoreError, remedy, replace_file
+from rmq.broker.store.directory import DataDirectory, StoreError, remedy
 
 from ..builders import Opened
 
@@ -17,7 +17,7 @@ def test_the_directory_and_its_parents_are_made(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "a" / "b")
 
     made = {path.name for path in (tmp_path / "a" / "b").iterdir()}
-    assert made >= {"commitlog", "consumequeue", "config", "quarantine", "lock"}
+    assert made >= {"commitlog", "consumequeue", "config", "index", "quarantine", "lock"}
     directory.close()
 
 
@@ -124,13 +124,3 @@ def test_a_store_whose_file_was_deleted_has_the_same_id_from_the_log(tmp_path: P
     assert again.store.store_id == store_id
     assert json.loads((tmp_path / "config" / "store.json").read_text())["store_id"] == f"{store_id:016x}"
     again.close()
-
-
-def test_replacing_a_file_leaves_no_other_behind(tmp_path: Path) -> None:
-    file = tmp_path / "x.json"
-
-    replace_file(file, b"old")
-    replace_file(file, b"new")
-
-    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
-    assert file.read_bytes() == b"new"

@@ -3,42 +3,41 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.services.state import Change, Committed, Started, TopicMade
+from rmq.broker.services.state import Change, Committed, SnapshotEnded, Started, TopicMade
 from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES
 from rmq.broker.store.message_store import FLUSH_EVERY, MAX_PULL_BATCHES, STATE_CHUNK
-from rmq.broker.store.segment import Segment
+from rmq.broker.store.reading import Found
+from rmq.broker.store.rebuild import read_head
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark
-from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
 
-from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, files_limited_to
-
-FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class Fragile(Segment):
-    """A segment whose writes fail while ``broken`` is set, some of them half done."""
-
-    broken = False
-
-    def put(self, buffers: Sequence[Buffer], at: int) -> int:
-        if Fragile.broken:
-            super().put([b"".join(buffers)[:100]], at)
-            raise FULL
-        return super().put(buffers, at)
+from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, make_batch
+from ..faulty_files import FaultyFiles
 
 
-@pytest.fixture(autouse=True)
-def sound() -> None:
-    Fragile.broken = False
+def read(opened: Opened, offset: int, max_bytes: int = 1 << 20) -> Found:
+    """Without waiting, as far as that goes."""
+    found = opened.store.read(ORDERS, offset, max_bytes)
+    assert isinstance(found, Found)
+    return found
+
+
+def write_indexes(opened: Opened, *, everything: bool = False) -> None:
+    """What a thread does from time to time."""
+    work = opened.store.take_index_work(everything=everything)
+    error: Exception | None = None
+    try:
+        work.run()
+    except OSError as failure:
+        error = failure
+    opened.store.backlog.done(work, error)
 
 
 def test_a_batch_gets_the_next_offsets_of_its_queue_and_a_place_in_the_log(memory_path: Path) -> None:
@@ -79,13 +78,13 @@ def test_the_batch_around_an_offset_is_given_whole_with_where_to_go_on(memory_pa
     opened.append(b"a", b"b", b"c")
     opened.append(b"d", b"e")
 
-    found = opened.store.read(ORDERS, 1, 1)
+    found = read(opened, 1, 1)
 
     (batch,) = batches.read_all(b"".join(found.buffers), store_id=1)
     assert [message.body for message in batch.messages()] == [b"a", b"b", b"c"]
-    assert (found.next_offset, found.size) == (3, len(found.buffers[0]))
-    assert opened.store.read(ORDERS, 4, 1 << 20).next_offset == 5
-    assert opened.store.read(ORDERS, 0, 1 << 20).next_offset == 5
+    assert (found.next_offset, found.size) == (3, sum(map(len, found.buffers)))
+    assert read(opened, 4).next_offset == 5
+    assert read(opened, 0).next_offset == 5
     opened.close()
 
 
@@ -96,10 +95,10 @@ def test_a_pull_stops_at_its_number_of_batches(memory_path: Path) -> None:
     opened.store.write()
     opened.sync()
 
-    found = opened.store.read(ORDERS, 0, 1 << 30)
+    found = read(opened, 0, 1 << 30)
 
-    assert (len(found.buffers), found.next_offset) == (MAX_PULL_BATCHES, MAX_PULL_BATCHES)
-    assert opened.store.read(ORDERS, found.next_offset, 1 << 30).next_offset == MAX_PULL_BATCHES + 10
+    assert (len(found.buffers), found.next_offset) == (2 * MAX_PULL_BATCHES, MAX_PULL_BATCHES)
+    assert read(opened, found.next_offset, 1 << 30).next_offset == MAX_PULL_BATCHES + 10
     opened.close()
 
 
@@ -110,7 +109,7 @@ def test_stored_batches_say_who_stored_them_when_and_what_was_durable_then(memor
     clock.us += 5
     opened.append(b"b")
 
-    found = opened.store.read(ORDERS, 0, 1 << 20)
+    found = read(opened, 0)
     one, two = (batch.header for batch in batches.read_all(b"".join(found.buffers), store_id=1))
 
     assert (one.durable_before, two.durable_before) == (0, first.end)
@@ -137,15 +136,16 @@ def test_the_time_of_storing_never_falls_also_over_a_restart(memory_path: Path) 
 
 
 def test_a_failed_write_gives_offsets_and_positions_out_again(memory_path: Path) -> None:
-    opened = Opened(memory_path, segment=Fragile)
+    files = FaultyFiles()
+    opened = Opened(memory_path, files=files)
     opened.append(b"kept")
     end = opened.store.log.end
 
     lost = [opened.stage(b"x", b"y"), opened.stage(b"z", to=PAYMENTS), opened.stage(b"w")]
-    Fragile.broken = True
+    files.fail("write", "commitlog", errno.ENOSPC, after=100)
     with pytest.raises(OSError):
         opened.store.write()
-    Fragile.broken = False
+    files.heal()
 
     assert opened.store.expose(1 << 60) == []
     placed = [opened.stage(b"1", b"2"), opened.stage(b"3", to=PAYMENTS), opened.stage(b"4")]
@@ -163,24 +163,30 @@ def test_a_failed_write_gives_offsets_and_positions_out_again(memory_path: Path)
 def test_a_full_disk_under_the_index_does_not_fail_a_batch_that_was_written(
     memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
-    opened = Opened(memory_path)
-    (memory_path / "consumequeue").write_text("in the way")
-    for i in range(2 * RECENT_BATCHES + 1):  # so many that old entries must go to files
+    files = FaultyFiles()
+    opened = Opened(memory_path, files=files)
+    files.fail("open", "consumequeue", errno.ENOSPC)
+    for i in range(2 * RECENT_BATCHES + 1):  # so many that old entries should go to files
         opened.stage(b"%d" % i)
 
     opened.store.write()
     opened.sync()
+    write_indexes(opened)
 
-    assert [entry["event"] for entry in logs] == ["index.write_failed"] * 2
-    assert opened.store.read(ORDERS, 0, 1 << 20).next_offset == MAX_PULL_BATCHES
+    assert [entry["event"] for entry in logs] == ["index.write_failed"]
+    assert read(opened, 0).next_offset == MAX_PULL_BATCHES
     assert opened.store.queue(ORDERS).readable == 2 * RECENT_BATCHES + 1
+    files.heal()
+    write_indexes(opened)
+    assert len(opened.bodies()) == 2 * RECENT_BATCHES + 1
+    assert opened.store.queue(ORDERS).waiting == 0
     opened.close()
 
 
 def test_neither_a_start_nor_a_stop_writes_the_index_of_a_queue_with_few_messages(memory_path: Path) -> None:
     opened = Opened(memory_path)
     opened.append(b"a")
-    opened.store.flush_indexes()
+    write_indexes(opened)
     opened.close()
     again = Opened(memory_path)
 
@@ -196,21 +202,24 @@ def index_files(path: Path) -> list[Path]:
 def test_only_queues_with_enough_waiting_entries_are_written_and_a_failure_is_tried_again(
     memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
-    opened = Opened(memory_path)
+    files = FaultyFiles()
+    opened = Opened(memory_path, files=files)
     opened.append(b"few", to=PAYMENTS)
     opened.append(*[b"x"] * (FLUSH_BYTES // ENTRY.size + 1))
 
-    with files_limited_to(0):
-        opened.store.flush_indexes()
+    files.fail("write", "consumequeue", errno.ENOSPC, times=1, after=50)
+    write_indexes(opened)
     assert [entry["event"] for entry in logs] == ["index.write_failed"]
-    opened.store.flush_indexes()
+    write_indexes(opened)
 
     (file,) = memory_path.glob("consumequeue/*/*/*")
-    assert index_files(memory_path) == [Path("orders") / "0"]
+    assert index_files(memory_path) == [Path("orders@1") / "0"]
     assert file.stat().st_size >= FLUSH_BYTES
     file.unlink()
-    opened.store.flush_indexes()  # nothing waits
+    write_indexes(opened)  # nothing waits
     assert index_files(memory_path) == []
+    write_indexes(opened, everything=True)
+    assert index_files(memory_path) == [Path("payments@1") / "1"]
     opened.close()
 
 
@@ -225,8 +234,8 @@ def test_a_start_writes_entries_while_it_reads_so_that_they_do_not_fill_the_memo
 
     again = Opened(memory_path)
 
-    assert index_files(memory_path) == [Path("orders") / "0", Path("payments") / "1"]
-    assert len(again.store.queue(PAYMENTS)._pending) < FLUSH_BYTES
+    assert index_files(memory_path) == [Path("orders@1") / "0", Path("payments@1") / "1"]
+    assert again.store.queue(PAYMENTS).waiting < FLUSH_BYTES
     assert len(again.bodies(PAYMENTS)) == 2 * FLUSH_EVERY
     again.close()
 
@@ -270,14 +279,15 @@ def test_the_log_epoch_rises_at_every_start(memory_path: Path) -> None:
     assert epochs == [1, 2, 3]
 
 
-def test_an_index_left_from_before_is_made_anew(memory_path: Path) -> None:
+def test_without_a_checkpoint_an_index_left_from_before_is_made_anew(memory_path: Path) -> None:
     opened = Opened(memory_path)
     bodies = [b"%d" % i for i in range(2 * RECENT_BATCHES + 1)]
     for body in bodies:
         opened.stage(body)
     opened.store.write()
+    write_indexes(opened)
     opened.close()
-    (file,) = (memory_path / "consumequeue" / "orders" / "0").iterdir()
+    (file,) = (memory_path / "consumequeue" / "orders@1" / "0").iterdir()
     file.write_bytes(b"\xff" * 2 * file.stat().st_size)
     (memory_path / "consumequeue" / "gone").mkdir()
 
@@ -285,6 +295,64 @@ def test_an_index_left_from_before_is_made_anew(memory_path: Path) -> None:
 
     assert again.bodies() == bodies
     assert not (memory_path / "consumequeue" / "gone").exists()
+    again.close()
+
+
+def test_a_new_generation_of_a_topic_begins_at_0_in_files_of_its_own(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    opened.append(b"old")
+    write_indexes(opened, everything=True)
+    opened.store.drop_topic("orders", 1)
+    assert opened.store.queue(ORDERS).readable == 0
+
+    data = make_batch(b"new")
+    placed = opened.store.stage(ORDERS, 2, data, batches.check(data, stamped=False))
+    opened.write()
+    opened.sync()
+    assert (placed.base_offset, opened.bodies()) == (0, [b"new"])
+    write_indexes(opened, everything=True)
+
+    assert index_files(memory_path) == [Path("orders@2") / "0"]  # that of the dead one is gone
+    opened.close()
+
+
+def test_each_later_segment_begins_with_a_snapshot_of_its_place(memory_path: Path) -> None:
+    opened = Opened(memory_path, segment_bytes=600)
+    for i in range(8):
+        opened.append(b"%d" % i * 100)
+    first, *later = opened.store.log.segments
+
+    heads = [read_head(opened.store.files, str(segment.path), segment.start) for segment in later]
+
+    assert len(later) > 1
+    assert read_head(opened.store.files, str(first.path), first.start) is None
+    for segment, head in zip(later, heads, strict=True):
+        assert head is not None
+        assert head.changes[-1] == SnapshotEnded(segment.start, len(head.changes) - 1, 1)
+    opened.close()
+
+
+def test_a_snapshot_that_could_not_be_written_is_written_with_the_next_turn(memory_path: Path) -> None:
+    files = FaultyFiles()
+    opened = Opened(memory_path, segment_bytes=300, files=files)
+    opened.append(b"a" * 300)
+    opened.stage(b"b" * 300)
+    opened.store.write()
+    assert opened.store.turn_over()
+    files.fail("write", "commitlog", errno.ENOSPC, after=150)
+    with pytest.raises(OSError):
+        opened.store.write()
+    files.heal()
+
+    assert opened.store.turn_over()
+    opened.store.write()
+    opened.append(b"c")
+
+    segment = opened.store.log.segments[-1]
+    assert read_head(files, str(segment.path), segment.start) is not None
+    opened.store.abandon()
+    again = Opened(memory_path, segment_bytes=300)
+    assert again.bodies() == [b"a" * 300, b"b" * 300, b"c"]
     again.close()
 
 

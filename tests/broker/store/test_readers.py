@@ -6,59 +6,80 @@ from pathlib import Path
 
 import pytest
 
+from rmq.broker.store.files import Files
 from rmq.broker.store.readers import Readers
-from rmq.broker.store.segment import Segment
 
 from ..builders import descriptors_limited_to
 
 
-def segments(path: Path, count: int) -> list[Segment]:
+def make(path: Path, count: int) -> list[str]:
     for i in range(count):
         (path / f"{8 * i:020d}").write_bytes(b"%08d" % i)
-    return [Segment.open(file) for file in sorted(path.iterdir())]
+    return [str(file) for file in sorted(path.iterdir())]
 
 
-def test_any_number_of_segments_is_read_through_a_few_descriptors(tmp_path: Path) -> None:
-    readers, before = Readers(3), len(os.listdir("/proc/self/fd"))
-    made = segments(tmp_path, 10)
+def read(readers: Readers, path: str) -> bytes:
+    return os.pread(readers.fd(path), 8, 0)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_any_number_of_files_is_read_through_a_few_descriptors(tmp_path: Path) -> None:
+    readers, before = Readers(Files(), 3), descriptors()
+    made = make(tmp_path, 10)
 
     for _ in range(2):
-        for i, segment in enumerate(made):
-            assert readers.read(segment, 8 * i, 8) == b"%08d" % i
-            assert readers.read(segment, 8 * i + 6, 100) == b"%02d" % i
+        assert [read(readers, path) for path in made] == [b"%08d" % i for i in range(10)]
 
-    assert len(os.listdir("/proc/self/fd")) == before + 3
+    assert descriptors() == before + 3
     readers.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_what_was_read_last_stays_open(tmp_path: Path) -> None:
-    readers = Readers(2)
-    first, second, third = segments(tmp_path, 3)
-    readers.read(first, 0, 8)
-    readers.read(second, 8, 8)
-    readers.read(first, 0, 8)
-    readers.read(third, 16, 8)
-    for segment in (first, second, third):
-        segment.path.unlink()  # only an open file can still be read
+    readers = Readers(Files(), 2)
+    first, second, third = make(tmp_path, 3)
+    for path in (first, second, first, third):
+        read(readers, path)
+    for path in (first, second, third):
+        Path(path).unlink()  # only an open file can still be read
 
-    assert readers.read(first, 0, 8) == b"00000000"
-    assert readers.read(third, 16, 8) == b"00000002"
+    assert read(readers, first) == b"00000000"
+    assert read(readers, third) == b"00000002"
     with pytest.raises(FileNotFoundError):
-        readers.read(second, 8, 8)
+        read(readers, second)
     readers.close()
 
 
 def test_without_free_descriptors_it_goes_on_with_those_it_has(tmp_path: Path) -> None:
-    readers = Readers()
-    first, second, third = segments(tmp_path, 3)
+    readers = Readers(Files())
+    first, second, third = make(tmp_path, 3)
     with descriptors_limited_to(0), pytest.raises(OSError) as failure:
-        readers.read(first, 0, 8)
+        read(readers, first)
     assert failure.value.errno == errno.EMFILE
 
-    readers.read(first, 0, 8)
+    read(readers, first)
     with descriptors_limited_to(0):
-        assert [readers.read(segment, segment.start, 8) for segment in (second, third)] == [b"00000001", b"00000002"]
+        assert [read(readers, path) for path in (second, third)] == [b"00000001", b"00000002"]
 
     assert len(readers) == 1
+    readers.close()
+
+
+def test_a_file_that_is_about_to_go_keeps_no_descriptor(tmp_path: Path) -> None:
+    readers, before = Readers(Files()), descriptors()
+    (tmp_path / "orders@1").mkdir()
+    (tmp_path / "orders@11").mkdir()
+    paths = [*make(tmp_path / "orders@1", 3), *make(tmp_path / "orders@11", 1)]
+    for path in paths:
+        read(readers, path)
+
+    readers.forget(paths[0])
+    readers.forget("never read")
+    assert descriptors() == before + 3
+    readers.forget_below(str(tmp_path / "orders@1"))
+
+    assert (len(readers), descriptors()) == (1, before + 1)
     readers.close()

@@ -6,24 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from rmq.broker.store.files import Files
 from rmq.broker.store.segment import IOV_MAX, Segment
 from rmq.wire.layout import Buffer
 
 from ..builders import files_limited_to
-
-
-class ShortSegment(Segment):
-    """The system writes at most ``at_most`` bytes a call."""
-
-    at_most = 3
-
-    def put(self, buffers: Sequence[Buffer], at: int) -> int:
-        return super().put([b"".join(buffers)[: self.at_most]], at)
+from ..faulty_files import FaultyFiles
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Iterator[Segment]:
-    segment = Segment.create(tmp_path, 4096)
+    segment = Segment.create(Files(), tmp_path, 4096)
     yield segment
     segment.close()
 
@@ -45,7 +38,7 @@ def test_what_was_appended_is_read_by_its_physical_offset(segment: Segment) -> N
 def test_an_opened_segment_has_the_size_of_its_file(segment: Segment) -> None:
     segment.append([b"12345678"], 8)
 
-    opened = Segment.open(segment.path)
+    opened = Segment.open(Files(), segment.path)
 
     assert (opened.start, opened.size, opened.synced, opened.name_synced) == (4096, 8, 8, True)
     assert not opened.is_open
@@ -53,14 +46,12 @@ def test_an_opened_segment_has_the_size_of_its_file(segment: Segment) -> None:
 
 def test_a_segment_opened_for_a_while_is_then_as_it_was(segment: Segment) -> None:
     segment.append([b"12345678"], 8)
-    closed = Segment.open(segment.path)
+    closed = Segment.open(Files(), segment.path)
 
     with closed.opened(), segment.opened():
         assert closed.read(4096, 8) == b"12345678"
 
     assert (closed.is_open, segment.is_open) == (False, True)
-    with closed.mapped() as content:
-        assert content[:] == b"12345678"
     closed.close()  # once more is no error
 
 
@@ -73,7 +64,9 @@ def test_more_buffers_than_one_call_takes_arrive_in_order(segment: Segment) -> N
 
 
 def test_a_short_write_is_completed(tmp_path: Path) -> None:
-    segment = ShortSegment.create(tmp_path, 0)
+    files = FaultyFiles()
+    files.at_most = 3
+    segment = Segment.create(files, tmp_path, 0)
 
     segment.append([b"ab", b"cdefg", b"h"], 8)
     segment.append([b"ij"], 2)
@@ -108,15 +101,16 @@ def test_truncating_lowers_what_counts_as_synced(segment: Segment) -> None:
 def test_rewriting_puts_the_same_bytes_behind_a_position_once_more(
     tmp_path: Path, position: int, rewritten: bytes
 ) -> None:
-    written: list[bytes] = []
-
-    class Recording(ShortSegment):
-        def put(self, buffers: Sequence[Buffer], at: int) -> int:
-            done = super().put(buffers, at)
+    class Recording(FaultyFiles):
+        def write(self, fd: int, buffers: Sequence[Buffer], at: int) -> int:
+            done = super().write(fd, buffers, at)
             written.append(b"".join(buffers)[:done])
             return done
 
-    segment = Recording.create(tmp_path, 4096)
+    written: list[bytes] = []
+    files = Recording()
+    files.at_most = 3
+    segment = Segment.create(files, tmp_path, 4096)
     segment.append([b"abcdefgh"], 8)
     written.clear()
 
@@ -124,4 +118,19 @@ def test_rewriting_puts_the_same_bytes_behind_a_position_once_more(
 
     assert b"".join(written) == rewritten
     assert segment.path.read_bytes() == b"abcdefgh"
+    segment.close()
+
+
+def test_a_failed_append_that_cannot_be_cut_back_raises_and_is_written_over_by_the_next(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    segment = Segment.create(files, tmp_path, 0)
+    segment.append([b"kept"], 4)
+    files.fail("write", "", errno.EIO, times=1, after=3)
+    files.fail("truncate", "", errno.EIO, times=1)
+
+    with pytest.raises(OSError):
+        segment.append([b"lost!"], 5)
+    segment.append([b" on"], 3)
+
+    assert (segment.size, segment.path.read_bytes()[:7]) == (7, b"kept on")
     segment.close()

@@ -1,0 +1,86 @@
+"""
+What the files beside the log do not hold yet: entries of queues, hashes of keys, folders of deleted topics.
+
+It is cut into pieces of work for a thread, one at a time; what could not be done waits on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..log import get_logger
+from .chores import IndexWork, Keyed, KeyWork
+from .commitlog import Extent
+from .consume_queue import ConsumeQueue
+from .files import Files
+from .key_index import KeyIndex
+
+log = get_logger(__name__)
+
+
+class Backlog:
+    """Belongs to the event loop. ``garbage`` are folders that can go."""
+
+    def __init__(self, files: Files, keys: KeyIndex) -> None:
+        self._files = files
+        self._keys = keys
+        self._worth_it: dict[ConsumeQueue, None] = {}  # queues with enough waiting entries
+        self._waiting: dict[ConsumeQueue, None] = {}  # those with any
+        self._keyed: list[Keyed] = []  # batches that the key index does not know yet
+        self._keys_from = 0  # the position from which on it knows nothing
+        self._keys_busy = False
+        self._reached = 0  # the position up to which the log was told to us
+        self.garbage: list[str] = []
+
+    def begin(self, position: int) -> None:
+        """The indexes hold the log up to here."""
+        self._keys_from = self._reached = position
+
+    def add(self, queue: ConsumeQueue, keyed: Keyed | None, *, worth_it: bool) -> None:
+        """A queue has entries to be written, and a batch may have keys."""
+        if worth_it:
+            self._worth_it[queue] = None
+        self._waiting[queue] = None
+        if keyed is not None:
+            self._keyed.append(keyed)
+
+    def reach(self, position: int) -> None:
+        """The log up to here has been told."""
+        self._reached = position
+
+    def drop(self, queue: ConsumeQueue) -> None:
+        """A queue is gone: its entries need not be written."""
+        self._worth_it.pop(queue, None)
+        self._waiting.pop(queue, None)
+
+    @property
+    def lag(self) -> int:
+        """How many bytes of the log with keys the key index does not know yet."""
+        return max(self._reached - self._keys.end, 0) if self._keyed or self._keys_busy else 0
+
+    def take(self, extents: Sequence[Extent], *, everything: bool) -> IndexWork:
+        """What is to be written; ``everything``, or what is worth it. :meth:`done` must follow before the next."""
+        chosen, self._worth_it = (self._waiting if everything else self._worth_it), {}
+        runs = [(queue, waiting) for queue in chosen if (waiting := queue.take_waiting()) is not None]
+        until = self._reached if everything or self._keyed else self._keys_from
+        keys = KeyWork(self._keys_from, until, self._keyed)
+        self._keys_from, self._keyed, self._keys_busy = until, [], True
+        garbage, self.garbage = self.garbage, []
+        if everything:
+            self._waiting = {}
+        return IndexWork(self._files, self._keys, extents, runs, keys, garbage)
+
+    def done(self, work: IndexWork, error: Exception | None) -> None:
+        """The files hold it now; or not, then it waits on."""
+        for queue, _ in work.runs:
+            if error is None:
+                queue.written()
+            else:
+                queue.not_written()
+                self._worth_it[queue] = self._waiting[queue] = None
+        self._keys_busy = False
+        if error is not None:
+            self._keyed[:0] = work.keys.batches
+            self._keys_from = work.keys.first
+            self.garbage[:0] = work.garbage
+            log.error("index.write_failed", error=str(error))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.store.files import Files
+from rmq.wire.layout import Buffer
+
+from ..faulty_files import FaultyFiles
+
+
+def test_what_is_written_is_read_at_its_place(tmp_path: Path) -> None:
+    files = Files()
+    fd = files.open(tmp_path / "x", create=True)
+
+    assert files.write(fd, [b"ab", memoryview(b"cd")], 2) == 4
+    assert files.read(fd, 100, 1) == b"\0abcd"
+    files.truncate(fd, 4)
+    files.sync(fd)
+
+    assert (files.size(tmp_path / "x"), files.read(fd, 100, 0)) == (4, b"\0\0ab")
+    files.close(fd)
+
+
+def test_a_file_is_made_only_when_that_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Files().open(tmp_path / "x")
+    with pytest.raises(FileNotFoundError):
+        Files().open_to_read(tmp_path / "x")
+
+
+def test_cached_bytes_are_the_same_or_nothing_and_never_fewer(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"0123456789")
+    files = Files()
+    fd = files.open_to_read(tmp_path / "x")
+    files.read(fd, 10, 0)
+
+    assert files.read_cached(fd, 4, 3) in (b"3456", None)  # None where the file system cannot tell
+    assert files.read_cached(fd, 100, 3) is None  # the file ends before
+    files.close(fd)
+
+
+@pytest.mark.parametrize("at_most", [1, 3, 100])
+def test_writing_all_goes_on_after_short_writes(tmp_path: Path, at_most: int) -> None:
+    files = FaultyFiles()
+    files.at_most = at_most
+    fd = files.open(tmp_path / "x", create=True)
+
+    files.write_all(fd, b"0123456789", 5)
+
+    assert (tmp_path / "x").read_bytes() == bytes(5) + b"0123456789"
+    files.close(fd)
+
+
+def test_replacing_a_file_leaves_no_other_behind(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+
+    Files().replace_file(file, b"old, and longer")
+    Files().replace_file(file, b"new")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    assert Files().read_file(file) == b"new"
+
+
+def test_a_file_is_replaced_by_what_is_on_the_disk_already(tmp_path: Path) -> None:
+    files = FaultyFiles()
+
+    files.replace_file(tmp_path / "x", b"new")
+    assert [done.op for done in files.done] == ["open", "truncate", "write", "sync", "rename", "sync_directory"]
+    files.done.clear()
+    files.replace_file(tmp_path / "x", b"new", durable=False)
+
+    assert [done.op for done in files.done] == ["open", "truncate", "write", "rename"]
+
+
+@pytest.mark.parametrize("op", ["open", "write", "sync", "rename"])
+def test_a_file_that_cannot_be_replaced_is_as_it_was_and_costs_no_descriptor(tmp_path: Path, op: str) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+    files = FaultyFiles()
+    before = len(os.listdir("/proc/self/fd"))
+    files.fail(op, "x", errno.ENOSPC, after=1)
+
+    with pytest.raises(OSError):
+        files.replace_file(tmp_path / "x", b"new")
+
+    assert (tmp_path / "x").read_bytes() == b"old"
+    assert len(os.listdir("/proc/self/fd")) == before
+    files.heal()
+    files.replace_file(tmp_path / "x", b"newer")
+    assert (tmp_path / "x").read_bytes() == b"newer"
+
+
+def test_names_are_sorted_and_trees_go_whole(tmp_path: Path) -> None:
+    files = Files()
+    for name in ("b", "a/1", "a/2"):
+        files.make_directory(tmp_path / name)
+    files.make_directory(tmp_path / "b")  # once more is no error
+    (tmp_path / "a" / "2" / "file").write_bytes(b"x")
+
+    assert files.names(tmp_path) == ["a", "b"]
+    files.remove_tree(tmp_path / "a")
+    files.remove_tree(tmp_path / "a")
+
+    assert (files.names(tmp_path), files.exists(tmp_path / "a")) == (["b"], False)
+
+
+def test_directories_and_whole_file_systems_are_synced(tmp_path: Path) -> None:
+    files = Files()
+    fd = files.open_directory(tmp_path)
+
+    files.sync_directory(tmp_path)
+    files.sync_directory(tmp_path / "not looked at", fd)
+    files.sync_filesystem(tmp_path)
+    files.close(fd)
+
+    with pytest.raises(FileNotFoundError):
+        files.sync_filesystem(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError):
+        files.sync_directory(tmp_path / "missing")
+
+
+def test_a_file_is_read_whole_however_little_comes_at_once(tmp_path: Path) -> None:
+    class Slow(Files):
+        def read(self, fd: int, size: int, at: int) -> bytes:
+            return super().read(fd, min(size, 3), at)
+
+        def write(self, fd: int, buffers: Sequence[Buffer], at: int) -> int:
+            raise AssertionError
+
+    (tmp_path / "x").write_bytes(b"0123456789")
+
+    assert Slow().read_file(tmp_path / "x") == b"0123456789"

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.broker.store.recent import OVERHEAD, Recent
+
+from support.batches import quick
+
+
+@quick
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(0, 200))
+def test_the_newest_batches_stay_and_their_size_is_bounded(sizes: list[int], limit: int) -> None:
+    limit *= OVERHEAD // 10
+    recent, position = Recent(limit), 0
+    added = []
+    for size in sizes:
+        recent.add(position, b"h" * (size // 2), b"r" * (size - size // 2))
+        added.append((position, size))
+        position += size
+
+        assert recent.size <= limit
+        kept = [entry for entry in added if recent.get(entry[0]) is not None]
+        assert kept == added[len(added) - len(kept) :]  # the newest, without a hole
+        assert recent.size == sum(size + OVERHEAD for _, size in kept)
+        if len(kept) < len(added):  # one more would be too much
+            assert recent.size + added[-len(kept) - 1][1] + OVERHEAD > limit
+
+
+def test_a_batch_comes_back_as_it_was_given() -> None:
+    recent = Recent(1000)
+    rest = memoryview(b"rest")
+
+    recent.add(800, b"head", rest)
+
+    assert recent.get(800) == (b"head", rest)
+    assert recent.get(801) is None
+
+
+def test_a_batch_larger_than_all_that_may_stay_is_not_kept() -> None:
+    recent = Recent(OVERHEAD + 10)
+    recent.add(0, b"12345", b"")
+    recent.add(5, b"1234567890", b"1")
+
+    assert (recent.get(0), recent.get(5), recent.size) == (None, None, 0)
+
+
+def test_memory_is_bounded_however_small_the_batches_are() -> None:
+    recent, limit = Recent(1 << 20), 1 << 20
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for i in range(5000):
+            batch = bytes(bytearray(168))
+            recent.add((1 << 40) + 168 * i, bytes(bytearray(72)), memoryview(batch)[72:])
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert taken < 1.3 * limit

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.store.files import Files
+from rmq.broker.store.scan import Bad, Good, Scan, read_or_zeros
+from rmq.wire import layout
+from rmq.wire.layout import KIND_PARKED
+
+from ..builders import Opened, segment_files
+from ..faulty_files import FaultyFiles, error_of, flip
+from support.batches import patched
+
+BODIES = [b"a" * 10, b"b" * 300, b"c", b"d" * 50]
+
+
+def build(path: Path) -> tuple[Path, list[int]]:
+    """A segment, and where its batches begin and the last one ends."""
+    opened = Opened(path)
+    bounds = [opened.append(body).physical_offset for body in BODIES]
+    bounds.append(opened.store.log.written)
+    opened.store.abandon()
+    return segment_files(path)[0], bounds
+
+
+@contextmanager
+def scanning(path: Path, files: Files | None = None, **more: int) -> Iterator[Scan]:
+    files = files or Files()
+    fd = files.open(path)
+    try:
+        yield Scan(files, fd, int(path.name), path.stat().st_size, **more)
+    finally:
+        files.close(fd)
+
+
+def test_sound_batches_come_one_after_the_other(memory_path: Path) -> None:
+    segment, bounds = build(memory_path)
+
+    with scanning(segment) as scan:
+        found = list(scan.batches(0))
+        assert [good.checked.header.physical_offset for good in found if isinstance(good, Good)] == bounds[:-1]
+        assert b"".join(bytes(good.data) for good in found if isinstance(good, Good)) == segment.read_bytes()
+        assert [header.physical_offset for header in scan.headers(0)] == bounds[:-1]
+        assert [header.physical_offset for header in scan.headers_in_line(bounds[1])] == bounds[1:-1]
+
+
+def test_the_walk_ends_with_the_first_that_is_not_sound(memory_path: Path) -> None:
+    segment, bounds = build(memory_path)
+    for at in range(bounds[1], bounds[2]):
+        flip(segment, at)
+        with scanning(segment) as scan:
+            *good, bad = list(scan.batches(0))
+            assert len(good) == 1
+            assert isinstance(bad, Bad)
+            assert (bad.position, bad.newer) == (bounds[1], False), at
+            if bad.header is not None:  # then it can be believed
+                assert (bad.header.base_offset, bad.header.count) == (1, 1)
+                assert bad.position + bad.header.size == bounds[2]
+            assert bounds[2] in [header.physical_offset for header in scan.headers(bounds[1])]
+            assert [header.physical_offset for header in scan.headers_in_line(bounds[1])][-2:] == bounds[2:-1]
+        flip(segment, at)
+
+
+def test_damage_behind_a_header_leaves_the_header(memory_path: Path) -> None:
+    segment, bounds = build(memory_path)
+    flip(segment, bounds[2] - 20)
+
+    with scanning(segment) as scan:
+        bad = scan.judge(bounds[1])
+
+    assert isinstance(bad, Bad)
+    assert bad.header is not None
+    assert bad.header.base_offset == 1
+
+
+def test_what_a_newer_version_wrote_is_told_from_damage(memory_path: Path) -> None:
+    segment, bounds = build(memory_path)
+    whole = segment.read_bytes()
+    newer = patched(whole[bounds[1] : bounds[2]], 64, ">B", KIND_PARKED)
+    segment.write_bytes(whole[: bounds[1]] + newer + whole[bounds[2] :])
+
+    with scanning(segment) as scan:
+        bad = scan.judge(bounds[1])
+
+    assert isinstance(bad, Bad)
+    assert bad.newer
+
+
+@pytest.mark.parametrize("size", range(20))
+def test_a_few_bytes_are_no_header(memory_path: Path, size: int) -> None:
+    segment, bounds = build(memory_path)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + whole[:size])
+
+    with scanning(segment) as scan:
+        assert scan.header(bounds[-1]) is None
+        assert list(scan.headers(bounds[-1])) == []
+        assert isinstance(scan.judge(bounds[-1]), Bad)
+
+
+def test_batches_are_found_over_the_borders_of_what_is_read_at_once(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    places = [opened.append(b"x" * (size << 20)).physical_offset for size in (0, 3, 1, 4, 2, 0, 4)]
+    opened.store.abandon()
+    (segment,) = segment_files(memory_path)
+
+    for more in (0, 8, 200 << 10, 1 << 20):
+        with scanning(segment, window=layout.MAX_BATCH + more) as scan:
+            assert [header.physical_offset for header in scan.headers(0)] == places
+            assert [header.physical_offset for header in scan.headers(8)] == places[1:]
+            assert [good.checked.header.physical_offset for good in scan.batches(0) if isinstance(good, Good)] == places
+
+
+def test_a_header_at_another_place_than_it_says_is_none(memory_path: Path) -> None:
+    segment, _ = build(memory_path)
+    segment.write_bytes(bytes(8) + segment.read_bytes())
+
+    with scanning(segment) as scan:
+        assert scan.header(8) is None
+        assert list(scan.headers(0)) == []
+
+
+def test_what_the_disk_cannot_read_is_zeros_and_the_rest_is_there(tmp_path: Path) -> None:
+    class BadSector(FaultyFiles):
+        def read(self, fd: int, size: int, at: int) -> bytes:
+            if at < 8192 and at + size > 4096:
+                raise error_of(errno.EIO)
+            return super().read(fd, size, at)
+
+    (tmp_path / "x").write_bytes(b"x" * 16384)
+    files = BadSector()
+    fd = files.open_to_read(tmp_path / "x")
+
+    assert read_or_zeros(files, fd, 16384, 0) == b"x" * 4096 + bytes(4096) + b"x" * 8192
+    assert read_or_zeros(files, fd, 100, 16334) == b"x" * 50 + bytes(50)
+    files.close(fd)
+
+
+def test_another_error_than_a_bad_place_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x" * 10)
+    files = FaultyFiles()
+    fd = files.open_to_read(tmp_path / "x")
+    files.fail("read", "x", errno.ENOMEM)
+
+    with pytest.raises(OSError):
+        read_or_zeros(files, fd, 10, 0)
+    files.close(fd)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq.broker.replay import Replay
+from rmq.broker.services.attempt_table import AttemptTable
+from rmq.broker.services.lock_table import LockTable
+from rmq.broker.services.offset_table import OffsetTable
+from rmq.broker.services.producers import ProducerTable
+from rmq.broker.services.state import Change, QueueHolds, SnapshotEnded, Started, pack_changes, unpack_changes
+from rmq.broker.services.topics import TopicTable
+from rmq.broker.snapshot import Snapshot
+
+from .builders import ORDERS, Opened
+
+
+class Tables:
+    """The tables of a broker, empty."""
+
+    def __init__(self) -> None:
+        self.topics = TopicTable()
+        self.offsets = OffsetTable()
+        self.attempts = AttemptTable()
+        self.locks = LockTable()
+        self.producers = ProducerTable()
+
+    def snapshot(self, opened: Opened, *, now: float = 0.0) -> Snapshot:
+        return Snapshot(
+            opened.store, topics=self.topics, offsets=self.offsets, attempts=self.attempts, locks=self.locks,
+            producers=self.producers, grace_s=lambda: 5.0, now=lambda: now,
+        )  # fmt: skip
+
+    def replay(self) -> Replay:
+        return Replay(self.topics, self.offsets, self.attempts, self.locks, self.producers, now=0.0)
+
+    def fill(self) -> None:
+        self.topics.create("orders", 4, created_at=12)
+        self.topics.create("payments", 2, created_at=13)
+        self.locks.start(3)
+        self.locks.acquire("g", ORDERS, b"s" * 16, "m#1", now=0.0)
+        self.locks.acquire("h", ORDERS, b"t" * 16, "m#2", now=0.0)
+        self.offsets.commit("g", ORDERS, 17)
+        self.attempts.record("g", ORDERS, 17, 3)
+
+
+def test_an_empty_broker_tells_who_it_is_and_that_this_is_all(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+
+    changes = Tables().snapshot(opened).changes(rings=False)
+
+    assert changes == [Started(opened.store.store_id, 1, 5.0), SnapshotEnded(0, 1, 0)]
+    opened.close()
+
+
+def test_a_snapshot_brings_all_tables_back(memory_path: Path) -> None:
+    opened, tables, fresh = Opened(memory_path), Tables(), Tables()
+    tables.fill()
+    opened.append(b"a", b"b")
+
+    changes = unpack_changes(pack_changes(tables.snapshot(opened).changes(rings=True)))
+    replay = fresh.replay()
+    for change in changes:
+        replay.change(change)
+
+    def told(of: Tables) -> list[Change]:
+        return [change for change in of.snapshot(opened).changes(rings=True) if not isinstance(change, SnapshotEnded)]
+
+    assert told(fresh) == told(tables)
+    assert replay.grace_s == 5.0
+    assert QueueHolds("orders", 1, 0, 0, 2, [1, 0]) in changes
+    opened.close()
+
+
+def test_doing_it_twice_changes_nothing(memory_path: Path) -> None:
+    """A snapshot in the middle of the log tells what the changes before it told."""
+    opened, tables = Opened(memory_path), Tables()
+    tables.fill()
+    before = tables.snapshot(opened).changes(rings=True)
+
+    replay = tables.replay()
+    for change in before:
+        replay.change(change)
+
+    assert tables.snapshot(opened).changes(rings=True) == before
+    opened.close()
+
+
+def test_the_end_says_where_and_how_much(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    tables.fill()
+    opened.append(b"a")
+
+    *told, end = tables.snapshot(opened).changes(rings=False)
+
+    assert end == SnapshotEnded(opened.store.log.written, len(told), 2)
+    assert isinstance(told[0], Started)
+    opened.close()
+
+
+def test_a_lease_that_ran_out_is_not_told(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    tables.fill()
+
+    told = tables.snapshot(opened, now=1000.0).changes(rings=False)
+
+    assert not any(type(change).__name__ == "LeaseGranted" for change in told)
+    opened.close()
