@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rmq.wire.layout import Buffer
@@ -29,6 +29,7 @@ class Segment:
         self.size = size
         self.synced = 0 if is_new else size
         self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
+        self._is_ragged = False  # whether a failed append may have left something behind the end
         self._files = files
         self._fd = -1
         if is_new:
@@ -82,12 +83,21 @@ class Segment:
         Raises:
             OSError: the write failed; what had reached the file was cut off again.
         """
+        if self._is_ragged:
+            self._cut_back()
         try:
             self._write(buffers, length)
         except OSError:
-            self._files.truncate(self._fd, self.size)
+            self._is_ragged = True
+            with suppress(OSError):  # then it is tried before the next append
+                self._cut_back()
             raise
         self.size += length
+
+    def _cut_back(self) -> None:
+        """Whole batches of a failed append must not stand behind those of a later one."""
+        self._files.truncate(self._fd, self.size)
+        self._is_ragged = False
 
     def _write(self, buffers: Sequence[Buffer], length: int) -> None:
         at, done = self.size, 0

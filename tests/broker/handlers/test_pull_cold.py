@@ -302,3 +302,21 @@ def test_a_reader_that_has_more_than_the_log_is_told_where_they_agree(rig: Rig) 
     assert rig.results()[0][:3] == (2, 0, 9)
     rig.opened = Opened(rig.path)
     rig.store = rig.opened.store
+
+
+def test_many_large_answers_of_one_turn_stop_when_the_peer_takes_no_more(rig: Rig) -> None:
+    """They cost no time to make, so the pause between two read callbacks does not bound them."""
+    rig.files.cold = False
+    rig.peer.transport.takes = False
+    pull = Pull(None, 0, 1 << 20, [orders(0)])
+    rig.peer.send(b"".join(request(i, Op.PULL, pull) for i in range(20)))
+    one = 9 * 250
+    assert 1000 < len(rig.peer.transport.unsent) < 2 * one
+
+    rig.peer.transport.takes = True
+    answered = []
+    for _ in range(100):
+        rig.peer.transport.take(1 << 20)
+        answered += [result[0] for result in rig.results()]
+
+    assert answered == list(range(20))

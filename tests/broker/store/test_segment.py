@@ -121,16 +121,20 @@ def test_rewriting_puts_the_same_bytes_behind_a_position_once_more(
     segment.close()
 
 
-def test_a_failed_append_that_cannot_be_cut_back_raises_and_is_written_over_by_the_next(tmp_path: Path) -> None:
+def test_what_a_failed_append_left_is_cut_before_the_next(tmp_path: Path) -> None:
     files = FaultyFiles()
     segment = Segment.create(files, tmp_path, 0)
     segment.append([b"kept"], 4)
-    files.fail("write", "", errno.EIO, times=1, after=3)
-    files.fail("truncate", "", errno.EIO, times=1)
+    files.fail("write", "", errno.ENOSPC, times=1, after=5)
+    files.fail("truncate", "", errno.EIO, times=2)
 
-    with pytest.raises(OSError):
+    with pytest.raises(OSError) as failure:
         segment.append([b"lost!"], 5)
+    assert failure.value.errno == errno.ENOSPC
+    with pytest.raises(OSError) as failure:
+        segment.append([b"not yet"], 7)  # it would stand before what is left of the other
+    assert failure.value.errno == errno.EIO
     segment.append([b" on"], 3)
 
-    assert (segment.size, segment.path.read_bytes()[:7]) == (7, b"kept on")
+    assert (segment.size, segment.path.read_bytes()) == (7, b"kept on")
     segment.close()
