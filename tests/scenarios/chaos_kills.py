@@ -40,6 +40,7 @@ from support.processes import BrokerProcess, ConsumerProcess, Running
 TOPIC = "orders"
 QUEUES = 4
 KEYS = 24
+PAUSE_S = 0.02  # of each key, so that reading everything after each kill stays quick
 SEGMENT_BYTES = 16 << 10
 OPTIONS = ("-o", f"segment_bytes={SEGMENT_BYTES}", "-o", "flush=sync", "-o", "min_free_bytes=0")
 
@@ -63,6 +64,7 @@ async def _send_numbers(producer: Producer, key: str, enough: asyncio.Event) -> 
         await producer.send(Message(TOPIC, f"{key} {number}".encode(), keys=(key,)), sharding_key=key)
         print(key, number, flush=True)
         number += 1
+        await asyncio.sleep(PAUSE_S)
 
 
 class ProducerProcess(Running):
@@ -86,20 +88,21 @@ class ProducerProcess(Running):
 
 
 async def stored_by(address: str) -> Stored:
-    """Every number of every key, as the log has them."""
+    """Every number of every key, as the log has them; what comes while this reads is left out."""
     found: Stored = defaultdict(list)
     connection = Connection(address, client="chaos")
     await connection.open(timeout_s=10)
     try:
         for queue_id in range(QUEUES):
-            offset = 0
-            while True:
+            offset, end = 0, None
+            while end is None or offset < end:
                 wanted = ops.PullQueue(TOPIC, queue_id, offset)
                 answer = await connection.request(Op.PULL, ops.Pull(None, 0, 1 << 20, [wanted]), timeout_s=10)
                 (result,) = decode_list(ops.PullResult, answer)
                 if result.status == ops.EMPTY:
                     break
                 assert result.status == 0, result
+                end = result.max_offset if end is None else end
                 for one in batch.read_all(result.batches, store_id=0):
                     for message in one.messages(offset):
                         assert message.queue_offset == offset, f"queue {queue_id} skips from {offset}"
