@@ -36,13 +36,15 @@ class Backlog:
         """The indexes hold the log up to here."""
         self._keys_from = self._reached = position
 
-    def add(self, queue: ConsumeQueue, keyed: Keyed | None, *, worth_it: bool) -> None:
-        """A queue has entries to be written, and a batch may have keys."""
+    def add(self, queue: ConsumeQueue, *, worth_it: bool) -> None:
+        """A queue has entries to be written; ``worth_it``: enough of them."""
         if worth_it:
             self._worth_it[queue] = None
         self._waiting[queue] = None
-        if keyed is not None:
-            self._keyed.append(keyed)
+
+    def add_keys(self, keyed: Keyed) -> None:
+        """A batch has keys, also one of a topic that is gone: the index says what the log has."""
+        self._keyed.append(keyed)
 
     def reach(self, position: int) -> None:
         """The log up to here has been told."""

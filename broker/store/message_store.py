@@ -243,18 +243,15 @@ class MessageStore:
     def index_gap(self, queue: ConsumeQueue, position: int, end_offset: int) -> None:
         """Index messages that recovery found damaged."""
         queue.add_gap(position, end_offset)
-        self.backlog.add(queue, None, worth_it=False)
+        self.backlog.add(queue, worth_it=False)
 
     def index(self, queue: ConsumeQueue, header: layout.Header, columns: Columns) -> None:
         """Index a batch that recovery found."""
-        keyed = _keyed(header.physical_offset, header.stored_at, columns)
-        self._index(queue, header.physical_offset, header.size, header.count, columns.tags, keyed)
-        self.backlog.reach(header.physical_offset + header.size)
-
-    def _index(  # noqa: PLR0917  # called for every batch
-        self, queue: ConsumeQueue, position: int, size: int, count: int, tags: TagColumn | None, keyed: Keyed | None
-    ) -> None:
-        self.backlog.add(queue, keyed, worth_it=queue.add(position, size, count, tags))
+        position = header.physical_offset
+        self.backlog.add(queue, worth_it=queue.add(position, header.size, header.count, columns.tags))
+        if (keyed := _keyed(position, header.stored_at, columns)) is not None:
+            self.backlog.add_keys(keyed)
+        self.backlog.reach(position + header.size)
 
     # ---- append
 
@@ -312,10 +309,12 @@ class MessageStore:
         self.batches_written += len(staged)
         for item in staged:  # nothing from here on may raise: the batches exist
             queue = item.place
+            if item.keyed is not None:
+                self.backlog.add_keys(item.keyed)
             if self._queues.get(item.queue) is not queue:
                 continue  # the topic was deleted in this turn: index files would outlive their directory
             queue.note_epoch(self.log_epoch)
-            self._index(queue, item.position, item.size, item.messages, item.tags, item.keyed)
+            self.backlog.add(queue, worth_it=queue.add(item.position, item.size, item.messages, item.tags))
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
         self.backlog.reach(self.log.written)
 
