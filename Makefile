@@ -21,11 +21,13 @@ test: install
 test-fast: install
 	$(BIN)/pytest -m "not slow and not spark" $(ARGS)
 
-# The proof of the log over many seeds, and real kills; SEEDS=25 for a longer run
+# What takes longer than a test may: the proof of the log over many seeds, 20,000 flipped bytes, real kills, bad input
 SEEDS ?= 5
 chaos: install
 	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py --chaos-seeds $(SEEDS) $(ARGS)
+	$(BIN)/pytest tests/broker/store/test_bit_flips.py --chaos-seeds 20 $(ARGS)
 	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25
+	$(BIN)/python tests/scenarios/chaos_input.py --minutes 2
 
 cov: install
 	$(BIN)/coverage run $(BIN)/pytest $(ARGS) && $(BIN)/coverage report

@@ -30,11 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes ``seed`` runs with those of its ``seeds`` marker, or with as many as were asked for."""
+    """A test with a ``seeds`` marker runs with those, or with as many as were asked for."""
     if "seed" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("seeds")
-    seeds: list[int] = list(marker.args) if marker else [1]
+    if marker is None:
+        return  # it chooses its own
+    seeds: list[int] = list(marker.args)
     if metafunc.config.getoption("--seed") is not None:
         seeds = [metafunc.config.getoption("--seed")]
     elif metafunc.config.getoption("--chaos-seeds"):
