@@ -230,8 +230,8 @@ def runs(where: list[Location], extents: tuple[Extent, ...]) -> list[list[Locati
     grouped: list[list[Location]] = []
     length, end = 0, -1
     for location in where:
-        begins_segment = any(extent.start == location.position for extent in extents)
-        if location.position != end or begins_segment or length + location.size > RUN_BYTES or not location.size:
+        follows = location.position == end and extent_of(extents, end).start != end  # and not in another segment
+        if not follows or length + location.size > RUN_BYTES or not location.size:
             grouped.append([])
             length = 0
         grouped[-1].append(location)
