@@ -85,6 +85,15 @@ def test_no_module_grows_beyond_what_a_reader_can_hold() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
+def test_every_test_that_a_guarantee_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "guarantees.md").read_text()))
+    tests = [path for path in python_files() if path.is_relative_to(ROOT / "tests")]
+    defined = {name for path in tests for name in re.findall(r"def (test_\w+)", path.read_text())}
+
+    assert len(named) > 40
+    assert named - defined == set()
+
+
 def test_no_module_imports_a_package_of_ours_by_its_bare_name() -> None:
     """Ruff bans it too, but not in the files that may read the clock."""
     bare = []
