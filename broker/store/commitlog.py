@@ -128,7 +128,7 @@ class CommitLog:
         self._starts.append(segment.start)
         self._extents = None
 
-    def read_cached(self, position: int, size: int) -> bytes | None:
+    def read_cached(self, position: int, size: int) -> bytearray | None:
         """The bytes at a physical offset, which lie in one segment; None where the disk would be waited for."""
         segment = self.segment_at(position)
         fd = segment.fd if segment.is_open else self.readers.fd(str(segment.path))

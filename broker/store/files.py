@@ -44,7 +44,7 @@ class Files:
         """Bytes at a place of the file; fewer if it ends before. May wait for the disk."""
         return os.pread(fd, size, at)
 
-    def read_cached(self, fd: int, size: int, at: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, at: int) -> bytearray | None:
         """The same, but None where it would wait for the disk, or where that cannot be known."""
         into = bytearray(size)
         try:
@@ -53,7 +53,7 @@ class Files:
             if error.errno in _WAITS:
                 return None
             raise
-        return bytes(into) if done == size else None
+        return into if done == size else None
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file, or make it longer by zeros."""

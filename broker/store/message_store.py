@@ -221,7 +221,6 @@ class MessageStore:
             self.backlog.drop(queue)
             directory = f"{self._index_directory}/{topic}@{queue.generation}"
             if queue.generation and directory not in self.backlog.garbage:
-                self.log.readers.forget_below(directory)
                 self.backlog.garbage.append(directory)
 
     def reserve(self, of: MessageQueue, end_offset: int) -> None:
@@ -398,8 +397,6 @@ class MessageStore:
                 queue = self.known(MessageQueue(change.topic, change.queue_id), change.generation)
                 if queue is not None:
                     obsolete += queue.raise_min(change.end_offset)
-        for path in obsolete:
-            self.log.readers.forget(path)
         return self.log.forget_before(start), obsolete
 
     def stats(self) -> dict[str, int | str]:

@@ -1,4 +1,4 @@
-"""The few descriptors through which files are read that have none of their own: old segments and queue indexes."""
+"""The few descriptors through which segments are read that have none of their own."""
 
 from __future__ import annotations
 
@@ -54,11 +54,6 @@ class Readers:
         fd = self._fds.pop(path, None)
         if fd is not None:
             self._files.close(fd)
-
-    def forget_below(self, directory: str) -> None:
-        """All files of a directory are about to go."""
-        for path in [path for path in self._fds if path.startswith(directory + "/")]:
-            self.forget(path)
 
     def _drop_oldest(self) -> None:
         self._files.close(self._fds.popitem(last=False)[1])

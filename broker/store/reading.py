@@ -31,6 +31,7 @@ _OWNER = struct.Struct(">Q24xII")  # base_offset, topic_gen, queue_id
 _OWNER_AT = 24
 _COUNT = struct.Struct(">H")
 _COUNT_AT = 78 - layout.BROKER_PART
+LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also if it is in the page cache
 RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
 
 
@@ -106,35 +107,29 @@ def read_now(
         OSError: descriptors have run out.
     """
     window = queue.window(offset)
-    if window is None:
-        where = queue.locate(offset, bounds)
-    else:
-        found = _unless_damaged(
-            window.locate, bounds, lambda path, size, at: files.read_cached(log.readers.fd(path), size, at)
-        )
-        where = possible(found or [], log.start, log.written)
-    cold = ColdRead(of, queue.generation, offset, bounds, window, where, log.extents(), log.written)
-    if not where:
-        return cold
+    if window is not None:
+        return ColdRead(of, queue.generation, offset, bounds, window, [], log.extents(), log.written)
+    where = queue.locate(offset, bounds)
     taken = Taken(of, queue.generation, offset)
     for run in _hot_runs(where, log):
         pair = log.recent.get(run[0].position)
         if pair is not None:
-            if window is not None and not taken.is_next(run[0], *pair):
-                break  # an entry from a file may lead to another batch
             taken.take(run[0], pair)
         else:
-            size = sum(location.size for location in run)
-            data = _unless_damaged(log.read_cached, run[0].position, size)
+            data = _cached(log, run)
             if data is None and not taken.buffers:
-                return cold
+                return ColdRead(of, queue.generation, offset, bounds, None, where, log.extents(), log.written)
             if data is None or not taken.add(run, data):
                 break
         if out_of_time():
             break
-    if not taken.buffers and window is not None:
-        return cold  # the index may be wrong
     return taken.found()
+
+
+def _cached(log: CommitLog, run: list[Location]) -> Buffer | None:
+    """A run of batches from the page cache; None where that would wait, or take long."""
+    size = sum(location.size for location in run)
+    return None if size > LOOP_BYTES else _unless_damaged(log.read_cached, run[0].position, size)
 
 
 class Taken:
@@ -154,17 +149,7 @@ class Taken:
         self._size += location.size
         self._next_offset = location.end_offset
 
-    def is_next(self, location: Location, head: Buffer, rest: Buffer) -> bool:
-        """Whether a batch in memory is the one that the queue goes on with."""
-        base_offset, generation, queue_id = _OWNER.unpack_from(head, _OWNER_AT)
-        (count,) = _COUNT.unpack_from(rest, _COUNT_AT)
-        return (
-            (generation, queue_id) == (self._generation, self._queue.queue_id)
-            and len(head) + len(rest) == location.size
-            and base_offset <= self._next_offset < base_offset + count == location.end_offset
-        )
-
-    def add(self, run: list[Location], data: bytes) -> bool:
+    def add(self, run: list[Location], data: Buffer) -> bool:
         """Judge and take a run of batches; says whether all of it was sound."""
         at = 0
         for location in run:
@@ -179,7 +164,7 @@ class Taken:
             self._size += at
         return self._damaged_until is None
 
-    def _sound(self, data: bytes, at: int, location: Location) -> layout.Header | None:
+    def _sound(self, data: Buffer, at: int, location: Location) -> layout.Header | None:
         """The header of a batch that is what the index says, and holds the next offset."""
         header = sound(data, at, location)
         if header is None or (header.topic, header.queue_id) != self._queue or header.topic_gen != self._generation:

@@ -103,7 +103,7 @@ class FaultyFiles(Files):
         self._check("read", self.paths[fd])
         return super().read(fd, size, at)
 
-    def read_cached(self, fd: int, size: int, at: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, at: int) -> bytearray | None:
         self._check("read_cached", self.paths[fd])
         if self.cold:
             return None

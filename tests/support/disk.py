@@ -308,7 +308,7 @@ class RecordingFiles(Files):
     def read(self, fd: int, size: int, at: int) -> bytes:
         return self._inner.read(fd, size, at)
 
-    def read_cached(self, fd: int, size: int, at: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, at: int) -> bytearray | None:
         return self._inner.read_cached(fd, size, at)
 
     def names(self, path: AnyPath) -> list[str]:

@@ -183,7 +183,7 @@ class FaultyFiles(Files):
         self._effect("read", self._paths.get(fd, ""))
         return self._inner.read(fd, size, at)
 
-    def read_cached(self, fd: int, size: int, at: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, at: int) -> bytearray | None:
         self._effect("read_cached", self._paths.get(fd, ""))
         return self._inner.read_cached(fd, size, at)
 
