@@ -1,0 +1,131 @@
+"""``rmq-admin broker``: numbers, a copy of a running broker, a scrub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmq.cli import exit_codes
+from rmq.cli.rmq_admin import command
+from rmq.client import Admin, Message, Producer
+
+from support.processes import BrokerProcess
+
+
+def admin(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
+
+
+def send(address: str, topic: str, count: int) -> None:
+    async def sending() -> None:
+        async with Producer(address) as producer:
+            await producer.send_many([Message(topic, b"%d" % i, keys=(f"k{i}",)) for i in range(count)], queue_id=0)
+
+    asyncio.run(sending())
+
+
+def count(address: str, topic: str) -> int:
+    async def counting() -> int:
+        async with Admin(address) as asking:
+            return sum(queue.max_offset for queue in (await asking.describe_topic(topic)).queues)
+
+    return asyncio.run(counting())
+
+
+@pytest.mark.parametrize("path", [[], ["stats"], ["backup"], ["verify-store"]])
+def test_help_has_examples(path: list[str]) -> None:
+    result = admin("broker", *path, "--help")
+
+    assert result.exit_code == 0
+    assert "Examples:\n  rmq-admin broker " in result.stdout
+
+
+def test_the_numbers_name_each_part_of_the_broker(broker: str) -> None:
+    shown = admin("broker", "stats", "--broker", broker)
+    numbers = json.loads(admin("broker", "stats", "--broker", broker, "--json").stdout)
+
+    assert shown.stdout.splitlines()[0].split() == ["PART", "NAME", "VALUE"]
+    assert set(numbers) == {"broker", "log", "flush", "commit", "upkeep", "serving"}
+    assert numbers["broker"]["address"] == broker
+    assert numbers["broker"]["refuses_sends"] is None
+    assert numbers["log"]["log_written"] >= numbers["log"]["log_durable"] >= 0
+    assert numbers["upkeep"]["key_index_lag_bytes"] >= 0
+
+
+def test_a_copy_of_a_running_broker_is_sound_and_can_be_started(broker: str, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 500)
+
+    copied = admin("broker", "backup", str(tmp_path / "copy"), "--broker", broker)
+    assert (copied.exit_code, copied.stderr) == (0, "")
+    assert "segments," in copied.stdout
+    verified = admin("broker", "verify-store", str(tmp_path / "copy"))
+    assert (verified.exit_code, verified.stdout.split(": ")[-1]) == (0, "sound\n")
+
+    with BrokerProcess(tmp_path / "copy") as other:
+        assert count(other.address, topic) == 500
+
+
+def test_a_copy_says_in_json_what_it_holds(broker: str, tmp_path: Path) -> None:
+    told = json.loads(admin("broker", "backup", str(tmp_path / "copy"), "--broker", broker, "--json").stdout)
+
+    assert (told["start"], told["linked"], told["target"]) == (0, 0, str(tmp_path / "copy"))
+    assert told["end"] > 0
+
+
+def test_a_folder_that_is_taken_is_refused_in_one_line(broker: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+
+    result = admin("broker", "backup", str(tmp_path), "--broker", broker)
+
+    assert result.exit_code == exit_codes.FAILURE
+    assert result.stderr == f"rmq-admin: {tmp_path} exists and is not empty: name a new folder\n"
+
+
+def test_without_a_broker_there_is_nothing_to_copy(nowhere: str, tmp_path: Path) -> None:
+    result = admin("broker", "backup", str(tmp_path / "copy"), "--broker", nowhere)
+
+    assert result.exit_code == exit_codes.UNAVAILABLE
+    assert "no broker at" in result.stderr
+
+
+def test_the_directory_of_a_running_broker_is_not_scrubbed(broker: str) -> None:
+    numbers = json.loads(admin("broker", "stats", "--broker", broker, "--json").stdout)
+
+    result = admin("broker", "verify-store", numbers["broker"]["data_dir"])
+
+    assert result.exit_code == exit_codes.FAILURE
+    assert "a broker uses" in result.stderr
+
+
+def test_the_exit_code_tells_damage_of_the_log_from_damage_beside_it(broker: str, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 10)
+    copy = tmp_path / "copy"
+    admin("broker", "backup", str(copy), "--broker", broker)
+    with BrokerProcess(copy) as other:
+        other.stop()  # which leaves a checkpoint
+    assert admin("broker", "verify-store", str(copy)).exit_code == 0
+
+    checkpoint = copy / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    beside = admin("broker", "verify-store", str(copy))
+    assert (beside.exit_code, "the log is sound" in beside.stdout) == (exit_codes.FAILURE, True)
+
+    segment = sorted((copy / "commitlog").iterdir())[0]
+    content = bytearray(segment.read_bytes())
+    content[300] ^= 1
+    segment.write_bytes(content)
+    damaged = admin("broker", "verify-store", str(copy), "--json")
+    assert damaged.exit_code == exit_codes.DATA_ERROR
+    assert any(finding["in_log"] for finding in json.loads(damaged.stdout)["findings"])
+
+
+def test_a_folder_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
+    result = admin("broker", "verify-store", str(tmp_path))
+
+    assert result.exit_code == exit_codes.FAILURE
+    assert result.stderr.count("\n") == 1
+    assert "holds no log" in result.stderr
