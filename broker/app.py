@@ -13,7 +13,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from rmq.wire.address import Address, parse_address
@@ -55,6 +55,7 @@ from .store.directory import DataDirectory
 from .store.files import Files
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
+from .timers import Timers
 from .upkeep import Schedule, Upkeep
 
 log = get_logger(__name__)
@@ -100,7 +101,7 @@ class Broker:
         self._turned_away: dict[Connection, None] = {}  # in the order they came
         self._max_connections = _connections(config.max_connections)
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers = Timers()
         self._stopping = False
         self._stopped = False
         self._flusher: AnyFlusher | None = None
@@ -136,11 +137,11 @@ class Broker:
         self.address = str(Address(*self._server.sockets[0].getsockname()[:2]))
         self._replay.open_sessions(self._sessions, self._members, now=self.now())
         if self._replay.grace_s > self.config.grace_s:
-            self._keep(self._lower_grace(self._replay.grace_s))
-        self._keep(self._every(TICK_S, self._tick))
-        self._keep(self._every(SECOND_S, self._each_second))
-        self._keep(self._every(self.config.hold_sweep_s, self._pulls.sweep))
-        self._keep(self._every(self.config.offset_flush_s, self._groups.flush_riding))
+            self._timers.keep(self._lower_grace(self._replay.grace_s))
+        self._timers.every(TICK_S, self._tick)
+        self._timers.every(SECOND_S, self._each_second)
+        self._timers.every(self.config.hold_sweep_s, self._pulls.sweep)
+        self._timers.every(self.config.offset_flush_s, self._groups.flush_riding)
 
     def _open_store(self) -> None:
         self._directory = DataDirectory(self.config.data_path(), self._files)
@@ -263,6 +264,7 @@ class Broker:
             "address": self.address, "data_dir": str(self._directory.path.absolute()), "flush": self.config.flush,
             "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
             "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
+            "lowered_offsets": self._lowered,
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:
@@ -293,6 +295,7 @@ class Broker:
             for _, topic, queue_id, offset in self._offsets.rows():
                 self._store.reserve(MessageQueue(topic, queue_id), offset)
         lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
+        self._lowered = len(lowered)
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)
         self._store.turn_over()  # a new segment whose snapshot was cut off gets another one
@@ -364,19 +367,6 @@ class Broker:
         self._disk.look()
         self._sends.refuse_because = self._disk.refusal
 
-    async def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                action()
-            except Exception:  # a defect in one pass must not end the timer
-                log.exception("timer.failed", action=getattr(action, "__name__", "?"))
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _poisoned(self, error: Exception) -> None:
         """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""
         log.critical("store.poisoned", error=str(error) or repr(error))
@@ -395,8 +385,7 @@ class Broker:
             return
         self._stopping = self._stopped = True
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._timers.cancel()
         if not self.failed.is_set():
             await self._drain()
         for connection in list(self._connections):
