@@ -25,6 +25,7 @@ from .scan import Scan
 NAME = "checkpoint"
 _MAGIC = b"RMQCKPT1"
 _CRC_BYTES = 4
+_PIECE = 500  # changes
 
 
 class BadCheckpoint(Exception):
@@ -44,7 +45,10 @@ class Checkpoint(NamedTuple):
 
 def pack(checkpoint: Checkpoint) -> bytes:
     """The file's content."""
-    body: bytes = msgpack.packb((*checkpoint[:5], pack_changes(checkpoint.changes)))
+    changes = checkpoint.changes
+    # In pieces: packing holds the interpreter, and this runs beside the loop.
+    pieces = [pack_changes(changes[i : i + _PIECE]) for i in range(0, len(changes), _PIECE)]
+    body: bytes = msgpack.packb((*checkpoint[:5], pieces))
     return _MAGIC + crc32(body).to_bytes(_CRC_BYTES, "big") + body
 
 
@@ -60,9 +64,9 @@ def unpack(data: bytes) -> Checkpoint:
         raise BadCheckpoint("it is none, or of another version")
     if crc32(data[at:]) != int.from_bytes(data[len(_MAGIC) : at], "big"):
         raise BadCheckpoint("its checksum does not match")
-    position, store_id, log_epoch, stored_at, last, packed = _fields(data[at:])
+    position, store_id, log_epoch, stored_at, last, pieces = _fields(data[at:])
     try:
-        changes = unpack_changes(packed)
+        changes = [change for piece in pieces for change in unpack_changes(piece)]
     except (BadBatch, UnsupportedFormat) as error:
         raise BadCheckpoint(error.text) from error
     return Checkpoint(position, store_id, log_epoch, stored_at, (last[0], last[1]), changes)
