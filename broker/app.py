@@ -201,6 +201,7 @@ class Broker:
             checkpoint_position=self.recovered.read_from,
         )  # fmt: skip
         store.snapshot = lambda: snapshot.changes(rings=False)
+        self._upkeep.is_behind = lambda: self._committer.behind
         self._committer.turn_over = self._upkeep.turn_over
         self._committer.on_synced = self._upkeep.synced
 

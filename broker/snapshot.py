@@ -14,7 +14,7 @@ from .store.message_store import MessageStore
 
 
 class Snapshot:
-    """Reads the tables. The log must say the same as they do: it is taken between two turns."""
+    """Reads the tables, between two turns."""
 
     def __init__(
         self, store: MessageStore, *, topics: TopicTable, offsets: OffsetTable, attempts: AttemptTable,

@@ -48,6 +48,7 @@ class Upkeep:
         self._next_turn = next_turn
         self._now = now
         self._wall_us = wall_us
+        self.is_behind: Callable[[], bool] = lambda: False  # whether the tables say more than the log
         self._busy = False
         self._wanted = False  # a checkpoint, at the end of the next turn
         self._captured: CheckpointWork | None = None  # waits until the log is durable up to it
@@ -92,10 +93,15 @@ class Upkeep:
         self._next_turn()
 
     def turn_over(self) -> None:
-        """A turn was written, or given up: tables and log say the same."""
+        """
+        A turn was written, or given up.
+
+        Changes that were given up are true in memory and come into the log later. A snapshot in the log may come before
+        them. A checkpoint may not: nothing but it would tell of them after a crash, and what is then built on them.
+        """
         if self._store.turn_over():
             self._next_turn()  # a new segment begins with a snapshot
-        elif self._wanted and not self._busy:
+        elif self._wanted and not self._busy and not self.is_behind():
             self._wanted = False
             self._busy = True
             self._captured = self.capture()

@@ -84,7 +84,7 @@ class MessageStore:
     The log of a data directory and the indexes made from it.
 
     Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls. ``snapshot`` tells
-    all that is true now; it is set by the composition root, and asked for only when the log says the same.
+    all that is true now; it is set by the composition root, and asked for between two turns only.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class MessageStore:
 
     def turn_over(self) -> bool:
         """
-        The turn is written, or was given up: tables and log say the same. Begins a new segment where that is due.
+        The turn is written, or was given up. Begins a new segment where that is due.
 
         Says whether something was staged that is to be written.
         """

@@ -145,6 +145,20 @@ def test_a_checkpoint_waits_until_the_log_is_durable_up_to_it(rig: Rig) -> None:
     assert rig.checkpoint == position
 
 
+def test_a_checkpoint_waits_for_changes_that_are_not_in_the_log(rig: Rig) -> None:
+    rig.opened.append(b"x")
+    rig.upkeep.want_checkpoint()
+    rig.upkeep.is_behind = lambda: True
+    rig.turn()
+    assert (rig.work(), rig.checkpoint) == (0, None)
+
+    rig.upkeep.is_behind = lambda: False
+    rig.turn()
+    rig.work()
+
+    assert rig.checkpoint == rig.store.log.written
+
+
 def test_a_checkpoint_makes_its_indexes_durable_before_it_is_written(rig: Rig) -> None:
     rig.opened.append(b"a")
     rig.files.done.clear()
