@@ -35,16 +35,22 @@ class Schedule(NamedTuple):
 
 
 class Upkeep:
-    """``snapshot(rings)`` tells all that is true; ``next_turn`` makes sure that :meth:`turn_over` is called soon."""
+    """
+    ``snapshot(rings)`` tells all that is true, ``for_people`` what is for them.
+
+    ``next_turn`` makes sure that :meth:`turn_over` is called soon.
+    """
 
     def __init__(
         self, store: MessageStore, pool: ReadPool, schedule: Schedule, *, snapshot: Callable[[bool], list[Change]],
         next_turn: Callable[[], None], now: Callable[[], float], wall_us: Callable[[], int], checkpoint_position: int,
+        for_people: Callable[[], list[Change]],
     ) -> None:  # fmt: skip
         self._store = store
         self._pool = pool
         self._schedule = schedule
         self._snapshot = snapshot
+        self._for_people = for_people
         self._next_turn = next_turn
         self._now = now
         self._wall_us = wall_us
@@ -164,7 +170,7 @@ class Upkeep:
     def _tell_people(self) -> None:
         self._busy = True
         self._told_people = self._store.log.written
-        work = PeopleWork(self._store.files, self._store.directory.config, self._snapshot(False))
+        work = PeopleWork(self._store.files, self._store.directory.config, self._for_people())
         self._pool.submit(work.run, lambda result: self._ended(_error(result)))
 
     def _search_expired(self) -> None:

@@ -36,6 +36,7 @@ class Rig:
         self.upkeep = Upkeep(
             self.store, cast(ReadPool, self.pool), schedule, snapshot=self.snapshot, next_turn=self.next_turn,
             now=lambda: self.time, wall_us=self.wall, checkpoint_position=self.opened.recovered.read_from,
+            for_people=lambda: self.snapshot(rings=False),
         )  # fmt: skip
 
     def snapshot(self, rings: bool) -> list[Any]:
