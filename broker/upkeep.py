@@ -73,11 +73,12 @@ class Upkeep:
         now = self._now()
         if self._busy:
             return
+        if now - self._retention_at >= RETENTION_S:  # first: where much is written, a checkpoint is due all the time
+            self._retention_at = now
+            if self._search_expired():
+                return
         if self._is_due(now):
             self.want_checkpoint()
-        elif now - self._retention_at >= RETENTION_S:
-            self._retention_at = now
-            self._search_expired()
         elif now - self._people_at >= PEOPLE_S and self._store.log.written != self._told_people:
             self._people_at = now
             self._tell_people()
@@ -173,17 +174,19 @@ class Upkeep:
         work = PeopleWork(self._store.files, self._store.directory.config, self._for_people())
         self._pool.submit(work.run, lambda result: self._ended(_error(result)))
 
-    def _search_expired(self) -> None:
+    def _search_expired(self) -> bool:
+        """Look for segments that may go; says whether there is anything to look at."""
         store, schedule = self._store, self._schedule
         before_us = self._wall_us() - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
         if len(store.log.segments) == 1 or not (before_us or schedule.retention_bytes):
-            return
+            return False
         search = RetentionSearch(
             store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes,
             self.checkpoint_position,
         )  # fmt: skip
         self._busy = True
         self._pool.submit(search.run, self._searched)
+        return True
 
     def _searched(self, found: Expired | Exception | None) -> None:
         if not isinstance(found, Expired):
