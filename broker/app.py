@@ -199,9 +199,10 @@ class Broker:
         self._upkeep = Upkeep(
             store, self._upkeep_pool, schedule, snapshot=lambda rings: snapshot.changes(rings=rings),
             next_turn=self._committer.schedule, now=self.now, wall_us=wall_us,
-            checkpoint_position=self.recovered.read_from,
+            checkpoint_position=self.recovered.read_from, for_people=snapshot.for_people,
         )  # fmt: skip
         store.snapshot = lambda: snapshot.changes(rings=False)
+        self._upkeep.is_behind = lambda: self._committer.behind
         self._committer.turn_over = self._upkeep.turn_over
         self._committer.on_synced = self._upkeep.synced
 

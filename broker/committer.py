@@ -57,7 +57,9 @@ class Committer:
         self._loop = loop
         self._sync = sync
         self._exposed = exposed
-        self.turn_over: Callable[[], None] = lambda: None  # set by the composition root: tables and log are equal
+        self.turn_over: Callable[[], None] = lambda: (
+            None
+        )  # set by the composition root: the turn is written, or given up
         self.on_synced: Callable[[int], None] = lambda position: None
         self._request_flush: Callable[[], None] = lambda: None
         self._scheduled = False
@@ -170,6 +172,11 @@ class Committer:
             "waiting_answers": sum(len(answers) for _, answers in self._waiting) + len(self._answers),
             "failed_writes": self.failed_writes,
         }
+
+    @property
+    def behind(self) -> bool:
+        """Whether the tables say something that could not be written to the log yet."""
+        return bool(self._changes or self._staged)
 
     @property
     def idle(self) -> bool:

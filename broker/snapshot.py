@@ -14,7 +14,7 @@ from .store.message_store import MessageStore
 
 
 class Snapshot:
-    """Reads the tables. The log must say the same as they do: it is taken between two turns."""
+    """Reads the tables, between two turns."""
 
     def __init__(
         self, store: MessageStore, *, topics: TopicTable, offsets: OffsetTable, attempts: AttemptTable,
@@ -41,3 +41,10 @@ class Snapshot:
         told += self._producers.rows(now=now, rings=rings)
         told.append(SnapshotEnded(store.log.written, len(told), self._topics.last_generation))
         return told
+
+    def for_people(self) -> list[Change]:
+        """Topics, leases and offsets: what people ask for. It is told every few seconds, so the many are left out."""
+        told: list[Change] = [topic.made() for topic in self._topics.all()]
+        told += [lease.granted() for lease in self._locks.rows(now=self._now())]
+        told += self._offsets.rows()
+        return [*told, SnapshotEnded(self._store.log.written, len(told), self._topics.last_generation)]

@@ -35,19 +35,26 @@ class Schedule(NamedTuple):
 
 
 class Upkeep:
-    """``snapshot(rings)`` tells all that is true; ``next_turn`` makes sure that :meth:`turn_over` is called soon."""
+    """
+    ``snapshot(rings)`` tells all that is true, ``for_people`` what is for them.
+
+    ``next_turn`` makes sure that :meth:`turn_over` is called soon.
+    """
 
     def __init__(
         self, store: MessageStore, pool: ReadPool, schedule: Schedule, *, snapshot: Callable[[bool], list[Change]],
         next_turn: Callable[[], None], now: Callable[[], float], wall_us: Callable[[], int], checkpoint_position: int,
+        for_people: Callable[[], list[Change]],
     ) -> None:  # fmt: skip
         self._store = store
         self._pool = pool
         self._schedule = schedule
         self._snapshot = snapshot
+        self._for_people = for_people
         self._next_turn = next_turn
         self._now = now
         self._wall_us = wall_us
+        self.is_behind: Callable[[], bool] = lambda: False  # whether the tables say more than the log
         self._busy = False
         self._wanted = False  # a checkpoint, at the end of the next turn
         self._captured: CheckpointWork | None = None  # waits until the log is durable up to it
@@ -66,11 +73,12 @@ class Upkeep:
         now = self._now()
         if self._busy:
             return
+        if now - self._retention_at >= RETENTION_S:  # first: where much is written, a checkpoint is due all the time
+            self._retention_at = now
+            if self._search_expired():
+                return
         if self._is_due(now):
             self.want_checkpoint()
-        elif now - self._retention_at >= RETENTION_S:
-            self._retention_at = now
-            self._search_expired()
         elif now - self._people_at >= PEOPLE_S and self._store.log.written != self._told_people:
             self._people_at = now
             self._tell_people()
@@ -92,10 +100,15 @@ class Upkeep:
         self._next_turn()
 
     def turn_over(self) -> None:
-        """A turn was written, or given up: tables and log say the same."""
+        """
+        A turn was written, or given up.
+
+        Changes that were given up are true in memory and come into the log later. A snapshot in the log may come before
+        them. A checkpoint may not: nothing but it would tell of them after a crash, and what is then built on them.
+        """
         if self._store.turn_over():
             self._next_turn()  # a new segment begins with a snapshot
-        elif self._wanted and not self._busy:
+        elif self._wanted and not self._busy and not self.is_behind():
             self._wanted = False
             self._busy = True
             self._captured = self.capture()
@@ -158,20 +171,22 @@ class Upkeep:
     def _tell_people(self) -> None:
         self._busy = True
         self._told_people = self._store.log.written
-        work = PeopleWork(self._store.files, self._store.directory.config, self._snapshot(False))
+        work = PeopleWork(self._store.files, self._store.directory.config, self._for_people())
         self._pool.submit(work.run, lambda result: self._ended(_error(result)))
 
-    def _search_expired(self) -> None:
+    def _search_expired(self) -> bool:
+        """Look for segments that may go; says whether there is anything to look at."""
         store, schedule = self._store, self._schedule
         before_us = self._wall_us() - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
         if len(store.log.segments) == 1 or not (before_us or schedule.retention_bytes):
-            return
+            return False
         search = RetentionSearch(
             store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes,
             self.checkpoint_position,
         )  # fmt: skip
         self._busy = True
         self._pool.submit(search.run, self._searched)
+        return True
 
     def _searched(self, found: Expired | Exception | None) -> None:
         if not isinstance(found, Expired):

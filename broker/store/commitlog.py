@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,8 @@ class CommitLog:
         if paths:
             files.unshare(paths[-1])
         self.segments = [Segment.open(files, path) for path in paths] or [Segment.create(files, directory, 0)]
+        for segment, following in pairwise(self.segments):
+            self._end_before(segment, following.start)
         self.segments[-1].reopen()
         self._starts = [segment.start for segment in self.segments]
         self._extents: tuple[Extent, ...] | None = None
@@ -64,6 +67,13 @@ class CommitLog:
         self.durable = 0  # set by recovery, then by the loop when the flusher posts
         self.end = self.written
         self._staged: list[Buffer] = []
+
+    def _end_before(self, segment: Segment, following: int) -> None:
+        """Cut what lies where the next segment begins: what a failed append left, and cut off without a sync."""
+        if segment.end > following:
+            self._files.unshare(segment.path)
+            with segment.opened():
+                segment.truncate(following - segment.start)
 
     @property
     def start(self) -> int:
@@ -116,6 +126,7 @@ class CommitLog:
         Raises:
             OSError: the old one goes on.
         """
+        self.segments[-1].tidy()
         segment = self.readers.make_room(lambda: Segment.create(self._files, self._directory, self.written))
         while self._held[0] is not self._unsynced[0]:  # the flusher takes from the front only what is synced for good
             self._held.pop(0).close()

@@ -197,6 +197,24 @@ class ConsumeQueue:
         if not len(self._bases) % self._recent:
             self._forget_old()
 
+    def go_back(self, offset: int) -> bool:
+        """
+        Forget the batches from ``offset`` on, whose place others have taken; for a start, while nothing is on its way.
+
+        Says whether that could be done: only where one of the newest begins.
+        """
+        at = bisect_left(self._bases, offset)
+        if at == len(self._bases) or self._bases[at] != offset:
+            return False
+        for column in (self._bases, self._positions, self._sizes):
+            del column[at:]
+        del self._pending[max(offset - self._flushed, 0) * ENTRY.size :]
+        self._flushed = min(self._flushed, offset)  # entries in files are written over
+        self.end = self.published = self.readable = offset
+        while self.epochs and self.epochs[-1] >= offset:
+            del self.epochs[-2:]
+        return True
+
     def note_epoch(self, log_epoch: int) -> None:
         """The next message to be indexed is stored under this log epoch."""
         if not self.epochs or self.epochs[-2] != log_epoch:

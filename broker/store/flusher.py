@@ -50,7 +50,8 @@ class Flusher:
     """
     One thread. ``post`` runs a callback on the loop (``loop.call_soon_threadsafe``).
 
-    With ``interval_s`` it syncs at that pace while there is something to sync, else at once when asked.
+    With ``interval_s`` it syncs at such a pace that what is written is durable within that time, also what is written
+    while a sync runs: as long as two of them take no longer. Else it syncs at once when asked.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Flusher:
         while self._wanted.is_set() or not self._stopping.is_set():
             self._wanted.wait()
             if self._interval_s:
-                self._stopping.wait(self._interval_s)
+                self._stopping.wait(pause_s(self._interval_s, self._last_s))
             self._wanted.clear()  # before the position is read: a later write asks again
             began = time.perf_counter()
             try:
@@ -103,3 +104,8 @@ class Flusher:
     def stats(self) -> dict[str, float]:
         """How many syncs there were, and how long the last and the longest took."""
         return {"syncs": self._syncs, "last_sync_s": self._last_s, "longest_sync_s": self._longest_s}
+
+
+def pause_s(interval_s: float, last_s: float) -> float:
+    """How long to wait with a sync: the rest of the last, this, and one as long must fit into the interval."""
+    return max(interval_s - 2 * last_s, 0.0)

@@ -84,7 +84,7 @@ class MessageStore:
     The log of a data directory and the indexes made from it.
 
     Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls. ``snapshot`` tells
-    all that is true now; it is set by the composition root, and asked for only when the log says the same.
+    all that is true now; it is set by the composition root, and asked for between two turns only.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class MessageStore:
         self._recovered = 0
         self._last = self._last_written = (-1, 0)  # where the last batch begins, and its header_crc
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
+        self._of_topic: dict[str, list[MessageQueue]] = {}  # the same queues: a start asks for those of each topic
         self._staged: list[_Publication] = []
         self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
 
@@ -196,6 +197,7 @@ class MessageStore:
         queue = self._queues.get(of)
         if queue is None:
             queue = self._queues[of] = ConsumeQueue(entries_per_file=self._entries_per_file)
+            self._of_topic.setdefault(of.topic, []).append(of)
         return queue
 
     def queue_of(self, of: MessageQueue, generation: int) -> ConsumeQueue:
@@ -215,8 +217,10 @@ class MessageStore:
 
     def drop_topic(self, topic: str, generation: int) -> None:
         """Forget the queues of a topic up to this generation; their batches stay in the log until retention."""
-        gone = [of for of, queue in self._queues.items() if of.topic == topic and queue.generation <= generation]
-        for of in gone:
+        for of in self._of_topic.pop(topic, ()):
+            if self._queues[of].generation > generation:
+                self._of_topic.setdefault(topic, []).append(of)
+                continue
             queue = self._queues.pop(of)
             self.backlog.drop(queue)
             directory = f"{self._index_directory}/{topic}@{queue.generation}"
@@ -319,7 +323,7 @@ class MessageStore:
 
     def turn_over(self) -> bool:
         """
-        The turn is written, or was given up: tables and log say the same. Begins a new segment where that is due.
+        The turn is written, or was given up. Begins a new segment where that is due.
 
         Says whether something was staged that is to be written.
         """

@@ -174,6 +174,9 @@ class Rebuild:
         if header.base_offset == queue.end:
             return
         place = f"{header.topic}/{header.queue_id}"
+        if header.base_offset < queue.end and self._replaces(queue, header):
+            log.error("log.messages_replaced", queue=place, first=header.base_offset, position=header.physical_offset)
+            return
         if header.base_offset < queue.end:
             raise StoreError(
                 f"the batch at {header.physical_offset} begins at offset {header.base_offset} of {place}, which has "
@@ -182,6 +185,15 @@ class Rebuild:
         lost = header.base_offset - queue.end
         log.error("log.messages_damaged", queue=place, first=queue.end, end=header.base_offset, messages=lost)
         self._queues.index_gap(queue, self._damaged_at or header.physical_offset - layout.ALIGN, header.base_offset)
+
+    @staticmethod
+    def _replaces(queue: ConsumeQueue, header: layout.Header) -> bool:
+        """
+        Whether a later run gave the offsets of messages to others, which take their place now.
+
+        It could not read the header of those messages, nor know that they were there; the disk can read it again.
+        """
+        return bool(queue.epochs) and queue.epochs[-2] < header.log_epoch and queue.go_back(header.base_offset)
 
     def damaged(self, damage: Damage) -> None:
         """A place that had been synced and cannot be read any more."""

@@ -75,7 +75,12 @@ class Walk:
 
     def __init__(self, files: Files, pieces: list[Piece], visitor: Visitor, proven: int = 0) -> None:
         self._files = files
-        self._pieces = pieces
+        starts = [piece.start for piece in pieces[1:]]
+        # Where the next file begins, this one ends: what a failed write left behind that is no part of the log.
+        self._pieces = [
+            piece._replace(end=min(piece.end, following))
+            for piece, following in zip(pieces, [*starts, pieces[-1].end], strict=True)
+        ]
         self._visitor = visitor
         self.proven = proven
         self._looked_ahead = False
@@ -108,7 +113,7 @@ class Walk:
             for found in scan.batches(position):
                 if isinstance(found, Bad):
                     return found
-                self.proven = max(self.proven, found.checked.header.durable_before)
+                self.proven = max(self.proven, _proves(found.checked.header))
                 self._visitor.batch(*found)
         return None
 
@@ -124,7 +129,7 @@ class Walk:
         """Whether a place had been synced, as the headers behind it know."""
         if position >= self.proven and not self._looked_ahead:
             self._looked_ahead = True
-            self.proven = max(self.proven, *(header.durable_before for header in self._headers(position)), 0)
+            self.proven = max(self.proven, *map(_proves, self._headers(position)), 0)
         return position < self.proven
 
     def _headers(self, position: int) -> Iterator[layout.Header]:
@@ -143,6 +148,11 @@ class Walk:
             following = min(next(sound, self.proven), self.proven)
         self._visitor.damaged(Damage(bad.position, following, bad.reason, header))
         return following
+
+
+def _proves(header: layout.Header) -> int:
+    """How far the log had been synced when a batch was appended: no further than where that begins."""
+    return min(header.durable_before, header.physical_offset)
 
 
 class Recovery:

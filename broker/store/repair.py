@@ -59,10 +59,10 @@ class SecondLook(NamedTuple):
 
     def run(self, bounds: Bounds) -> Again | Lost:
         """
-        The batch that holds the offset and some behind it, indexed again; or how far nothing is left.
+        The batch that holds the offset and some behind it, indexed again if the disk lets us; or how far none is left.
 
         Raises:
-            OSError: a segment is gone, since the log was shortened meanwhile, or the disk is full.
+            OSError: a segment is gone, since the log was shortened meanwhile.
         """
         found: list[_Sound] = []
         offset, size, stop = self.window.offset, 0, 0
@@ -176,5 +176,9 @@ class SecondLook(NamedTuple):
             for header, columns in (sound.checked for sound in found)
         )
         first, end = found[0].checked.header.base_offset, found[-1].checked.header.end_offset
-        log.warning("index.repaired", queue=str(self.queue), first=first, end=end)
-        Waiting(self.window.directory, self.window.per_file, first, packed).write(self.files)
+        try:
+            Waiting(self.window.directory, self.window.per_file, first, packed).write(self.files)
+        except OSError as error:  # a full disk keeps nobody from reading
+            log.error("index.not_repaired", queue=str(self.queue), first=first, end=end, error=str(error))
+        else:
+            log.warning("index.repaired", queue=str(self.queue), first=first, end=end)

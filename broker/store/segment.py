@@ -83,8 +83,7 @@ class Segment:
         Raises:
             OSError: the write failed; what had reached the file was cut off again.
         """
-        if self._is_ragged:
-            self._cut_back()
+        self.tidy()
         try:
             self._write(buffers, length)
         except OSError:
@@ -93,6 +92,16 @@ class Segment:
                 self._cut_back()
             raise
         self.size += length
+
+    def tidy(self) -> None:
+        """
+        Cut off what a failed append may have left.
+
+        Raises:
+            OSError: it may still be there.
+        """
+        if self._is_ragged:
+            self._cut_back()
 
     def _cut_back(self) -> None:
         """Whole batches of a failed append must not stand behind those of a later one."""

@@ -259,6 +259,18 @@ def test_changes_of_a_failed_write_are_kept_in_order_and_their_answers_wait(rig:
     rig.opened = again
 
 
+def test_the_log_is_behind_the_tables_until_a_change_is_written(rig: Rig) -> None:
+    rig.break_disk()
+    rig.committer.record(Committed("g", *ORDERS, 1))
+    rig.loop.turn()
+    assert rig.committer.behind
+
+    rig.files.heal()
+    rig.loop.fire()
+
+    assert not rig.committer.behind
+
+
 def test_an_answer_alone_also_waits_for_a_failed_write_of_others(rig: Rig) -> None:
     rig.send("a")
     rig.answer("x")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rmq.broker.people import documents
 from rmq.broker.replay import Replay
 from rmq.broker.services.attempt_table import AttemptTable
 from rmq.broker.services.lock_table import LockTable
@@ -104,4 +105,16 @@ def test_a_lease_that_ran_out_is_not_told(memory_path: Path) -> None:
     told = tables.snapshot(opened, now=1000.0).changes(rings=False)
 
     assert not any(type(change).__name__ == "LeaseGranted" for change in told)
+    opened.close()
+
+
+def test_people_are_told_of_topics_leases_and_offsets_and_where_that_was(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    tables.fill()
+    opened.append(b"a")
+
+    told = tables.snapshot(opened).for_people()
+
+    assert documents(told) == documents(tables.snapshot(opened).changes(rings=False))
+    assert not any(isinstance(change, QueueHolds) for change in told)
     opened.close()

@@ -36,6 +36,7 @@ class Rig:
         self.upkeep = Upkeep(
             self.store, cast(ReadPool, self.pool), schedule, snapshot=self.snapshot, next_turn=self.next_turn,
             now=lambda: self.time, wall_us=self.wall, checkpoint_position=self.opened.recovered.read_from,
+            for_people=self.opened.snapshot,
         )  # fmt: skip
 
     def snapshot(self, rings: bool) -> list[Any]:
@@ -143,6 +144,20 @@ def test_a_checkpoint_waits_until_the_log_is_durable_up_to_it(rig: Rig) -> None:
     rig.work()
 
     assert rig.checkpoint == position
+
+
+def test_a_checkpoint_waits_for_changes_that_are_not_in_the_log(rig: Rig) -> None:
+    rig.opened.append(b"x")
+    rig.upkeep.want_checkpoint()
+    rig.upkeep.is_behind = lambda: True
+    rig.turn()
+    assert (rig.work(), rig.checkpoint) == (0, None)
+
+    rig.upkeep.is_behind = lambda: False
+    rig.turn()
+    rig.work()
+
+    assert rig.checkpoint == rig.store.log.written
 
 
 def test_a_checkpoint_makes_its_indexes_durable_before_it_is_written(rig: Rig) -> None:
@@ -293,6 +308,18 @@ def test_what_no_checkpoint_covers_stays(memory_path: Path) -> None:
     rig.work()
 
     assert 0 < rig.store.log.start <= covered
+    rig.opened.store.abandon()
+
+
+def test_segments_go_also_while_a_checkpoint_is_due_all_the_time(memory_path: Path) -> None:
+    rig = Rig(memory_path, SCHEDULE._replace(checkpoint_bytes=1), segment_bytes=300)
+    fill(rig, 6)
+    rig.opened.append(b"more")
+
+    rig.pass_time(RETENTION_S)
+    rig.work()
+
+    assert rig.store.log.start > 0
     rig.opened.store.abandon()
 
 

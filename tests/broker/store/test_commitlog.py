@@ -406,3 +406,36 @@ def test_a_log_without_free_descriptors_grows_on_in_one_segment_and_recovers_by_
 
     assert (names(tmp_path), read(log, 0, 8) + read(log, 8, 4)) == ([0, 8], b"123456789abc")
     log.close()
+
+
+def test_no_segment_follows_one_that_a_failed_write_left_ragged(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = make(tmp_path, 4, files)
+    append(log, b"1234")
+    files.fail("write", "", errno.ENOSPC, times=1, after=3)
+    files.fail("truncate", "", errno.EIO, times=2)
+    log.stage(b"lo", b"st", 4)
+    with pytest.raises(OSError, match="No space"):
+        log.write()
+
+    with pytest.raises(OSError, match="Input/output"):
+        log.roll()  # what was refused would stand where the next segment begins
+    log.roll()
+
+    assert [segment.path.stat().st_size for segment in log.segments] == [4, 0]
+    log.close()
+
+
+def test_a_segment_ends_where_the_next_one_begins(tmp_path: Path) -> None:
+    log = make(tmp_path, 4)
+    append(log, b"1234")
+    append(log, b"5678")
+    log.close()
+    with (tmp_path / f"{0:020d}").open("ab") as file:
+        file.write(b"refused")  # cutting it off had not reached the disk when the power went
+
+    log = make(tmp_path, 4)
+
+    assert [segment.path.stat().st_size for segment in log.segments] == [4, 4]
+    assert [segment.end for segment in log.segments] == [4, 8]
+    log.close()

@@ -19,6 +19,7 @@ from rmq.broker.store.consume_queue import (
     Bounds,
     ConsumeQueue,
     Location,
+    Window,
     entries,
     file_of,
 )  # fmt: skip
@@ -377,3 +378,33 @@ def test_a_queue_remembers_its_last_epochs(tmp_path: Path) -> None:
 
     assert queue.epochs[0] == 100 - MAX_EPOCHS
     assert len(queue.epochs) == 2 * MAX_EPOCHS
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_queue_that_goes_back_has_others_in_place_of_its_newest(tmp_path: Path, written: bool) -> None:
+    queue = ConsumeQueue()
+    queue.belong(1, str(tmp_path))
+    for position, count in ((0, 2), (8, 3), (16, 1)):
+        queue.note_epoch(1)
+        queue.add(position, 8, count, None)
+    if written:
+        waiting = queue.take_waiting()
+        assert waiting is not None
+        waiting.write(Files())
+        queue.written()
+
+    assert not queue.go_back(3)  # in the middle of a batch
+    assert queue.go_back(2)
+    queue.note_epoch(2)
+    queue.add(24, 8, 1, None)
+
+    queue.readable = queue.published
+    assert queue.locate(0, Bounds(1 << 20, 10, 10)) == [Location(0, 8, 2), Location(24, 8, 3)]
+    assert (queue.epochs, queue.published) == ([1, 0, 2, 2], 3)
+    waiting = queue.take_waiting()
+    assert waiting is not None
+    waiting.write(Files())
+    found = Window(str(tmp_path), 300_000, 0, 3).locate(
+        Bounds(1 << 20, 10, 10), lambda path, size, at: Path(path).read_bytes()[at : at + size]
+    )
+    assert found == [Location(0, 8, 2), Location(24, 8, 3)]

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rmq.broker.store.flusher import Flusher
+import pytest
+
+from rmq.broker.store.flusher import Flusher, pause_s
 
 PATIENCE_S = 10.0
 
@@ -160,3 +162,9 @@ def test_stopping_does_not_wait_for_the_interval() -> None:
         flusher.stop()
 
         assert posts.next() == 100
+
+
+@pytest.mark.parametrize(("last_s", "pause"), [(0.0, 0.5), (0.1, 0.3), (0.25, 0.0), (3.0, 0.0)])
+def test_what_is_written_while_a_sync_runs_is_durable_within_the_interval(last_s: float, pause: float) -> None:
+    assert pause_s(0.5, last_s) == pytest.approx(pause)
+    assert last_s + pause + last_s <= max(0.5, 2 * last_s) + 1e-9

@@ -8,12 +8,13 @@ import msgpack
 import pytest
 
 from rmq.broker.store.directory import StoreError
+from rmq.broker.store.verify import Verification
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import Rows
 from rmq.wire.layout import Buffer
 
-from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, segment_files
+from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, make_batch, segment_files
 from ..faulty_files import FaultyFiles, flip
 from .small_log import Small, build, check_everything_readable
 from support.batches import patched
@@ -280,4 +281,35 @@ def test_a_tail_over_hundreds_of_segments_is_put_aside_with_few_descriptors(memo
     assert opened.recovered.cut.size == len(whole) - int(files[1].name)
     assert opened.recovered.cut.position == int(files[1].name)
     assert segment_files(memory_path) == files[:2]
+    opened.close()
+
+
+def test_whole_batches_of_a_failed_write_do_not_come_back_before_a_later_segment(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, segment_bytes=4096)
+    opened.append(b"a" * 5000)
+    opened.append(b"b")
+    opened.close()
+    first = segment_files(tmp_path)[0]
+    first.write_bytes(first.read_bytes() + make_batch(b"refused"))
+
+    assert Verification(tmp_path).run().findings == []
+    opened = Opened(tmp_path, segment_bytes=4096)
+
+    assert (opened.recovered.cut, opened.recovered.damages) == (None, [])
+    assert opened.bodies() == [b"a" * 5000, b"b"]
+    opened.close()
+
+
+def test_a_header_proves_nothing_of_what_lies_behind_it(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.append(b"one")
+    opened.store.log.durable = 1 << 60
+    opened.append(b"two")
+    end = opened.store.log.written
+    opened.store.abandon()
+
+    opened = Opened(tmp_path)
+
+    assert (opened.store.log.written, opened.recovered.damages) == (end, [])
+    assert opened.bodies() == [b"one", b"two"]
     opened.close()

@@ -232,6 +232,29 @@ def test_a_hole_in_a_queue_is_damage_and_offsets_stay_what_they_were(tmp_path: P
     opened.close()
 
 
+def test_a_header_that_can_be_read_again_does_not_undo_what_was_stored_since(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.append(b"a")
+    lost = opened.append(b"b")
+    opened.append(b"other", to=PAYMENTS)
+    opened.close()
+    (segment,) = segment_files(tmp_path)
+    flip(segment, lost.physical_offset + 20)
+    opened = Opened(tmp_path)
+    opened.append(b"c")  # nobody knows that there was a second message
+    opened.append(b"d")
+    opened.close()
+    flip(segment, lost.physical_offset + 20)
+
+    for _ in range(2):
+        opened = Opened(tmp_path)
+
+        assert opened.bodies() == [b"a", b"c", b"d"]
+        assert opened.store.queue(ORDERS).diverged_at(1, 2) == 1
+        opened.checkpoint()
+        opened.close()
+
+
 def test_a_queue_that_goes_back_refuses_the_start(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     opened.append(b"a", b"b")

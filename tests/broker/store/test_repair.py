@@ -93,6 +93,20 @@ def test_an_index_that_the_disk_cannot_read_costs_no_message(memory_path: Path) 
     opened.close()
 
 
+def test_a_full_disk_keeps_nobody_from_what_a_damaged_index_hides(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    file = build(memory_path)
+    file.unlink()
+    files = FaultyFiles()
+    opened = Opened(memory_path, files=files)
+    files.fail("write", "consumequeue", errno.ENOSPC)
+
+    assert each(opened) == WANTED
+    assert {entry["event"] for entry in logs if "repaired" in str(entry["event"])} == {"index.not_repaired"}
+    opened.close()
+
+
 def test_two_entries_that_were_swapped_mislead_nobody(memory_path: Path) -> None:
     file = build(memory_path, segment_bytes=1 << 20)
     whole = file.read_bytes()
