@@ -92,8 +92,9 @@ def assert_caught(report: Report, *signs: str) -> None:
 
 
 async def prove(seed: int, policy: str, *, recovering: Files | None = None, **options: Any) -> Report:
-    recording = await record_in_memory(Plan(seed, rounds=ROUNDS), **options)
-    prover = Prover(recording, Plan(seed, rounds=ROUNDS), enough=1, recovering=recovering)
+    plan = Plan(seed, rounds=ROUNDS, settings=(("segment_bytes", 4096),))  # so that every seed fills segments
+    recording = await record_in_memory(plan, **options)
+    prover = Prover(recording, plan, enough=1, recovering=recovering)
     return await prover.run(torn_seeds=range(seed, seed + 4), policies=[policy])
 
 
