@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -303,10 +302,11 @@ def _cut(data_dir: Path, position: int) -> None:
 
 
 async def _until(condition: Callable[[], bool | Awaitable[bool]], deadline_s: float = DEADLINE_S) -> None:
-    ends = time.monotonic() + deadline_s
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + deadline_s
     while True:
         met = condition()
         if met if isinstance(met, bool) else await met:
             return
-        assert time.monotonic() < ends, "that did not happen in time"
+        assert loop.time() < ends, "that did not happen in time"
         await asyncio.sleep(0.05)
