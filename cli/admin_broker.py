@@ -82,14 +82,19 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     source, log = Path(numbers["broker"]["data_dir"]), numbers["log"]
     with progress_bar("copying", log["log_durable"] - log["log_start"]) as advance:
         try:
-            copied = Backup(source, target, log["log_durable"], link=link, progress=advance).run()
+            copied = Backup(
+                source, target, log["log_durable"], store_id=log["store_id"], link=link, progress=advance
+            ).run()
         except OSError as error:
             raise Failure(f"{error.filename or target}: {error.strerror}", exit_codes.OS_ERROR) from error
     if as_json:
         click.echo(to_json({**copied._asdict(), "source": str(source), "target": str(target)}))
     else:
         size = copied.end - copied.start
-        click.echo(f"{target}: {copied.segments} segments, {size} bytes, up to position {copied.end}")
+        segments = f"{copied.segments} segments" if copied.segments != 1 else "1 segment"
+        click.echo(f"{target}: {segments}, {size} bytes, up to position {copied.end}")
+    if copied.missing_bytes:
+        click.echo(f"{copied.missing_bytes} bytes are missing in the original: verify the copy", err=True)
 
 
 @broker.command(
