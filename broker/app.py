@@ -276,6 +276,7 @@ class Broker:
             "connections": len(self._connections), "topics": len(self._topics.all()), "leases": len(self._locks),
             "producers": len(self._producers), "parked_pulls": len(self._holds),
             "rescued_pulls": self._pulls.rescued, "cold_reads": self._pulls.cold_reads,
+            "damaged_reads": self._pulls.damaged_reads,
         }  # fmt: skip
 
     def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -82,14 +82,19 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     source, log = Path(numbers["broker"]["data_dir"]), numbers["log"]
     with progress_bar("copying", log["log_durable"] - log["log_start"]) as advance:
         try:
-            copied = Backup(source, target, log["log_durable"], link=link, progress=advance).run()
+            copied = Backup(
+                source, target, log["log_durable"], store_id=log["store_id"], link=link, progress=advance
+            ).run()
         except OSError as error:
             raise Failure(f"{error.filename or target}: {error.strerror}", exit_codes.OS_ERROR) from error
     if as_json:
         click.echo(to_json({**copied._asdict(), "source": str(source), "target": str(target)}))
     else:
         size = copied.end - copied.start
-        click.echo(f"{target}: {copied.segments} segments, {size} bytes, up to position {copied.end}")
+        segments = f"{copied.segments} segments" if copied.segments != 1 else "1 segment"
+        click.echo(f"{target}: {segments}, {size} bytes, up to position {copied.end}")
+    if copied.missing_bytes:
+        click.echo(f"{copied.missing_bytes} bytes are missing in the original: verify the copy", err=True)
 
 
 @broker.command(
@@ -108,27 +113,27 @@ def verify_store(directory: Path, as_json: bool) -> None:
     Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
 
     Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
-    next start makes again from the log.
+    next start makes again from the log. Bytes at the end that are no whole batch are what a crash leaves of sends that
+    were not acknowledged: the next start moves them to quarantine/.
     """
     from rmq.broker.store.verify import Verification
 
     log = directory / "commitlog"
-    size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
-    with progress_bar("checking", size) as advance:
-        try:
+    try:
+        size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
+        with progress_bar("checking", size) as advance:
             report = Verification(directory, progress=advance).run()
-        except OSError as error:
-            raise Failure(f"{error.filename or directory}: {error.strerror}", exit_codes.OS_ERROR) from error
+    except OSError as error:
+        raise Failure(f"{error.filename or directory}: {error.strerror}", exit_codes.OS_ERROR) from error
     if as_json:
         findings = [finding._asdict() for finding in report.findings]
         click.echo(to_json({**report._asdict(), "findings": findings}))
     else:
         for finding in report.findings:
             click.echo(f"{'LOG' if finding.in_log else 'beside the log'}: {finding.place}: {finding.text}")
-        tail = f", {report.torn} bytes at the end that were never acknowledged" if report.torn else ""
-        click.echo(
-            f"{report.batches} batches, {report.messages} messages in {report.queues} queues{tail}: {_verdict(report)}"
-        )
+        tail = f", {report.torn} bytes at the end that are no whole batch" if report.torn else ""
+        queues = f"{report.queues} queues" if report.queues != 1 else "1 queue"
+        click.echo(f"{report.batches} batches, {report.messages} messages in {queues}{tail}: {_verdict(report)}")
     if report.findings:
         raise click.exceptions.Exit(exit_codes.FAILURE if report.log_is_sound else exit_codes.DATA_ERROR)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq.wire.errors import TopicNotFound
+
 from . import exit_codes
 from .command import Command, Failure, Group, run
 from .options import broker_option, json_option, log_options
@@ -231,7 +233,11 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
         raise Failure("--json asks nobody: add --yes to delete", exit_codes.USAGE)
     generation = 0
     if not yes:
-        told = run(_describe(broker, name))
+        try:
+            told = run(_describe(broker, name))
+        except TopicNotFound as error:  # whose own advice is to make it
+            text = f"there is no topic {name!r}: `rmq-admin topic list` shows those that exist"
+            raise Failure(text, exit_codes.of(error)) from error
         generation = told.generation  # whatever is made while we wait for the answer stays
         _confirm(told)
     run(_delete(broker, name, generation, as_json))

@@ -7,6 +7,7 @@ closed pipe ends quietly. Everything else is a defect and keeps its traceback.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -41,6 +42,11 @@ class _Ending(click.Command):
         super().__init__(*args, **more)
         self.examples = [line.strip() for line in examples.strip().splitlines()]
 
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Begin here, with standard streams that are open."""
+        open_standard_streams()
+        return super().main(*args, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; raises only what click prints in one line, and defects."""
         try:
@@ -65,6 +71,19 @@ class Group(_Ending, click.Group):
 
     command_class = Command
     group_class = type
+
+
+def open_standard_streams() -> None:
+    """
+    Point those of the three standard descriptors that are closed (``>&-``) to nowhere.
+
+    Else the next file or socket gets such a number, be it the log of a broker, and whatever prints then writes there.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which is the lowest number that is free: this one
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -107,9 +126,22 @@ def _ended(error: BaseException, command: str) -> BaseException:
     if isinstance(leaf, OutputClosed | BrokenPipeError):
         silence_stdout()
         return click.exceptions.Exit(exit_codes.OK)
+    if isinstance(leaf, OSError) and _raised_in_echo(leaf):
+        silence_stdout()
+        failure = Failure(f"the output cannot be written: {leaf.strerror}", exit_codes.OS_ERROR)
+        failure.command = command
+        return failure
     if isinstance(leaf, KeyboardInterrupt):
         return click.exceptions.Exit(exit_codes.INTERRUPTED)
     return error if isinstance(leaf, Exception) and not isinstance(leaf, click.ClickException) else leaf
+
+
+def _raised_in_echo(error: OSError) -> bool:
+    """Whether it was standard output that could not be written, and no file of ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is click.echo.__code__
 
 
 def _first_leaf(error: BaseException) -> BaseException:

@@ -13,6 +13,7 @@ from rmq.wire.errors import (
     BadName,
     ConfigError,
     ConnectionLost,
+    Damaged,
     DiskFull,
     Fatal,
     GroupMismatch,
@@ -29,7 +30,7 @@ from rmq.wire.errors import (
 OK: Final = 0
 FAILURE: Final = 1  # anything without a code of its own
 USAGE: Final = 2  # the command line is wrong
-DATA_ERROR: Final = 65  # the input is not what it should be
+DATA_ERROR: Final = 65  # the input, or what is stored, is not what it should be
 NO_INPUT: Final = 66  # a file, module or topic that was named does not exist
 UNAVAILABLE: Final = 69  # no broker answers
 OS_ERROR: Final = 71  # an address that is taken, a folder that cannot be written
@@ -47,6 +48,7 @@ _BY_ERROR: Final[tuple[tuple[type[RmqError], int], ...]] = (
     (StoreFailed, TEMPORARY),
     (TopicNotFound, NO_INPUT),
     (MessageNotFound, NO_INPUT),
+    (Damaged, DATA_ERROR),
     (BadName, USAGE),
     (TopicExists, REFUSED),
     (GroupMismatch, REFUSED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmq.wire.errors import (
     BadBatch,
     BadName,
+    BadRequest,
     BatchTooLarge,
     ConfigError,
     ConnectionLost,
@@ -19,6 +20,7 @@ from rmq.wire.errors import (
     Refused,
     RequestTimeout,
     RmqError,
+    SequenceConflict,
     StoreFailed,
     TooManyInFlight,
     TopicExists,
@@ -41,8 +43,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Admin", "Connection", "FoundMessages", "TopicDescription",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
-    "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BatchTooLarge", "DiskFull", "MessageNotFound",
-    "MessageTooLarge",
-    "ProducerFenced", "ProtocolUnsupported", "QueueNotFound", "StoreFailed", "TooManyInFlight", "TopicExists",
-    "TopicNotFound",
+    "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",
+    "MessageNotFound", "MessageTooLarge", "ProducerFenced", "ProtocolUnsupported", "QueueNotFound", "SequenceConflict",
+    "StoreFailed", "TooManyInFlight", "TopicExists", "TopicNotFound",
 ]  # fmt: skip

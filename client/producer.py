@@ -75,10 +75,10 @@ class Producer:
         if delivery_timeout_s <= 0 or linger_s < 0:
             raise ConfigError("delivery_timeout_s must be above 0 and linger_s not below 0")
         self._codec = _codec(compression)
-        if producer_id is not None and not 0 < producer_id < 1 << 63:
-            raise ConfigError(f"producer_id must be a number of 63 bits above 0, not {producer_id}")
-        if not 0 <= producer_epoch < 1 << 16:
-            raise ConfigError(f"producer_epoch must be a number of 16 bits, not {producer_epoch}")
+        if producer_id is not None and not (isinstance(producer_id, int) and 0 < producer_id < 1 << 63):
+            raise ConfigError(f"producer_id must be a number of 63 bits above 0, not {producer_id!r}")
+        if not (isinstance(producer_epoch, int) and 0 <= producer_epoch < 1 << 16):
+            raise ConfigError(f"producer_epoch must be a number of 16 bits, not {producer_epoch!r}")
         self.producer_id = producer_id or random.SystemRandom().getrandbits(63) or 1
         self.producer_epoch = producer_epoch
         self.failed_one_way = 0  # messages of send_nowait that were not stored, as far as is known

@@ -130,6 +130,7 @@ class PullHandler:
         self._unswept: list[Parked] = []
         self.rescued = 0
         self.cold_reads = 0
+        self.damaged_reads = 0
 
     # ---- events
 
@@ -358,6 +359,7 @@ class PullHandler:
 
     def _damaged(self, request: PullRequest, i: int, damage: DamagedRange) -> list[Buffer]:
         queue, offset = request.queues[i], request.pull.queues[i].queue_offset
+        self.damaged_reads += 1
         log.error("pull.damaged", queue=str(queue), first=offset, end=damage.next_offset)
         text = f"{queue} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
         return self._answer(i, Damaged.code, request, next_offset=damage.next_offset, text=text)

@@ -116,8 +116,7 @@ class TopicTable:
         """The topic; raises TopicNotFound if there is none."""
         topic = self._topics.get(name)
         if topic is None:
-            shown = name[: names.MAX_TOPIC_LENGTH]
-            raise TopicNotFound(f"there is no topic {shown!r}: create it with `rmq-admin topic create {shown}`")
+            raise _missing(name)
         return topic
 
     def require_queue(self, name: str, queue_id: int, generation: int = 0) -> Topic:
@@ -184,3 +183,13 @@ def _check_queues(queues: int) -> None:
 def _check_own(name: str) -> None:
     if name == names.SCHEDULE_TOPIC:
         raise BadName(f"the topic {name!r} belongs to the broker: it keeps its shape")
+
+
+def _missing(name: str) -> TopicNotFound:
+    """What to do about a topic that is not there; one whose name is not legal cannot be made."""
+    shown, advice = name[: names.MAX_TOPIC_LENGTH], "`rmq-admin topic list` shows those that exist"
+    try:
+        names.check_topic(name)
+    except BadName:
+        return TopicNotFound(f"there is no topic {shown!r}: {advice}")
+    return TopicNotFound(f"there is no topic {shown!r}: create it with `rmq-admin topic create {shown}`")

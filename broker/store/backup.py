@@ -7,6 +7,7 @@ that was interrupted is not taken for whole.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -21,32 +22,41 @@ _TRIES = 3  # retention may remove a segment under our hands
 
 
 class Copied(NamedTuple):
-    """What a backup holds: the log from ``start`` to ``end``."""
+    """What a backup holds: the log from ``start`` to ``end``, but for what the original lacks itself."""
 
     start: int
     end: int
     segments: int
     linked: int
+    missing_bytes: int = 0
+
+
+class _Vanished(Exception):
+    """A segment that was listed is gone."""
 
 
 class Backup:
     """
     Copies ``source`` to ``target``, up to the physical offset ``durable``, which its broker named.
 
-    ``link``: closed segments share their blocks with the original, which costs no space and survives no bad disk.
+    ``store_id`` is the broker's word for its store, in hex: the directory it names may be another one here. What is
+    damaged is copied as it is, since the rest may need saving. ``link``: closed segments share their blocks with the
+    original, which costs no space and survives no bad disk.
     """
 
     def __init__(
-        self, source: Path, target: Path, durable: int, *, link: bool = False,
+        self, source: Path, target: Path, durable: int, *, store_id: str = "", link: bool = False,
         progress: Callable[[int], None] = lambda size: None,
     ) -> None:  # fmt: skip
         self._source = source
         self._target = target
         self._durable = durable
+        self._store_id = store_id
         self._link = link
         self._progress = progress
         self._files = Files()
         self._linked = 0
+        self._missing = 0
 
     def run(self) -> Copied:
         """
@@ -58,14 +68,13 @@ class Backup:
         """
         if self._target.exists() and (not self._target.is_dir() or any(self._target.iterdir())):
             raise StoreError(f"{self._target} exists and is not empty: name a new folder")
-        if not (self._source / "commitlog").is_dir():
-            raise StoreError(f"{self._source} cannot be seen from here: run this on the broker's machine")
+        self._check_source()
         partial = self._target.with_name(self._target.name + ".partial")
         for _ in range(_TRIES):
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 copied = self._copy(partial)
-            except FileNotFoundError:
+            except _Vanished:
                 continue
             if self._target.exists():
                 self._target.rmdir()
@@ -74,13 +83,27 @@ class Backup:
             return copied
         raise StoreError(f"segments of {self._source} vanish while they are copied: try again")
 
+    def _check_source(self) -> None:
+        here = f"{self._source} is not what the broker uses"
+        if not (self._source / "commitlog").is_dir():
+            raise StoreError(f"{self._source} cannot be seen from here: run this on the broker's machine")
+        if self._target.resolve().is_relative_to(self._source.resolve()):
+            raise StoreError(f"{self._target} lies in the broker's own directory: name a folder elsewhere")
+        try:
+            found = json.loads(self._files.read_file(self._source / "config" / "store.json"))["store_id"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{here}: it has no store.json; run this on the broker's machine") from error
+        if self._store_id and found != self._store_id:
+            text = f"{here}: it holds the store {found}, the broker's is {self._store_id}"
+            raise StoreError(f"{text}; run this on the broker's machine")
+
     def _copy(self, to: Path) -> Copied:
         log, copy = self._source / "commitlog", to / "commitlog"
         for directory in (copy, to / "config"):
             self._files.make_directory(directory)
         starts = sorted(int(name) for name in self._files.names(log) if name.isdigit())
         starts = [start for start in starts if start < self._durable]
-        self._linked = 0
+        self._linked = self._missing = 0
         for start, following in zip(starts, [*starts[1:], None], strict=True):
             name = f"{start:020d}"
             closed = following is not None
@@ -88,40 +111,45 @@ class Backup:
         self._copy_whole(self._source / "config" / "store.json", to / "config" / "store.json")
         for directory in (copy, to / "config", to):
             self._files.sync_directory(directory)
-        return Copied(starts[0] if starts else 0, self._durable, len(starts), self._linked)
+        return Copied(starts[0] if starts else 0, self._durable, len(starts), self._linked, self._missing)
 
     def _copy_segment(self, path: Path, to: Path, size: int, *, closed: bool) -> None:
         if closed and self._link:
             try:
                 os.link(path, to)
-            except FileNotFoundError:
-                raise
+            except FileNotFoundError as error:
+                raise _Vanished from error
             except OSError:  # another file system, or one without links: a copy does as well
                 pass
             else:
                 self._linked += 1
+                self._missing += max(size - self._files.size(to), 0)
                 self._progress(size)
                 return
-        source = self._files.open_to_read(path)
+        try:
+            source = self._files.open_to_read(path)
+        except FileNotFoundError as error:
+            raise _Vanished from error
         try:
             target = self._files.open(to, create=True)
             try:
-                self._copy_bytes(source, target, size, path)
+                self._missing += size - self._copy_bytes(source, target, size)
                 self._files.sync(target)
             finally:
                 self._files.close(target)
         finally:
             self._files.close(source)
 
-    def _copy_bytes(self, source: int, target: int, size: int, path: Path) -> None:
+    def _copy_bytes(self, source: int, target: int, size: int) -> int:
         at = 0
         while at < size:
             part = self._files.read(source, min(_PIECE, size - at), at)
             if not part:
-                raise StoreError(f"{path} is shorter than the broker says: is it the broker's own directory?")
+                break
             self._files.write_all(target, part, at)
             at += len(part)
             self._progress(len(part))
+        return at
 
     def _copy_whole(self, path: Path, to: Path) -> None:
         self._files.replace_file(to, self._files.read_file(path))

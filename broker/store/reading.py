@@ -69,12 +69,21 @@ class ColdRead(NamedTuple):
 
     def run(self, files: Files) -> Found:
         """
-        Read and judge.
+        Read and judge; a segment that is gone is damage, unless it is the oldest, as those are that retention takes.
 
         Raises:
             DamagedRange: the first batch is damaged.
-            OSError: a file is gone, since the log was shortened meanwhile, or cannot be read.
+            OSError: the oldest segment is gone, since the log was shortened meanwhile, or a file cannot be read.
         """
+        try:
+            return self._run(files)
+        except FileNotFoundError:
+            left = tuple(extent for extent in self.extents if files.exists(extent.path))
+            if left == self.extents or left[:1] != self.extents[:1]:
+                raise
+            return self._replace(extents=left)._run(files)
+
+    def _run(self, files: Files) -> Found:
         taken = Taken(self.queue, self.generation, self.offset)
         for run in runs(self._locate(files), self.extents):
             extent = extent_of(self.extents, run[0].position)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from rmq.wire.model import MessageQueue
 from ..services.state import QueueHolds, TopicDeleted
 from . import checkpoint as checkpoints
 from .checkpoint import BadCheckpoint, Checkpoint
-from .consume_queue import ENTRIES_PER_FILE, ENTRY, entries, file_of
+from .consume_queue import ENTRY, entries
 from .directory import StoreError
 from .files import Files
 from .key_index import Gap, KeyIndex
@@ -69,12 +71,11 @@ class Verification:
 
     def __init__(
         self, path: Path, *, files: Files | None = None, progress: Callable[[int], None] = lambda size: None,
-        entries_per_file: int = ENTRIES_PER_FILE,
     ) -> None:  # fmt: skip
         self._path = path
         self._files = files or Files()
         self._progress = progress
-        self._per_file = entries_per_file
+        self._index_files: dict[_Queue, list[tuple[int, str]]] = {}
         self._findings: list[Finding] = []
         self._told: dict[str, int] = defaultdict(int)
         self._ends: dict[_Queue, int] = {}
@@ -200,21 +201,38 @@ class Verification:
             )
 
     def _read_entries(self, queue: _Queue, first: int, end: int) -> bytes:
-        of, generation = queue
-        directory = f"{self._path}/consumequeue/{of.topic}@{generation}/{of.queue_id}"
-        parts = []
-        while first < end:
-            count = min(end - first, self._per_file - first % self._per_file)
-            try:
-                fd = self._files.open_to_read(file_of(directory, self._per_file, first))
-            except FileNotFoundError:
+        """
+        The entries of some offsets, over as many files as they lie in; fewer where a file is missing or too short.
+
+        A file's name is the place of its first entry, so how many go into one, which is a setting, need not be known.
+        """
+        at, until, parts = first * ENTRY.size, end * ENTRY.size, []
+        files = self._files_of(queue)
+        while at < until:
+            i = bisect_right(files, at, key=itemgetter(0)) - 1
+            if i < 0:
                 return b""
+            start, path = files[i]
+            size = min(until, files[i + 1][0] if i + 1 < len(files) else until) - at
+            fd = self._files.open_to_read(path)
             try:
-                parts.append(self._files.read(fd, count * ENTRY.size, first % self._per_file * ENTRY.size))
+                parts.append(self._files.read(fd, size, at - start))
             finally:
                 self._files.close(fd)
-            first += count
+            at += size
         return b"".join(parts)
+
+    def _files_of(self, queue: _Queue) -> list[tuple[int, str]]:
+        """The index files of a queue, each with the place of its first entry, ascending."""
+        if queue not in self._index_files:
+            of, generation = queue
+            directory = self._path / "consumequeue" / f"{of.topic}@{generation}" / str(of.queue_id)
+            try:
+                names = [name for name in self._files.names(directory) if name.isdigit()]
+            except FileNotFoundError:
+                names = []
+            self._index_files[queue] = sorted((int(name), str(directory / name)) for name in names)
+        return self._index_files[queue]
 
     def _verify_keys(self, pieces: list[Piece]) -> None:
         directory = self._path / "index"

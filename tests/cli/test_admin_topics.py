@@ -143,6 +143,14 @@ def test_a_topic_that_does_not_exist_has_a_code_of_its_own(broker: str, argument
 
     assert result.exit_code == exit_codes.NO_INPUT
     assert result.stderr.startswith("rmq-admin: there is no topic 'nothing-of-this-name'")
+    assert ("topic create" in result.stderr) == (arguments[0] != "delete")
+
+
+@pytest.mark.slow
+def test_nobody_is_told_to_make_a_topic_whose_name_is_not_legal(broker: str) -> None:
+    result = admin("topic", "describe", "no name", "--broker", broker)
+
+    assert result.stderr == "rmq-admin: there is no topic 'no name': `rmq-admin topic list` shows those that exist\n"
 
 
 @pytest.mark.slow

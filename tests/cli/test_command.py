@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner, Result
@@ -89,3 +93,38 @@ def test_a_coroutine_is_run_to_its_result() -> None:
         return 42
 
     assert run(answer()) == 42
+
+
+@pytest.mark.slow
+def test_output_that_does_not_fit_on_its_disk_is_one_line_and_a_code() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rmq.cli.rmq_broker", "start", "--show-config"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert done.returncode == exit_codes.OS_ERROR
+    assert done.stderr == b"rmq-broker: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_of_a_command_gets_the_number_of_a_closed_standard_stream(tmp_path: Path, closed: str) -> None:
+    """``rmq-broker start 2>&-`` would else log into its own commit log."""
+    program = """
+import os, sys, click
+from rmq.cli.command import Command
+
+@click.command(cls=Command)
+def command():
+    fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+    os.write(fd, str(fd).encode())
+
+command(args=[])
+"""
+    script = f'"$0" -c "$1" "$2" {closed}'
+    subprocess.run(["/bin/sh", "-c", script, sys.executable, program, str(tmp_path / "file")], check=True)
+
+    assert int((tmp_path / "file").read_text()) > 2

@@ -18,6 +18,8 @@ from rmq.wire import errors
         (errors.OutcomeUnknown("x"), exit_codes.TEMPORARY),
         (errors.DiskFull("x"), exit_codes.TEMPORARY),
         (errors.TopicNotFound("x"), exit_codes.NO_INPUT),
+        (errors.MessageNotFound("x"), exit_codes.NO_INPUT),
+        (errors.Damaged("x"), exit_codes.DATA_ERROR),
         (errors.BadName("x"), exit_codes.USAGE),
         (errors.GroupMismatch("x"), exit_codes.REFUSED),
         (errors.Refused("x", code=999), exit_codes.REFUSED),

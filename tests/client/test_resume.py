@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -371,13 +372,16 @@ async def test_a_producer_that_is_fenced_while_it_is_away_is_told_by_the_hello(
     [
         ({"producer_id": 0}, "producer_id must be a number of 63 bits above 0, not 0"),
         ({"producer_id": 1 << 63}, "producer_id"),
+        ({"producer_id": "billing"}, "producer_id"),
+        ({"producer_id": 1.5}, "producer_id"),
+        ({"producer_epoch": "1"}, "producer_epoch"),
         ({"producer_epoch": -1}, "producer_epoch must be a number of 16 bits, not -1"),
         ({"producer_epoch": 1 << 16}, "producer_epoch"),
     ],
 )
-async def test_numbers_that_no_batch_can_hold_are_refused(settings: dict[str, int], text: str) -> None:
+async def test_numbers_that_no_batch_can_hold_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ConfigError, match=text):
-        Producer("127.0.0.1:1", **settings)  # type: ignore[arg-type]
+        Producer("127.0.0.1:1", **settings)
 
 
 async def test_the_id_and_epoch_that_were_given_stand_in_hello_and_batches(broker: FakeBroker) -> None:

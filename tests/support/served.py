@@ -264,7 +264,7 @@ async def recover(config: BrokerConfig, *, files: Files | None = None) -> Recove
     async with serving(config, files=files) as broker:
         found = await describe(broker)
         log, odd = read_log(segments_of(directory / "commitlog"))
-    report = Verification(directory, entries_per_file=config.index_file_entries).run()
+    report = Verification(directory).run()
     return Recovered(found, log, odd, [str(finding) for finding in report.findings], found)
 
 

@@ -107,3 +107,44 @@ def test_a_segment_that_retention_takes_meanwhile_lets_the_copy_begin_again(
     assert copy.store.queue_of  # it starts: the first segment has a snapshot at its head
     copy.close()
     live.close()
+
+
+def test_a_directory_of_another_store_is_not_copied_in_its_place(live: Opened, memory_path: Path) -> None:
+    """The broker's directory has the same path on this machine, and is another broker's."""
+    with pytest.raises(StoreError, match="run this on the broker's machine"):
+        Backup(live.directory.path, memory_path / "copy", live.store.log.durable, store_id="00" * 8).run()
+    assert not (memory_path / "copy").exists()
+
+    own = f"{live.store.store_id:016x}"
+    Backup(live.directory.path, memory_path / "copy", live.store.log.durable, store_id=own).run()
+    live.close()
+
+
+def test_a_target_that_cannot_be_made_is_not_taken_for_a_segment_that_vanished(live: Opened) -> None:
+    with pytest.raises(OSError, match="/proc/copy"):
+        Backup(live.directory.path, Path("/proc/copy"), live.store.log.durable).run()
+    live.close()
+
+
+def test_a_copy_within_the_directory_itself_is_refused(live: Opened) -> None:
+    with pytest.raises(StoreError, match="own directory"):
+        Backup(live.directory.path, live.directory.path / "copy", live.store.log.durable).run()
+    live.close()
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("how", ["short", "gone"])
+def test_what_is_left_of_a_damaged_log_can_be_copied(live: Opened, memory_path: Path, link: bool, how: str) -> None:
+    hurt = segment_files(live.directory.path)[1]
+    size = hurt.stat().st_size
+    if how == "short":
+        hurt.write_bytes(hurt.read_bytes()[:-100])
+    else:
+        hurt.unlink()
+
+    copied = Backup(live.directory.path, memory_path / "copy", live.store.log.durable, link=link).run()
+
+    assert copied.missing_bytes == (100 if how == "short" else size)
+    original, copy = segment_files(live.directory.path), segment_files(memory_path / "copy")
+    assert [path.read_bytes() for path in copy] == [path.read_bytes() for path in original]
+    live.close()

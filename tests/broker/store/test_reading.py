@@ -156,8 +156,35 @@ def test_a_place_that_the_disk_cannot_read_damages_no_other(memory_path: Path) -
     opened.close()
 
 
-def test_a_segment_that_is_gone_is_no_damage(memory_path: Path) -> None:
-    opened, files = build(memory_path)
+def test_a_segment_that_is_lost_is_damage_and_what_lies_around_it_is_served(memory_path: Path) -> None:
+    opened, files = build(memory_path, segment_bytes=600)
+    files.cold = True
+    lost = segment_files(memory_path)[1]
+    lost.unlink()
+
+    got: list[bytes] = []
+    offset, missing = 0, 0
+    while offset < len(BODIES):
+        cold = read(opened, offset)
+        assert isinstance(cold, ColdRead)
+        try:
+            found = cold.run(files)
+        except DamagedRange as damage:
+            missing += damage.next_offset - offset
+            offset = damage.next_offset
+        else:
+            got += bodies(found)
+            offset = found.next_offset
+
+    assert missing > 0
+    assert got == [body for body in BODIES if body in got]
+    assert len(got) == len(BODIES) - missing
+    assert (got[0], got[-1]) == (BODIES[0], BODIES[-1])
+    opened.store.abandon()
+
+
+def test_an_oldest_segment_that_is_gone_is_no_damage(memory_path: Path) -> None:
+    opened, files = build(memory_path, segment_bytes=600)
     files.cold = True
     cold = read(opened, 0)
     assert isinstance(cold, ColdRead)

@@ -22,7 +22,7 @@ def store(memory_path: Path) -> Path:
 
 
 def verify(path: Path) -> Report:
-    return Verification(path, entries_per_file=5).run()
+    return Verification(path).run()
 
 
 def test_a_whole_directory_is_sound_and_left_as_it_is(store: Path) -> None:
