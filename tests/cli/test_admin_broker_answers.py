@@ -22,7 +22,7 @@ def admin(*arguments: str) -> Result:
     return CliRunner().invoke(command, ["broker", *arguments], prog_name="rmq-admin")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copy of a broker with two messages, which has stopped since."""
     folder = tmp_path_factory.mktemp("copied")
