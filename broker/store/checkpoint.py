@@ -7,8 +7,9 @@ missing or damaged one is passed over, and the log tells the same.
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import msgpack
@@ -23,7 +24,7 @@ from .rebuild import first_store_id
 from .scan import Scan
 
 NAME = "checkpoint"
-_MAGIC = b"RMQCKPT1"
+_MAGIC = b"RMQCKPT2"
 _CRC_BYTES = 4
 _PIECE = 500  # changes
 
@@ -64,19 +65,15 @@ def unpack(data: bytes) -> Checkpoint:
         raise BadCheckpoint("it is none, or of another version")
     if crc32(data[at:]) != int.from_bytes(data[len(_MAGIC) : at], "big"):
         raise BadCheckpoint("its checksum does not match")
-    position, store_id, log_epoch, stored_at, last, pieces = _fields(data[at:])
     try:
+        position, store_id, log_epoch, stored_at, (begins, header_crc), pieces = msgpack.unpackb(data[at:])
         changes = [change for piece in pieces for change in unpack_changes(piece)]
+        numbers = [operator.index(n) for n in (position, store_id, log_epoch, stored_at, begins, header_crc)]
     except (BadBatch, UnsupportedFormat) as error:
         raise BadCheckpoint(error.text) from error
-    return Checkpoint(position, store_id, log_epoch, stored_at, (last[0], last[1]), changes)
-
-
-def _fields(body: bytes) -> Any:
-    try:
-        return msgpack.unpackb(body)
-    except ValueError as error:
-        raise BadCheckpoint(f"it is not msgpack: {error}") from error
+    except (TypeError, ValueError) as error:  # whoever wrote it meant something else
+        raise BadCheckpoint(f"it has another shape: {error}") from error
+    return Checkpoint(*numbers[:4], (numbers[4], numbers[5]), changes)
 
 
 def load(files: Files, directory: Path) -> Checkpoint | None:

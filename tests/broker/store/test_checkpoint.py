@@ -4,7 +4,9 @@ import errno
 import shutil
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -262,3 +264,24 @@ def test_messages_that_were_lost_with_the_only_ones_of_their_queue_stay_lost(tmp
         assert failure.value.next_offset == 2
     assert again.append(b"next").base_offset == 2
     again.close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        msgpack.packb(7),
+        msgpack.packb([1, 2, 3]),
+        msgpack.packb([0, 1, 1, 0, [-1, 0], b"changes, not pieces of them"]),
+        msgpack.packb([0, 1, 1, 0, None, []]),
+        msgpack.packb(["0", 1, 1, 0, [-1, 0], []]),
+        msgpack.packb([0, 1, 1, 0, [-1, 0], [b"\xc1"]]),
+    ],
+)
+def test_sound_bytes_of_another_shape_are_refused(content: bytes) -> None:
+    """A version before or after this one may have written them; the log tells the same."""
+    whole = checkpoints.pack(Checkpoint(0, 1, 1, 0, (-1, 0), []))
+    magic = whole[:8]
+
+    with pytest.raises(BadCheckpoint):
+        checkpoints.unpack(magic + crc32(content).to_bytes(4, "big") + content)
