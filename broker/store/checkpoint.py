@@ -68,12 +68,13 @@ def unpack(data: bytes) -> Checkpoint:
     try:
         position, store_id, log_epoch, stored_at, (begins, header_crc), pieces = msgpack.unpackb(data[at:])
         changes = [change for piece in pieces for change in unpack_changes(piece)]
-        numbers = [operator.index(n) for n in (position, store_id, log_epoch, stored_at, begins, header_crc)]
+        head = operator.index(position), operator.index(store_id), operator.index(log_epoch), operator.index(stored_at)
+        last = operator.index(begins), operator.index(header_crc)
     except (BadBatch, UnsupportedFormat) as error:
         raise BadCheckpoint(error.text) from error
     except (TypeError, ValueError) as error:  # whoever wrote it meant something else
         raise BadCheckpoint(f"it has another shape: {error}") from error
-    return Checkpoint(*numbers[:4], (numbers[4], numbers[5]), changes)
+    return Checkpoint(*head, last, changes)
 
 
 def load(files: Files, directory: Path) -> Checkpoint | None:
