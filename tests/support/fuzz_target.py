@@ -107,7 +107,7 @@ class FuzzPeer:
 
     def _idle(self) -> bool:
         broker, connection = self._target.memory.broker, self.connection
-        working = connection._flush_scheduled or connection._backlog or broker._pulls._working
+        working = connection._flush_scheduled or connection._backlog or broker._pulls._working or broker._read_pool.jobs
         waiting = not self.transport.ended and (connection.in_flight or not connection._reading)
         return broker._committer.idle and not working and not waiting
 
