@@ -15,7 +15,7 @@ from .checkpoint import Checkpoint
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue, Waiting
 from .files import AnyPath, Files
-from .key_blocks import Entry
+from .key_blocks import Entry, hash_column
 from .key_index import KeyIndex
 from .rebuild import read_head
 
@@ -39,7 +39,7 @@ class KeyWork(NamedTuple):
 
     def run(self, index: KeyIndex, extents: Sequence[Extent]) -> None:
         """Extend the index, segment by segment; raises OSError, and can be done again."""
-        entries = [Entry(position, stored_at, hashes.tobytes()) for position, stored_at, hashes in self.batches]
+        entries = [Entry(position, stored_at, hash_column(hashes)) for position, stored_at, hashes in self.batches]
         positions = [entry.position for entry in entries]
         starts = [extent.start for extent in extents]
         for start, stop in zip(starts, [*starts[1:], self.end], strict=True):
@@ -115,11 +115,7 @@ class RetentionSearch(NamedTuple):
         """Whether all before a segment is too old (it was stored before the segment's first batch), or too much."""
         if self.max_bytes and self.end - following.start >= self.max_bytes:
             return True
-        fd = self.files.open_to_read(following.path)
-        try:
-            first = self.files.read(fd, _HEADER_START, 0)
-        finally:
-            self.files.close(fd)
+        first = self.files.read_at(following.path, _HEADER_START, 0)
         return len(first) == _HEADER_START and int.from_bytes(first[32:40], "big") < self.before_us
 
 

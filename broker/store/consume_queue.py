@@ -28,7 +28,7 @@ RECENT_BATCHES = 512
 FLUSH_BYTES = 16 << 10
 MAX_EPOCHS = 32  # starts of the broker that a queue remembers
 
-ReadEntries = Callable[[str, int, int], bytes | None]  # path, size, place -> bytes, None where the disk would wait
+ReadEntries = Callable[[str, int, int], bytes]  # path, size, place
 
 
 class Location(NamedTuple):
@@ -63,11 +63,9 @@ class Window(NamedTuple):
     offset: int
     end: int
 
-    def locate(self, bounds: Bounds, read: ReadEntries) -> list[Location] | None:
-        """The batches from the one that holds ``offset`` on; None where the disk would be waited for."""
+    def locate(self, bounds: Bounds, read: ReadEntries) -> list[Location]:
+        """The batches from the one that holds ``offset`` on."""
         run = self._read(min(bounds.max_entries + 1, self.end - self.offset), read)
-        if run is None:
-            return None
         found: list[Location] = []
         total, at, length, count = 0, 0, 1, len(run) // ENTRY.size
         while at < count:
@@ -84,16 +82,14 @@ class Window(NamedTuple):
             at, length = behind, behind - at
         return found
 
-    def _read(self, wanted: int, read: ReadEntries) -> bytes | None:
+    def _read(self, wanted: int, read: ReadEntries) -> bytes:
         """The entries from ``offset`` on, over as many files as they lie in."""
         parts, offset = [], self.offset
         while wanted > 0:
             index = offset % self.per_file
             count = min(wanted, self.per_file - index)
-            part = read(file_of(self.directory, self.per_file, offset), ENTRY.size * count, ENTRY.size * index)
-            if part is None:
-                return None
-            parts.append(part)
+            path = file_of(self.directory, self.per_file, offset)
+            parts.append(read(path, ENTRY.size * count, ENTRY.size * index))
             offset += count
             wanted -= count
         return b"".join(parts)
@@ -286,19 +282,12 @@ class ConsumeQueue:
         bases, positions, sizes = self._bases[:], self._positions[:], self._sizes[:]
         directory, per_file = self._directory, self._per_file
 
-        def read(path: str, size: int, at: int) -> bytes:
-            fd = files.open_to_read(path)
-            try:
-                return files.read(fd, size, at)
-            finally:
-                files.close(fd)
-
         def position_of(offset: int) -> tuple[int, int] | None:
             if bases and offset >= bases[0]:
                 at = bisect_right(bases, offset) - 1
                 return positions[at], sizes[at]
             try:
-                found = Window(directory, per_file, offset, offset + 1).locate(Bounds(1, 1, 1), read)
+                found = Window(directory, per_file, offset, offset + 1).locate(Bounds(1, 1, 1), files.read_at)
             except FileNotFoundError:
                 return None
             return (found[0].position, found[0].size) if found else None

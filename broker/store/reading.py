@@ -8,7 +8,6 @@ gets it, so that what the disk changed is answered as damaged and never handed o
 from __future__ import annotations
 
 import errno
-import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -27,10 +26,6 @@ from .scan import read_or_zeros
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OWNER = struct.Struct(">Q24xII")  # base_offset, topic_gen, queue_id
-_OWNER_AT = 24
-_COUNT = struct.Struct(">H")
-_COUNT_AT = 78 - layout.BROKER_PART
 LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also if it is in the page cache
 RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
 
@@ -100,7 +95,7 @@ class ColdRead(NamedTuple):
     def _locate(self, files: Files) -> list[Location]:
         if self.window is None:
             return self.where
-        found = _unless_damaged(self.window.locate, self.bounds, lambda path, size, at: _read(files, path, size, at))
+        found = _unless_damaged(self.window.locate, self.bounds, files.read_at)
         return possible(found or [], self.extents[0].start, self.end)
 
 
@@ -253,14 +248,6 @@ def _unless_damaged(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwar
         if error.errno not in (errno.EIO, errno.ENOENT):
             raise
         return None
-
-
-def _read(files: Files, path: str, size: int, at: int) -> bytes:
-    fd = files.open_to_read(path)
-    try:
-        return files.read(fd, size, at)
-    finally:
-        files.close(fd)
 
 
 def _read_or_zeros(files: Files, path: str, size: int, at: int) -> bytes:

@@ -105,11 +105,8 @@ class SecondLook(NamedTuple):
         path = file_of(window.directory, window.per_file, first)
         data = b""
         with suppress(OSError):
-            fd = self.files.open_to_read(path)
-            try:
-                data = self.files.read(fd, (window.offset - first) * ENTRY.size, first % window.per_file * ENTRY.size)
-            finally:
-                self.files.close(fd)
+            size = (window.offset - first) * ENTRY.size
+            data = self.files.read_at(path, size, first % window.per_file * ENTRY.size)
         whole = len(data) // ENTRY.size * ENTRY.size
         positions = [position for position, size, _ in ENTRY.iter_unpack(data[:whole]) if size]
         return list(dict.fromkeys(reversed(positions)))

@@ -27,6 +27,7 @@ from .checkpoint import BadCheckpoint, Checkpoint
 from .consume_queue import ENTRY, entries
 from .directory import StoreError
 from .files import Files
+from .key_blocks import hash_column
 from .key_index import Gap, KeyIndex
 from .rebuild import changes_of, read_head
 from .recovery import Damage, Piece, Walk
@@ -167,7 +168,7 @@ class Verification:
                     if self._starts[self._segment + 1] > header.physical_offset:
                         break
                     self._segment += 1
-                hashes = columns.key_hashes.tobytes()
+                hashes = hash_column(columns.key_hashes)
                 self._keyed[self._starts[self._segment]][header.physical_offset] = hashes
 
     def damaged(self, damage: Damage) -> None:
@@ -214,11 +215,7 @@ class Verification:
                 return b""
             start, path = files[i]
             size = min(until, files[i + 1][0] if i + 1 < len(files) else until) - at
-            fd = self._files.open_to_read(path)
-            try:
-                parts.append(self._files.read(fd, size, at - start))
-            finally:
-                self._files.close(fd)
+            parts.append(self._files.read_at(path, size, at - start))
             at += size
         return b"".join(parts)
 

@@ -95,7 +95,7 @@ def read(path: str, size: int, at: int) -> bytes:
 def locate(queue: ConsumeQueue, offset: int, bounds: Bounds = WIDE) -> list[Location]:
     """From wherever the offset is."""
     window = queue.window(offset)
-    return queue.locate(offset, bounds) if window is None else window.locate(bounds, read) or []
+    return queue.locate(offset, bounds) if window is None else window.locate(bounds, read)
 
 
 def places(queue: ConsumeQueue, offset: int, bounds: Bounds = WIDE) -> list[tuple[int, int]]:
@@ -207,19 +207,6 @@ def test_a_batch_over_a_file_boundary_is_found_from_both_sides(tmp_path: Path) -
 
     assert [places(queue, offset)[0] for offset in (3, 4, 7, 8, 12)] == [(24, 80)] * 5
     assert places(queue, 0)[2] == (104, 8)
-
-
-def test_where_the_disk_would_be_waited_for_nothing_is_said(tmp_path: Path) -> None:
-    queue = make(tmp_path, entries_per_file=2, recent_batches=1)
-    fill(queue, [Run(8 * i, 8, (0,)) for i in range(6)])
-    flush(queue)
-    window = queue.window(0)
-    assert window is not None
-
-    def only_the_first(path: str, size: int, at: int) -> bytes | None:
-        return read(path, size, at) if path == file_of(str(tmp_path), 2, 0) else None
-
-    assert window.locate(WIDE, only_the_first) is None
 
 
 def test_entries_are_worth_writing_when_enough_wait(tmp_path: Path) -> None:

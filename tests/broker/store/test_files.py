@@ -134,3 +134,11 @@ def test_a_file_is_read_whole_however_little_comes_at_once(tmp_path: Path) -> No
     (tmp_path / "x").write_bytes(b"0123456789")
 
     assert Slow().read_file(tmp_path / "x") == b"0123456789"
+
+
+def test_a_place_of_a_file_is_read_without_keeping_it_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    files = Files()
+
+    assert files.read_at(tmp_path / "file", 4, 3) == b"3456"
+    assert files.read_at(tmp_path / "file", 4, 8) == b"89"
