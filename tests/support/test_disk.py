@@ -25,7 +25,7 @@ from support.disk import (
 )
 from support.faulty import FaultyFiles
 
-COMPOSED = {"write_all", "read_file", "replace_file", "unshare"}  # made of the other operations
+COMPOSED = {"write_all", "read_at", "read_file", "replace_file", "unshare"}  # made of the other operations
 
 
 def operations(files: RecordingFiles) -> list[Operation]:
