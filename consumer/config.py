@@ -28,9 +28,23 @@ class ConsumerConfig:
     on_gap: str = _setting(
         "stop", "what to do where the log lost messages before the group got them: stop the queue there, or skip"
     )
+    strategy: str = _setting(
+        "average",
+        "how queues are shared out: average, circle, consistent_hash[:NODES], config:TOPIC/ID,..., "
+        "machine_room:ROOM,... or machine_room_nearby[:STRATEGY]",
+    )
+    room: str = _setting("", "the machine room of this member, for the strategies that look at rooms")
+    namespace: str = _setting("", "prefix that keeps the groups and topics of one team apart from those of others")
     slots: int = _setting(20, "how many queues are consumed at the same time")
     batch: int = _setting(1, "most messages in one call of the listener")
-    max_attempts: int = _setting(-1, "-1: a failed message is tried again without limit, in place")
+    max_attempts: int = _setting(
+        -1, "a message that failed this often becomes a dead letter; -1: it is tried again without limit, in place"
+    )
+    crash_limit: int = _setting(
+        5, "a queue stops (or dead-letters, with max_attempts) at a message that ended the process this often"
+    )
+    consume_timeout_s: float = _setting(900.0, "a call that took longer than this is reported as a time-out")
+    cancel_on_loss: bool = _setting(False, "cancel a running call when its lock is lost; one in a thread runs on")
     max_continuous_s: float = _setting(60.0, "a queue gives its slot to others after this long, between two calls")
     turn_share_s: float = _setting(0.0, "give the slot up after this long if another queue waits for it; 0 is off")
     suspend_s: float = _setting(1.0, "first pause before a failed message is tried again; doubles up to 30 s")
@@ -40,16 +54,25 @@ class ConsumerConfig:
     lock_retry_s: float = _setting(
         3.0, "time until a refused lock is asked for again, unless it is reported free before"
     )
+    lock_timeout_s: float = _setting(1.0, "time for the broker to answer a request for locks or their renewal")
     rebalance_every_s: float = _setting(20.0, "time between checks of which queues are ours")
     rebalance_gather_s: float = _setting(0.1, "how long notices of changed members are gathered before acting")
     heartbeat_s: float = _setting(30.0, "time between reports that this member is alive")
     pull_wait_s: float = _setting(15.0, "how long the broker holds a pull that finds nothing")
     pull_timeout_s: float = _setting(30.0, "a pull without an answer for this long is asked again")
+    pull_expiry_s: float = _setting(120.0, "a queue that was not pulled for this long is given up and taken anew")
+    pull_interval_s: float = _setting(0.0, "pause between two pulls that found something")
+    pull_when_drained: bool = _setting(False, "pull a queue only when the listener has finished all that is held of it")
     pull_bytes: int = _setting(1 * MIB, "most bytes asked for with one pull")
     cache_bytes: int = _setting(64 * MIB, "most bytes held for the listener, shared out to the queues")
     cache_messages: int = _setting(1000, "a queue that holds more messages than this is not pulled")
+    topic_cache_bytes: int = _setting(0, "most bytes held of one topic, divided over its queues here; 0 is off")
+    topic_cache_messages: int = _setting(
+        0, "a topic that holds more messages than this, divided over its queues here, is not pulled; 0 is off"
+    )
     commit_every_s: float = _setting(0.2, "longest time that progress stays unreported")
     request_timeout_s: float = _setting(3.0, "time for the broker to answer a request")
+    stall_limit_s: float = _setting(5.0, "no batch is started while the event loop is late by more than this")
     drain_s: float = _setting(30.0, "how long a stop waits for running calls before they are cancelled")
 
     def __post_init__(self) -> None:
@@ -79,11 +102,8 @@ class ConsumerConfig:
             raise ConfigError(f'on_gap must be "stop" or "skip", not {self.on_gap!r}')
         if self.model != "clustering":
             raise ConfigError(f'model must be "clustering", not {self.model!r}; broadcasting is not supported yet')
-        if self.max_attempts != -1:
-            raise ConfigError(
-                f"max_attempts must be -1 (try again without limit), not {self.max_attempts}; "
-                "dead letters are not supported yet"
-            )
+        if self.max_attempts != -1 and self.max_attempts < 1:
+            raise ConfigError(f"max_attempts must be -1 (no limit) or 1 and more, not {self.max_attempts}")
 
     def _check_ranges(self) -> None:
         for name, least, most in _RANGES:
@@ -104,7 +124,10 @@ class ConsumerConfig:
 # The broker's own limits bound some: it forgets a lease after 60 s and a member after 120 s.
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("slots", 1, 1000),
-    ("batch", 1, 4096),
+    ("batch", 1, 1024),
+    ("max_attempts", -1, (1 << 31) - 1),
+    ("crash_limit", 1, 1 << 30),
+    ("consume_timeout_s", 0.001, 86400 * 7),
     ("max_continuous_s", 0.001, 86400),
     ("turn_share_s", 0, 86400),
     ("suspend_s", 0, 86400),  # and clamped where it is used, as RocketMQ does
@@ -112,16 +135,22 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("relock_every_s", 0.001, 59),
     ("lock_ttl_s", 0.001, 59),
     ("lock_retry_s", 0.01, 3600),
+    ("lock_timeout_s", 0.01, 600),
     ("rebalance_every_s", 0.01, 3600),
     ("rebalance_gather_s", 0, 60),
     ("heartbeat_s", 0.01, 110),
     ("pull_wait_s", 0.001, 3600),
     ("pull_timeout_s", 0.01, 7200),
+    ("pull_expiry_s", 0.1, 86400),
+    ("pull_interval_s", 0, 65.535),
     ("pull_bytes", 1, 8 * MIB),
     ("cache_bytes", 1, 1 << 40),
     ("cache_messages", 1, 1 << 31),
+    ("topic_cache_bytes", 0, 1 << 40),
+    ("topic_cache_messages", 0, 6_553_500),
     ("commit_every_s", 0.001, 5),
     ("request_timeout_s", 0.01, 600),
+    ("stall_limit_s", 0.1, 3600),
     ("drain_s", 0, 86400),
 )
 

@@ -109,6 +109,13 @@ class Generation:
         self.stopped: Stopped | None = None  # it waits at a gap; the puller's
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
+        self.called_at: float | None = None  # when the running call of the listener began; the scheduler's
+        self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
+        self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
+        self.paused = False  # nothing is pulled or dispatched, by the user's wish; the puller's
+        self.flow_control: str | None = None  # which limit keeps the queue from being pulled; the puller's
+        self.pulled_at = float("-inf")  # when a pull was last asked for or found not to be needed; the puller's
+        self.tries_to_unlock = 0  # how often the hand-over found a call running; the rebalancer's
         self.owner: Task | None = None
         self.puller: Task | None = None
         self._on_lost = on_lost

@@ -82,7 +82,7 @@ class GroupClient:
 
     async def join(self, subscriptions: dict[str, str]) -> ops.JoinReply:
         """Become or stay a member."""
-        payload = ops.Join(self.group, True, "clustering", "evenly", subscriptions)
+        payload = ops.Join(self.group, True, "clustering", "average", subscriptions)
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:

@@ -301,6 +301,24 @@ class GroupMismatch(Refused):
     code = 153
 
 
+class GroupNotFound(Refused):
+    """No group of this name has members, leases or progress."""
+
+    code = 154
+
+
+class MemberNotFound(Refused):
+    """The group has no such member, or it has no connection."""
+
+    code = 155
+
+
+class MemberSilent(Refused):
+    """The member did not answer in time."""
+
+    code = 156
+
+
 def code_name(code: int) -> str:
     """The name of a code, as in documents and logs."""
     kind = WireError.by_code.get(code)

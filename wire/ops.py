@@ -56,6 +56,13 @@ class Op(IntEnum):
     GET_MESSAGE = 21
     OFFSETS_AT = 22
     STATS = 23
+    DEAD_LETTER = 24
+    STARTING = 25
+    RESET_OFFSETS = 26
+    LIST_GROUPS = 27
+    DESCRIBE_GROUP = 28
+    MEMBER_INFO = 29
+    RUNNING_INFO = 30
 
 
 class Push(IntEnum):
@@ -66,6 +73,7 @@ class Push(IntEnum):
     TOPIC_CHANGED = 3  # TopicInfo
     CLOSING = 4  # [code, sentence]
     TOPIC_DELETED = 5  # [topic, generation]
+    RUNNING_INFO = 6  # [token, group]: answer with the operation of this name
 
 
 class QueueRef(NamedTuple):
@@ -167,8 +175,22 @@ class Acquire(NamedTuple):
     queues: list[QueueRef]
 
 
+class AttemptRun(NamedTuple):
+    """Each message from ``from_offset`` to before ``end_offset`` was delivered ``attempts`` times in vain."""
+
+    from_offset: int
+    end_offset: int
+    attempts: int
+
+
 class Grant(NamedTuple):
-    """A lease, with all that a new owner needs to begin; or who holds it."""
+    """
+    A lease, with all that a new owner needs to begin; or who holds it.
+
+    ``runs`` has every message with failed deliveries, the first of them once more as ``attempt_offset``. ``abandoned``
+    leases in a row ended without being given back while the message at ``suspect_offset`` was being processed; if
+    there were several, everything before ``careful_until`` is delivered one by one, each announced by STARTING.
+    """
 
     status: int
     epoch: int = 0
@@ -176,6 +198,10 @@ class Grant(NamedTuple):
     attempt_offset: int = NO_OFFSET
     attempts: int = 0
     text: str | None = None
+    runs: list[AttemptRun] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    abandoned: int = 0
+    suspect_offset: int = NO_OFFSET
+    careful_until: int = NO_OFFSET
 
 
 class LeaseRef(NamedTuple):
@@ -308,7 +334,11 @@ class LockRow(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """Delivery number ``attempts`` of a message failed; answered when that is durable."""
+    """
+    Delivery number ``attempts`` of a message failed; answered when that is durable.
+
+    ``runs`` says so of all messages of a batch, that first one included; without it only that one failed.
+    """
 
     group: str
     topic: str
@@ -316,3 +346,31 @@ class Attempt(NamedTuple):
     epoch: int
     queue_offset: int
     attempts: int
+    runs: list[AttemptRun] = []  # noqa: RUF012  # shared, so nobody may change it in place
+
+
+class DeadLetter(NamedTuple):
+    """
+    Copy messages of a queue to the dead-letter topic of the group; answered when that and the progress are durable.
+
+    ``commit_offset`` is progress that is stored in the same step, -1 for none. Asking again does nothing again.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    queue_offsets: list[int]
+    commit_offset: int = NO_OFFSET
+    reason: str = ""
+
+
+class Starting(NamedTuple):
+    """A message is about to be processed; answered when that, and the progress with it, is durable."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    queue_offset: int
+    commit_offset: int = NO_OFFSET
