@@ -16,6 +16,7 @@ from rmq.wire.ops import Push
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
+from .hooks import Hooks
 from .lease_keeper import LeaseKeeper
 from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
@@ -23,6 +24,7 @@ from .orderly import OrderlyScheduler
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .stall_watch import watch_for_stalls
+from .statistics import Statistics
 from .subscription import Subscription
 from .tasks import TaskSet
 
@@ -56,8 +58,11 @@ class Running:
         connect: Connect,
         now: Callable[[], float],
         on_failure: Callable[[BaseException], None],
+        hooks: Hooks | None = None,
     ) -> None:
         self._config = config
+        self._hooks = hooks
+        self.statistics = Statistics(config.group)
         self._subscriptions = subscriptions
         self.generations: dict[MessageQueue, Generation] = {}
         self.tasks = TaskSet(on_failure)
@@ -78,7 +83,14 @@ class Running:
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
         self.scheduler = OrderlyScheduler(
-            listener, config, broker, tasks=self.tasks, leases=self.keeper, on_turn=self.reporter.turned
+            listener,
+            config,
+            broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
         )
         self.reporter.busy = lambda: self.scheduler.turns > 0
         self.rebalancer = Rebalancer(generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks)
@@ -116,7 +128,8 @@ class Running:
         """Pull and consume a queue."""
         self.keeper.added(generation)
         self.scheduler.start(generation)
-        self.puller.start(generation)
+        if generation.crash_loop is None:  # a queue that stands still is not pulled either
+            self.puller.start(generation)
 
     async def finish_generation(self, generation: Generation) -> None:
         """Let the running call of a queue end."""
