@@ -22,7 +22,7 @@ from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
 from .puller import Puller
 from .rebalancer import Rebalancer
-from .stall_watch import watch_for_stalls
+from .stall_watch import StallWatch
 from .subscription import Subscription
 from .tasks import TaskSet
 
@@ -75,6 +75,7 @@ class Running:
 
     def _build(self, listener: AsyncListener) -> None:
         generations, config, broker = self.generations, self._config, self._broker
+        self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
         self.scheduler = OrderlyScheduler(
@@ -99,7 +100,7 @@ class Running:
         self.tasks.start(self.keeper.run(), "lease keeper")
         self.tasks.start(self.keeper.watch(), "lease watch")
         self.tasks.start(self.reporter.run(), "offset reporter")
-        self.tasks.start(watch_for_stalls(), "stall watch")
+        self.tasks.start(self.stalls.run(), "stall watch")
         self.tasks.start(self._link.wait_connected(), "first connection")  # fails if the broker does not want us
 
     def owners(self) -> list[asyncio.Task[None] | None]:
