@@ -16,6 +16,7 @@ from rmq.wire.names import check_topic
 
 from .config import ConsumerConfig, configure
 from .listeners import Listener, adapt
+from .pauses import Pauses, Target
 from .running import Connect, Running
 from .subscription import Subscription
 
@@ -67,6 +68,7 @@ class Consumer:
         self._connect = connect
         self._now = now
         self._subscriptions: dict[str, Subscription] = {}
+        self._pauses = Pauses()
         self._running: Running | None = None
         self._stop: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -111,6 +113,32 @@ class Consumer:
     def _subscriptions_changed(self) -> None:
         if self._running is not None:
             self._running.resubscribe()
+
+    def pause(self, *targets: Target) -> None:
+        """
+        Stop giving messages of topics or queues to the listener, of everything if none is named; at any time.
+
+        A running call ends, and what it did is reported. The locks are kept, so nobody else gets the queues. Queues
+        that are taken later are paused with their topic.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(True, targets)
+
+    def resume(self, *targets: Target) -> None:
+        """
+        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(False, targets)
+
+    def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
+        self._pauses.set(paused, *targets)
+        if self._running is not None:
+            self._running.pauses_changed()
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -158,6 +186,7 @@ class Consumer:
                 connect=self._connect,
                 now=self._now,
                 on_failure=self._failed,
+                pauses=self._pauses,
             )
             self._running.start()
 

@@ -151,6 +151,13 @@ class Generation:
         """
         return self.agreed == log_epoch
 
+    def set_paused(self, paused: bool) -> None:
+        """From here on nothing is pulled and no batch starts, until it is taken back; a running call ends."""
+        self.paused = paused
+        if not paused:
+            self._arrived.set()
+            self._ask.set()
+
     def ask_now(self) -> None:
         """Have the puller ask at once: the broker is another than it was."""
         self._ask.set()
@@ -182,9 +189,10 @@ class Generation:
         self._arrived.set()
 
     async def work(self) -> bool:
-        """Wait until there is something to take; False if the generation was dropped. Cancelling is safe."""
-        while not self.dropped and not self.cache.ready:
-            self.cache.starved()
+        """Wait until there is something to take, and may be; False if it was dropped. Cancelling is safe."""
+        while not self.dropped and (self.paused or not self.cache.ready):
+            if not self.cache.ready:
+                self.cache.starved()
             self._arrived.clear()
             await self._arrived.wait()
         return not self.dropped

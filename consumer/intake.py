@@ -63,16 +63,16 @@ class Intake:
         self._progressed = progressed
         self._room = room
 
-    async def take_in(self, generation: Generation, result: PullResult, asked_as: Asked) -> None:
-        """Do what an answer asks for; returns when the next pull makes sense."""
+    async def take_in(self, generation: Generation, result: PullResult, asked_as: Asked) -> int:
+        """Do what an answer asks for; returns when the next pull makes sense, with the number of new messages."""
         asked, status = generation.cache.end_offset, result.status
         text = result.text or code_name(status)
         if status in (OK, EMPTY) and generation.stopped is not None:
             log.info("queue.resumed", queue=str(generation.queue), queue_offset=asked)
             generation.stopped = None
         if status in (OK, EMPTY):
-            await self._put(generation, result, asked_as)
-        elif status == Fenced.code:
+            return await self._put(generation, result, asked_as)
+        if status == Fenced.code:
             generation.lose(text)
         elif status in GONE:
             self.gone(generation, text)
@@ -85,6 +85,7 @@ class Intake:
         else:
             error = Refused(text, code=status)
             await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
+        return 0
 
     def gone(self, generation: Generation, text: str) -> None:
         """There is no such queue any more: whoever knows the topics finds out what there is."""
@@ -93,17 +94,19 @@ class Intake:
 
     # Batches
 
-    async def _put(self, generation: Generation, result: PullResult, asked_as: Asked) -> None:
+    async def _put(self, generation: Generation, result: PullResult, asked_as: Asked) -> int:
         """Check and cache what came, giving the loop back every 2 ms; compressed batches only as there is room."""
         cache, clock = generation.cache, self._broker.now
-        before, at, began = cache.end_offset, 0, clock()
+        before, at, messages, began = cache.end_offset, 0, 0, clock()
         try:
             while at < len(result.batches) and not generation.dropped:
                 batch = self._read(generation, result.batches, at)
                 if batch is None or not self._pass_filtered(generation, batch.header.base_offset, result, asked_as):
-                    return
+                    return messages
                 at += batch.header.size
+                held = cache.messages
                 if cache.put(batch):
+                    messages += cache.messages - held
                     generation.arrived()
                 if batch.header.codec:
                     # We asked for bytes as they are stored: what they unpack to may be a thousand times as much.
@@ -117,6 +120,7 @@ class Intake:
         if result.status == OK and cache.end_offset == before:
             # Nothing that can be used: asking again at once would be asked for ever.
             await generation.pause(self._config.lock_retry_s)
+        return messages
 
     def _read(self, generation: Generation, data: bytes, at: int) -> Batch | None:
         """A batch of this queue; None if it shows that the queue is not what it was."""

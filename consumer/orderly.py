@@ -161,7 +161,7 @@ class OrderlyScheduler:
         now, look_at = began, float("-inf")
         try:
             while True:
-                if now > look_at or generation.dropped:
+                if now > look_at or generation.dropped or generation.paused:
                     step, look_at = await self._look(generation, began)
                     if step is not Step.RUN:
                         return step
@@ -204,6 +204,7 @@ class OrderlyScheduler:
             max_continuous_s=config.max_continuous_s,
             turn_share_s=config.turn_share_s,
             others_wait=self._queueing > 0,
+            paused=generation.paused,
         )
         if step is Step.RUN and generation.lost.told:
             self._leases.proven(generation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from rmq.client.log import get_logger
@@ -17,17 +16,17 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue, PullResult
 
 from .config import ConsumerConfig
+from .flow_control import FlowControl
 from .generation import Generation
 from .group_client import GroupClient
 from .intake import Asked, Intake
 from .retrying import after_failure, says_gone
 from .start_offset import StartOffset, Topics
+from .statistics import Statistics
 from .tasks import TaskSet
 
 log = get_logger("rmq.consumer")
 
-UNCOMMITTED_S = 60.0  # a cache full of what is not committed is warned of this often
-LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
 AGREEING = (OK, EMPTY, Damaged.code, MessagesLost.code)  # answers of a broker that has compared its log with ours
 
 
@@ -35,7 +34,8 @@ class Puller:
     """
     Pulls for generations, which exist only under a lease: the lock always comes before the first pull.
 
-    What came back is for :class:`~rmq.consumer.intake.Intake`; where a group without progress begins, for
+    What came back is for :class:`~rmq.consumer.intake.Intake`, when to ask for
+    :class:`~rmq.consumer.flow_control.FlowControl`, where a group without progress begins for
     :class:`~rmq.consumer.start_offset.StartOffset`.
     """
 
@@ -49,39 +49,53 @@ class Puller:
         believed: Callable[[Generation], bool],
         progressed: Callable[[], None],
         topics: Topics,
+        statistics: Statistics,
     ) -> None:
-        self._generations = generations
         self._config = config
         self._broker = broker
         self._tasks = tasks
         self._believed = believed
         self._progressed = progressed
-        self._intake = Intake(config, broker, topics=topics, progressed=progressed, room=self._room)
+        self._statistics = statistics
+        self._flow = FlowControl(generations, config, broker)
+        self._intake = Intake(config, broker, topics=topics, progressed=progressed, room=self._flow.room)
         self._start = StartOffset(config, broker, topics=topics, progressed=progressed)
 
     def start(self, generation: Generation) -> None:
         """Begin to fill a generation's cache; ends when it is dropped, at the latest by cancelling its task."""
+        generation.pulled_at = self._broker.now()
         generation.puller = self._tasks.start(self._run(generation), f"puller of {generation.queue}")
 
     async def _run(self, generation: Generation) -> None:
         if generation.cache.end_offset < 0:
             await self._start.find(generation)
         while not generation.dropped:
-            await self._room(generation)
+            await self._flow.may_pull(generation)
+            if generation.dropped:
+                return
             asked_as = Asked(self._broker.log_epoch, generation.cache.subscription.expression)
+            began = generation.pulled_at = self._broker.now()
             result = await self._pull(generation)
+            took_s = self._broker.now() - began
             if result is not None and not generation.dropped:
-                await self._intake.take_in(generation, result, asked_as)
+                messages = await self._intake.take_in(generation, result, asked_as)
+                if messages:
+                    await self._found(generation, messages, took_s)
+
+    async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
+        self._statistics.of(generation.queue.topic).pulled.add(self._broker.now(), messages, seconds=took_s)
+        if self._config.pull_interval_s:
+            await generation.pause_asking(self._config.pull_interval_s)
 
     # One pull
 
     async def _pull(self, generation: Generation) -> PullResult | None:
-        config, cache, share = self._config, generation.cache, self._share()
+        config, cache, limits = self._config, generation.cache, self._flow.limits(generation)
         # Above its share a queue is pulled only if the listener needs more before it commits: then as ever.
-        room = max(1, share - cache.size) if cache.size < share or not cache.size else config.pull_bytes
+        room = max(1, limits.size - cache.size) if cache.size < limits.size or not cache.size else config.pull_bytes
         progress, log_epoch = cache.commit_offset, self._broker.log_epoch
         agrees = generation.agrees(log_epoch)
-        if not agrees and not cache.has_room(config.cache_messages, share):
+        if not agrees and (generation.paused or not cache.has_room(*limits)):
             room = 1  # only the answer matters
         rides = progress != generation.reported and agrees and self._believed(generation)
         if rides:
@@ -120,40 +134,3 @@ class Puller:
 
     async def _wait(self, generation: Generation, error: RmqError) -> None:
         await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
-
-    # Flow control
-
-    def _share(self) -> int:
-        """The bytes a queue may hold; one batch is always let in."""
-        return self._config.cache_bytes // max(1, len(self._generations))
-
-    async def _room(self, generation: Generation) -> None:
-        """
-        Wait until another pull may be asked for.
-
-        A listener that keeps its progress until it has seen more than a full cache gets more: nothing else could ever
-        make room. The memory is its choice then.
-        """
-        cache, most = generation.cache, self._config.cache_messages
-        while not cache.has_room(most, self._share()) and generation.agrees(self._broker.log_epoch):
-            if not cache.ready and not generation.guard.held:
-                return self._warn_uncommitted(generation)
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            cache.when_room(most, self._share(), lambda room=room: _done(room))  # type: ignore[misc]
-            try:
-                async with asyncio.timeout(LOOK_AGAIN_S):
-                    await room
-            except TimeoutError:
-                pass
-
-    def _warn_uncommitted(self, generation: Generation) -> None:
-        now, cache = self._broker.now(), generation.cache
-        if now - generation.uncommitted_told_at > UNCOMMITTED_S:
-            generation.uncommitted_told_at = now
-            advice = "memory grows until the listener returns COMMIT"
-            log.warning("pull.uncommitted", queue=str(generation.queue), messages=cache.messages, advice=advice)
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -20,9 +20,11 @@ from .lease_keeper import LeaseKeeper
 from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
+from .pauses import Pauses
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .stall_watch import StallWatch
+from .statistics import Statistics
 from .subscription import Subscription
 from .tasks import TaskSet
 
@@ -56,9 +58,11 @@ class Running:
         connect: Connect,
         now: Callable[[], float],
         on_failure: Callable[[BaseException], None],
+        pauses: Pauses | None = None,
     ) -> None:
         self._config = config
         self._subscriptions = subscriptions
+        self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
         self.tasks = TaskSet(on_failure)
         self._link = connect(
@@ -76,6 +80,7 @@ class Running:
     def _build(self, listener: AsyncListener) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
+        self.statistics = Statistics(config.group)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
         self.scheduler = OrderlyScheduler(
@@ -91,6 +96,7 @@ class Running:
             believed=self.keeper.believed,
             progressed=self.reporter.turned,
             topics=self.rebalancer,
+            statistics=self.statistics,
         )
 
     def start(self) -> None:
@@ -111,10 +117,16 @@ class Running:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""
         self.rebalancer.subscribed()
 
+    def pauses_changed(self) -> None:
+        """What the user has paused is other than before."""
+        for generation in self.generations.values():
+            generation.set_paused(self._pauses.covers(generation.queue))
+
     # For the rebalancer
 
     def start_generation(self, generation: Generation) -> None:
-        """Pull and consume a queue."""
+        """Pull and consume a queue, unless the user has paused it."""
+        generation.set_paused(self._pauses.covers(generation.queue))
         self.keeper.added(generation)
         self.scheduler.start(generation)
         self.puller.start(generation)

@@ -18,6 +18,7 @@ class Step(Enum):
     STOP = "stop"  # the queue is not ours any more
     RELOCK = "relock"  # the lease is not proven: no batch before it is
     YIELD = "yield"  # others may have the slot
+    PAUSE = "pause"  # the user wants no batch to start
 
 
 def next_step(
@@ -29,6 +30,7 @@ def next_step(
     max_continuous_s: float,
     turn_share_s: float = 0.0,
     others_wait: bool = False,
+    paused: bool = False,
 ) -> Step:
     """
     Decide between two batches; a running listener is never interrupted.
@@ -37,6 +39,8 @@ def next_step(
     """
     if dropped:
         return Step.STOP
+    if paused:
+        return Step.PAUSE
     if now > believed_until:
         return Step.RELOCK
     if now - began > max_continuous_s:
