@@ -16,6 +16,7 @@ from rmq.wire.ops import Push
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
+from .hooks import Hooks
 from .lease_keeper import LeaseKeeper
 from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
@@ -59,8 +60,11 @@ class Running:
         now: Callable[[], float],
         on_failure: Callable[[BaseException], None],
         pauses: Pauses | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._config = config
+        self._hooks = hooks
+        self.statistics = Statistics(config.group)
         self._subscriptions = subscriptions
         self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
@@ -80,11 +84,18 @@ class Running:
     def _build(self, listener: AsyncListener) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
-        self.statistics = Statistics(config.group)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
         self.scheduler = OrderlyScheduler(
-            listener, config, broker, tasks=self.tasks, leases=self.keeper, on_turn=self.reporter.turned
+            listener,
+            config,
+            broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
         self.reporter.busy = lambda: self.scheduler.turns > 0
         self.rebalancer = Rebalancer(generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks)

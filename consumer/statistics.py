@@ -97,8 +97,10 @@ class TopicMeter:
         self.pulled = Meter()
         self.results: dict[ResultType, int] = dict.fromkeys(ResultType, 0)
 
-    def succeeded(self, now: float, messages: int, calls: int, seconds: float, timed_out: int = 0) -> None:
-        """The listener finished ``messages`` messages in ``calls`` calls, some of which took too long."""
+    def succeeded(self, now: float, messages: int, calls: int, seconds: float, timed_out: bool = False) -> None:
+        """The listener finished ``messages`` messages in ``calls`` calls, the last of which may have taken too long."""
+        if not calls:
+            return
         self.ok.add(now, messages, calls, seconds)
         self.results[ResultType.SUCCESS] += calls - timed_out
         self.results[ResultType.TIME_OUT] += timed_out

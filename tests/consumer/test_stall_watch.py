@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
 from rmq.consumer.stall_watch import EVERY_S, LOOK_AGAIN_S, LoopLag, StallWatch
 
+from .fake_broker import FakeBroker
 from .recorder import now
 from support.virtual_time import VirtualTimeLoop
 
@@ -136,3 +139,30 @@ async def test_the_lag_grows_while_nothing_runs_and_is_gone_soon_after(watch: St
     await asyncio.sleep(LOOK_AGAIN_S + EPS)
     assert watch.lag_s == pytest.approx(0.0, abs=1e-3)
     assert not watch.stalled(now())
+
+
+# Dispatch
+
+
+@pytest.mark.parametrize(("blocks_s", "next_at"), [(5.5 - 0.01, 5.99), (5.5 + 0.01, 6.01 + LOOK_AGAIN_S)])
+async def test_no_batch_starts_while_the_loop_is_late_by_more_than_the_limit(
+    broker: FakeBroker, make: Callable[..., Consumer], blocks_s: float, next_at: float
+) -> None:
+    """A call at 0.5 s blocks; the tick of 1 s is late by that less 0.5 s, so the limit of 5 s is just kept or not."""
+    broker.create("t", 2)
+    calls: list[tuple[float, int]] = []
+
+    async def listener(messages: Any, context: ConsumeContext) -> ConsumeStatus:
+        calls.append((round(now(), 2), context.queue.queue_id))
+        if len(calls) == 1:
+            block(blocks_s)
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, max_continuous_s=3600.0):
+        await asyncio.sleep(0.5)
+        broker.send("t", 0, b"a", b"b")
+        await asyncio.sleep(blocks_s + 2)
+
+    (first, second) = calls
+    assert first == (0.5, 0)
+    assert second[0] == pytest.approx(next_at, abs=0.03)  # whoever found the loop late comes back every 10 ms

@@ -71,7 +71,8 @@ def test_a_rate_counts_exactly_what_its_buckets_span(steps: list[tuple[float, in
 def test_calls_are_counted_by_how_they_ended() -> None:
     meter = TopicMeter()
 
-    meter.succeeded(1.0, 40, calls=4, seconds=0.4, timed_out=1)
+    meter.succeeded(1.0, 40, calls=4, seconds=0.4, timed_out=True)
+    meter.succeeded(1.0, 0, calls=0, seconds=0.0, timed_out=True)
     meter.gave_in_vain(2.0, 10, 0.5, ResultType.EXCEPTION)
     meter.gave_in_vain(3.0, 10, 1.5, ResultType.RETURNED_NULL)
     read = meter.read(3.0)
