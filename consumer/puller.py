@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire import batch as batches
 from rmq.wire.errors import (
     OK,
     BadBatch,
-    ConnectionLost,
     Damaged,
     Fenced,
     LogTruncated,
     MessagesLost,
     OffsetOutOfRange,
     Refused,
-    RequestTimeout,
     RmqError,
     code_name,
 )
@@ -29,6 +26,8 @@ from .config import ConsumerConfig
 from .gap import Gap, Stopped, gap_of
 from .generation import Generation
 from .group_client import GroupClient
+from .retrying import after_failure, says_gone
+from .start_offset import StartOffset, Topics
 from .tasks import TaskSet
 from .topics import GONE
 from .turns import SLICE_S
@@ -41,20 +40,12 @@ NEVER = -1  # no log epoch of a broker
 AGREEING = (OK, EMPTY, Damaged.code, MessagesLost.code)  # answers of a broker that has compared its log with ours
 
 
-class Topics(Protocol):
-    """What pulling asks and learns about topics; see :class:`~rmq.consumer.rebalancer.Rebalancer`."""
-
-    def is_new(self, queue: MessageQueue) -> bool: ...
-    def topic_missing(self, topic: str, generation: int | None) -> None: ...
-
-
 class Puller:
     """
     Pulls for generations, which exist only under a lease: the lock always comes before the first pull.
 
-    A queue that came into being after the group subscribed is read from 0. Where the log has lost messages that the
-    group did not get, the queue stops, or goes on behind them (``on_gap``); where it has lost messages that the group
-    got, the progress goes back to what both still have.
+    Where the log has lost messages that the group did not get, the queue stops, or goes on behind them (``on_gap``);
+    where it has lost messages that the group got, the progress goes back to what both still have.
     """
 
     def __init__(
@@ -75,50 +66,20 @@ class Puller:
         self._believed = believed
         self._progressed = progressed
         self._topics = topics
+        self._start = StartOffset(config, broker, topics=topics, progressed=progressed)
 
     def start(self, generation: Generation) -> None:
         """Begin to fill a generation's cache; ends when it is dropped, at the latest by cancelling its task."""
         generation.puller = self._tasks.start(self._run(generation), f"puller of {generation.queue}")
 
     async def _run(self, generation: Generation) -> None:
-        if generation.cache.end_offset == NO_OFFSET:
-            await self._find_start(generation)
+        if generation.cache.end_offset < 0:
+            await self._start.find(generation)
         while not generation.dropped:
             await self._room(generation)
             result = await self._pull(generation)
             if result is not None and not generation.dropped:
                 await self._take_in(generation, result)
-
-    # Where to begin
-
-    async def _find_start(self, generation: Generation) -> None:
-        """
-        Decide where a group without progress begins, and have that recorded.
-
-        A read that fails is repeated: guessing would skip messages or deliver them again.
-        """
-        queue = generation.queue
-        while not generation.dropped:
-            try:
-                start = 0 if self._topics.is_new(queue) else await self._read_start(queue)
-            except RmqError as error:
-                if _says_gone(error):
-                    return self._gone(generation, str(error))
-                log.warning("start.unknown", queue=str(queue), error=str(error))
-                await self._wait(generation, error)
-                continue
-            log.info("start.found", queue=str(queue), queue_offset=start)
-            generation.cache.skip_to(start)
-            if self._config.start_from == "first" and not self._topics.is_new(queue):
-                generation.found_start = start
-            self._progressed()
-            return
-
-    async def _read_start(self, queue: MessageQueue) -> int:
-        held = await self._broker.range(queue)
-        if held.status != OK:
-            raise Refused(held.text or code_name(held.status), code=held.status)
-        return held.min_offset if self._config.start_from == "first" else held.max_offset
 
     # One pull
 
@@ -151,7 +112,7 @@ class Puller:
             generation.lose(error.text)
             return None
         except RmqError as error:
-            if _says_gone(error):
+            if says_gone(error):
                 self._gone(generation, str(error))
                 return None
             # Whether the progress arrived is not known: it is sent again.
@@ -171,17 +132,7 @@ class Puller:
         generation.lose(text)
 
     async def _wait(self, generation: Generation, error: RmqError) -> None:
-        """The pause after a failed request: until there is a connection, or some time."""
-        if isinstance(error, RequestTimeout):
-            return
-        if isinstance(error, ConnectionLost):
-            try:
-                return await self._broker.link.wait_connected()
-            except RmqError:
-                pass  # closed for good: whoever closed it drops us
-        else:
-            log.error("pull.refused", queue=str(generation.queue), error=str(error))
-        await generation.pause(self._config.lock_retry_s)
+        await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
 
     # Flow control
 
@@ -329,10 +280,6 @@ class Puller:
         if cache.end_offset == before:
             # Nothing that can be used: asking again at once would be asked for ever.
             await generation.pause(self._config.lock_retry_s)
-
-
-def _says_gone(error: RmqError) -> bool:
-    return isinstance(error, Refused) and error.code in GONE
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.wire.errors import ConnectionLost, Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
+from rmq.wire.errors import Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, PullResult
 
@@ -42,54 +42,6 @@ async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committe
     assert asked(broker)[0] == 7
     assert broker.sent(Op.PULL)[0].payload.queues[0].epoch == 1
     assert listener.offsets == [7, 8, 9]
-
-
-@pytest.mark.parametrize(("start_from", "first"), [("first", 4), ("last", 10)])
-async def test_a_group_without_progress_begins_where_it_is_told(
-    broker: FakeBroker, make: Make, start_from: str, first: int
-) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
-    broker.send("t", 0, *[b"x"] * 6)
-    broker.min_offsets[QUEUE] = 4
-
-    async with make(topics={"t": "*"}, start_from=start_from):
-        await asyncio.sleep(0.5)
-        assert asked(broker)[0] == first
-        # The decision is recorded: "last" means the last of now for whoever goes on.
-        assert broker.offsets["g", QUEUE] >= first
-
-
-async def test_a_queue_made_after_the_group_subscribed_is_read_from_0(broker: FakeBroker, make: Make) -> None:
-    broker.create("old")
-    broker.send("old", 0, b"x")
-    listener = Recorder()
-
-    async with make(listener, topics={"t": "*", "old": "*"}, start_from="last"):
-        await asyncio.sleep(1)
-        broker.topics["t"] = 1
-        broker.send("t", 0, b"a", b"b")
-        broker.create("t")
-        await asyncio.sleep(1)
-
-    assert listener.offsets == [0, 1]
-
-
-@pytest.mark.parametrize("error", [Internal("x"), ConnectionLost("x"), RequestTimeout("x")])
-async def test_a_start_that_cannot_be_read_is_asked_for_again_and_never_guessed(
-    broker: FakeBroker, make: Make, error: Exception
-) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
-    broker.refuse[Op.RANGES] = [error]
-    listener = Recorder()
-
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(4)
-
-    assert len(broker.sent(Op.RANGES)) == 2
-    assert asked(broker)[0] == 0
-    assert listener.offsets == [0]
 
 
 async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: Make) -> None:
