@@ -12,8 +12,9 @@ from rmq.client.connection import Connection
 from rmq.client.log import get_logger
 from rmq.wire.errors import BadName, ConfigError, RmqError
 from rmq.wire.model import MessageQueue
-from rmq.wire.names import check_topic
+from rmq.wire.names import check_readable, wrap
 
+from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
 from .listeners import Listener, adapt
 from .running import Connect, Running
@@ -42,6 +43,7 @@ class Consumer:
         group: str | None = None,
         listener: Listener,
         orderly: bool = True,
+        strategy: str | Strategy | Allocate | None = None,
         topics: Mapping[str, str] | None = None,
         config: ConsumerConfig | None = None,
         connect: Connect = Connection,
@@ -50,6 +52,11 @@ class Consumer:
     ) -> None:
         """
         ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+
+        ``strategy`` is the setting of that name, or a way to share queues out of your own: a
+        :class:`~rmq.consumer.allocation.Strategy`, or a function ``(queues, members, member) -> queues`` that says
+        the same in every member. With a ``namespace`` the group and its topics are apart from those of others; you
+        name them, and see them, without it.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -62,7 +69,10 @@ class Consumer:
             settings["group"] = group
         if config is None and "group" not in settings:
             raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
+        if isinstance(strategy, str):
+            settings["strategy"] = strategy
         self.config = configure(config, **settings)
+        self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._connect = connect
         self._now = now
@@ -92,10 +102,10 @@ class Consumer:
         if not isinstance(topic, str):
             raise ConfigError(f"a topic must be text, not {topic!r}")
         try:
-            check_topic(topic)
+            check_readable(self._on_the_wire(topic))
         except BadName as error:
             raise ConfigError(str(error)) from error
-        self._subscriptions[topic] = Subscription(expression)
+        self._subscriptions[self._on_the_wire(topic)] = Subscription(expression)
         self._subscriptions_changed()
 
     def unsubscribe(self, topic: str) -> None:
@@ -105,8 +115,11 @@ class Consumer:
         Without the last topic the consumer leaves its group until it is subscribed again. While it has others, what
         :meth:`subscribe` says about the members of a group is true here, too.
         """
-        self._subscriptions.pop(topic, None)
+        self._subscriptions.pop(self._on_the_wire(topic), None)
         self._subscriptions_changed()
+
+    def _on_the_wire(self, topic: str) -> str:
+        return wrap(self.config.namespace, topic)
 
     def _subscriptions_changed(self) -> None:
         if self._running is not None:
@@ -116,15 +129,15 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
         generations = {} if self._running is None else self._running.generations
-        return sorted(queue for queue, generation in generations.items() if not generation.dropped)
+        return sorted(generation.shown for generation in generations.values() if not generation.dropped)
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
         """The queues that wait at a gap in the log, each with the reason and the offsets; see ``on_gap``."""
         generations = {} if self._running is None else self._running.generations
         return {
-            queue: str(generation.stopped.gap)
-            for queue, generation in sorted(generations.items())
+            generation.shown: str(generation.stopped.gap)
+            for _, generation in sorted(generations.items())
             if generation.stopped is not None and not generation.dropped
         }
 
@@ -158,6 +171,7 @@ class Consumer:
                 connect=self._connect,
                 now=self._now,
                 on_failure=self._failed,
+                strategy=self._strategy,
             )
             self._running.start()
 

@@ -267,6 +267,8 @@ class Puller:
                     raise BadBatch(f"a batch of {batch.header.topic}/{batch.header.queue_id} came")
                 if generation.topic_generation not in (None, batch.header.topic_gen):
                     return self._gone(generation, f"the topic has generation {batch.header.topic_gen}")
+                if generation.shown is not generation.queue:
+                    batch.show_topic(generation.shown.topic)
                 if cache.put(batch):
                     generation.arrived()
                 if batch.header.codec:
