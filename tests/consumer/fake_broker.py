@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rmq.wire import batch, errors, layout, ops
+from rmq.wire import batch, errors, layout, message_ops, ops
 from rmq.wire.codec import decode
 from rmq.wire.compression import Codec
 from rmq.wire.model import MessageQueue
@@ -64,6 +64,7 @@ class FakeBroker:
         self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
         self.min_offsets: dict[MessageQueue, int] = {}
         self.offsets: dict[Key, int] = {}
+        self.offsets_at: dict[tuple[MessageQueue, int], int] = {}  # by queue and time in microseconds
         self.attempts: dict[Key, tuple[int, int]] = {}  # of the first message that failed
         self.runs: dict[Key, dict[int, int]] = defaultdict(dict)  # attempts by offset
         self.suspicions: dict[Key, tuple[int, int, int]] = {}  # abandoned, suspect_offset, careful_until
@@ -71,12 +72,15 @@ class FakeBroker:
         self.dead: list[tuple[MessageQueue, int, str]] = []
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
+        self.subscribed: dict[bytes, dict[str, set[str]]] = defaultdict(dict)  # by session and group
+        self.brokers: dict[MessageQueue, str] = {}  # where queues are, if not at "fake"
         self.requests: list[Request] = []
         self.connections: list[FakeConnection] = []
         self.refuse: dict[Op, list[Exception]] = defaultdict(list)  # errors for the next requests of a kind
         self.before: dict[Op, list[Hold]] = defaultdict(list)
         self.after: dict[Op, list[Hold]] = defaultdict(list)
         self._changed: dict[MessageQueue, asyncio.Event] = defaultdict(asyncio.Event)
+        self._made: dict[str, int] = {}
         self._epoch = 0
         self._generation = 0
 
@@ -92,8 +96,13 @@ class FakeBroker:
         return connection
 
     def create(self, topic: str, queues: int = 1) -> None:
-        """Make a topic, or have it grow."""
-        self.topics[topic] = queues
+        """Make a topic, or have it grow; a group that waits for it reads new queues from their beginning."""
+        for queue_id in range(self._made.get(topic, 0), queues):
+            for group in [
+                g for g, members in self.members.items() if any(self._subscribes(s, g, topic) for s in members)
+            ]:
+                self.offsets.setdefault((group, MessageQueue(topic, queue_id)), 0)
+        self.topics[topic] = self._made[topic] = queues
         info = self._info(topic)
         for connection in self.connections:
             connection.push(Push.TOPIC_CHANGED, info)
@@ -101,6 +110,7 @@ class FakeBroker:
     def delete(self, topic: str, *, tell: bool = True) -> None:
         """A topic goes, with all that belongs to it; parked pulls are answered, and everybody is told."""
         del self.topics[topic]
+        self._made.pop(topic, None)
         generation = self.generations.pop(topic)
         tables: list[dict[Any, Any]] = [self.logs, self.min_offsets, self.damaged]
         for table in tables:
@@ -210,6 +220,10 @@ class FakeBroker:
     def _join(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Join, payload)
         members = self.members[request.group]
+        for topic in request.from_end:
+            if topic in self.topics and not any(self._subscribes(s, request.group, topic) for s in members):
+                self._begin_at_end(request.group, topic)
+        self.subscribed[connection.session][request.group] = set(request.subscriptions)
         is_new = connection.session not in members
         members[connection.session] = connection.member
         if is_new:
@@ -332,6 +346,22 @@ class FakeBroker:
             for queue in queues
         ]
 
+    def _offsets_at(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(message_ops.OffsetsAt, payload)
+        return [
+            message_ops.OffsetAt(0, self.offsets_at.get((MessageQueue(*ref), request.time_us), 0))
+            for ref in request.queues
+        ]
+
+    def _begin_at_end(self, group: str, topic: str) -> None:
+        queues = [MessageQueue(topic, queue_id) for queue_id in range(self.topics[topic])]
+        if not any((group, queue) in self.offsets for queue in queues):
+            for queue in queues:
+                self.offsets[group, queue] = self.max_offset(queue)
+
+    def _subscribes(self, session: bytes, group: str, topic: str) -> bool:
+        return topic in self.subscribed[session].get(group, ())
+
     async def _pull(self, connection: FakeConnection, pull: ops.Pull) -> Any:
         (wanted,) = pull.queues
         queue = MessageQueue(wanted.topic, wanted.queue_id)
@@ -429,7 +459,10 @@ class FakeBroker:
     def _info(self, topic: str) -> ops.TopicInfo:
         queues = self.topics[topic]
         return ops.TopicInfo(
-            topic, self._generation_of(topic), queues, [ops.QueueInfo(i, "fake") for i in range(queues)]
+            topic,
+            self._generation_of(topic),
+            queues,
+            [ops.QueueInfo(i, self.brokers.get(MessageQueue(topic, i), "fake")) for i in range(queues)],
         )
 
     def _tell(self, group: str, push: Push, payload: Any, but: FakeConnection | None = None) -> None:
