@@ -72,7 +72,7 @@ class StoredMessage:
     @property
     def topic(self) -> str:
         """The topic it was sent to."""
-        return self._origin.header.topic
+        return self._origin.topic
 
     @property
     def queue_id(self) -> int:
