@@ -110,6 +110,7 @@ class Generation:
         suspicion: Suspicion | None = None,
     ) -> None:
         self.lease = lease
+        self.shown = lease.queue  # as the user knows it: without the namespace; the rebalancer's
         self.topic_generation = topic_generation  # which of the topics of this name
         self.agreed = agreed  # the log epoch of the broker that last had what our progress is about; see agrees()
         self.cache = cache
@@ -172,6 +173,13 @@ class Generation:
         """
         return self.agreed == log_epoch
 
+    def set_paused(self, paused: bool) -> None:
+        """From here on nothing is pulled and no batch starts, until it is taken back; a running call ends."""
+        self.paused = paused
+        if not paused:
+            self._arrived.set()
+            self._ask.set()
+
     def ask_now(self) -> None:
         """Have the puller ask at once: the broker is another than it was."""
         self._ask.set()
@@ -209,9 +217,10 @@ class Generation:
         self._arrived.set()
 
     async def work(self) -> bool:
-        """Wait until there is something to take; False if the generation was dropped. Cancelling is safe."""
-        while not self.dropped and not self.cache.ready:
-            self.cache.starved()
+        """Wait until there is something to take, and may be; False if it was dropped. Cancelling is safe."""
+        while not self.dropped and (self.paused or not self.cache.ready):
+            if not self.cache.ready:
+                self.cache.starved()
             self._arrived.clear()
             await self._arrived.wait()
         return not self.dropped

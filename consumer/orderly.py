@@ -198,7 +198,7 @@ class OrderlyScheduler:
         calls = done = 0  # not counted in the statistics yet
         try:
             while True:
-                if now > look_at or generation.dropped:
+                if now > look_at or generation.dropped or generation.paused:
                     meter.succeeded(now, done, calls, now - counted_at, now - called_at >= timeout_s)
                     calls = done = 0
                     step, now, look_at = await self._look(generation, began, entering=look_at < began)
@@ -292,6 +292,7 @@ class OrderlyScheduler:
             max_continuous_s=config.max_continuous_s,
             turn_share_s=config.turn_share_s,
             others_wait=self._queueing > 0,
+            paused=generation.paused,
             stalled=self._stalled(now),
         )
         if step is Step.RUN and generation.lost.told:

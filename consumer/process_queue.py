@@ -19,7 +19,7 @@ from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import AttemptRun
 
-from .log_epochs import LogEpochs
+from .log_epochs import UNKNOWN, LogEpochs
 from .subscription import Subscription
 from .unread import Hole, UnreadBatch
 
@@ -132,13 +132,20 @@ class ProcessQueue:
         self.end_offset = unread.end_offset
         return True
 
-    def skip_to(self, queue_offset: int) -> None:
-        """What is put next begins at ``queue_offset``; the progress gets there when all before it is done."""
+    def skip_to(self, queue_offset: int, *, passed_under: int = UNKNOWN) -> None:
+        """
+        What is put next begins at ``queue_offset``; the progress gets there when all before it is done.
+
+        ``passed_under`` is the log epoch of a broker that has looked at what lies between, and found nothing wanted.
+        """
         if not self.messages:
             self._done_offset = queue_offset
         else:
             self._arrived.append(Hole(self.end_offset, queue_offset))
-        self.log_epochs.skipped(self.end_offset)
+        if passed_under:
+            self.log_epochs.fetched(self.end_offset, passed_under)
+        else:
+            self.log_epochs.skipped(self.end_offset)
         self.end_offset = queue_offset
 
     def cut(self, queue_offset: int) -> bool:

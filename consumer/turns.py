@@ -21,6 +21,7 @@ class Step(Enum):
     YIELD = "yield"  # others may have the slot, or the loop has to catch up
     RELOCK_ENTRY = "relock at entry"  # the same, before the first batch of a turn
     WAIT = "wait"  # the broker has not answered: come back in a while
+    PAUSE = "pause"  # the user wants no batch to start
 
 
 def next_step(
@@ -33,6 +34,7 @@ def next_step(
     turn_share_s: float = 0.0,
     others_wait: bool = False,
     entering: bool = False,
+    paused: bool = False,
     stalled: bool = False,
 ) -> Step:
     """
@@ -42,6 +44,8 @@ def next_step(
     """
     if dropped:
         return Step.STOP
+    if paused:
+        return Step.PAUSE
     if now > believed_until:
         return Step.RELOCK_ENTRY if entering else Step.RELOCK
     if stalled or now - began > max_continuous_s:

@@ -74,7 +74,7 @@ class StoredMessage:
     @property
     def topic(self) -> str:
         """The topic it was sent to; one that waits to be tried again shows that of its original."""
-        topic = self._origin.header.topic
+        topic = self._origin.topic
         return self.properties.get(ORIGIN_TOPIC, topic) if topic.startswith(RETRIES) else topic
 
     @property
