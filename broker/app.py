@@ -26,6 +26,7 @@ from .committer import Committer
 from .config import BrokerConfig
 from .connection import Connection
 from .disk_watch import DiskWatch
+from .handlers.beginnings import Beginnings
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
 from .handlers.messages import MessageHandler
@@ -241,6 +242,8 @@ class Broker:
         topics.deleted = notices.topic_deleted
         topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
+        beginnings = self._beginnings()
+        self._groups.begins, topics.made = beginnings.joined, beginnings.made
         groups = self._groups
         self.handlers = {
             Op.HELLO: hello.hello, Op.PING: hello.ping, Op.SEND: self._sends.send, Op.PULL: self._pulls.pull,
@@ -251,6 +254,12 @@ class Broker:
             Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: self._build_stats().stats,
             Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
         }  # fmt: skip
+
+    def _beginnings(self) -> Beginnings:
+        return Beginnings(
+            self._topics, self._members, committed=self._groups.committed, advance=self._groups.begin_at,
+            readable_end=lambda queue: self._store.queue(queue).readable, is_held=self._locks.holds_topic,
+        )  # fmt: skip
 
     def _build_stats(self) -> StatsHandler:
         return StatsHandler({

@@ -51,6 +51,7 @@ log = get_logger(__name__)
 LATE_S: Final = 1.0  # between two passes over what may expire; more than that is our own silence
 
 LeaseChanged = Callable[[str, MessageQueue], None]
+Begins = Callable[[str, Sequence[str], bytes], None]
 
 
 class GroupHandler:
@@ -75,6 +76,7 @@ class GroupHandler:
         self._looked_at = now()
         self._riding: dict[tuple[str, MessageQueue], int] = {}
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
+        self.begins: Begins = lambda group, from_end, session: None  # set by it too
 
     # ---- membership
 
@@ -86,6 +88,7 @@ class GroupHandler:
         if self._members.join(request.group, mode, request.subscriptions, session, now=self._now()):
             log.info("group.joined", group=request.group, member=session.member)
             self._notices.members_changed(request.group, but=session.id)
+        self.begins(request.group, [topic for topic in request.from_end if topic in request.subscriptions], session.id)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
             lambda: connection.reply(request_id, JoinReply(self._members.members(request.group), topics))
@@ -250,6 +253,10 @@ class GroupHandler:
         end = self._readable_end(queue)
         if not 0 <= offset <= end:
             raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
+
+    def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Record where a group without progress begins."""
+        self._advance(group, queue, offset)
 
     def _advance(self, group: str, queue: MessageQueue, offset: int) -> None:
         if self._offsets.commit(group, queue, offset):
