@@ -10,6 +10,7 @@ whoever gets it, however late that member came.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from rmq.wire.model import MessageQueue
 
@@ -20,20 +21,25 @@ from ..services.topics import Topic, TopicTable
 log = get_logger(__name__)
 
 
+class Progress(Protocol):
+    """What a group has done of a queue."""
+
+    def committed(self, group: str, queue: MessageQueue) -> int: ...
+    def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None: ...
+
+
 class Beginnings:
-    """Decides; ``advance(group, queue, offset)`` records progress, ``is_held(group, topic)`` tells of live leases."""
+    """Decides; ``is_held(group, topic)`` tells of leases, ``holds(queue)`` from where to where a queue can be read."""
 
     def __init__(
-        self, topics: TopicTable, members: Membership, *, committed: Callable[[str, MessageQueue], int],
-        advance: Callable[[str, MessageQueue, int], None], readable_end: Callable[[MessageQueue], int],
-        is_held: Callable[[str, str], bool],
+        self, topics: TopicTable, members: Membership, progress: Progress,
+        *, is_held: Callable[[str, str], bool], holds: Callable[[MessageQueue], tuple[int, int]],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._members = members
-        self._committed = committed
-        self._advance = advance
-        self._readable_end = readable_end
+        self._progress = progress
         self._is_held = is_held
+        self._holds = holds
 
     def joined(self, group: str, from_end: Iterable[str], session: bytes) -> None:
         """A member named topics for the first time, and wants their end: record it, if nobody was there before."""
@@ -42,13 +48,13 @@ class Beginnings:
             if topic is None or self._members.subscribes(group, name, but=session) or self._is_held(group, name):
                 continue
             queues = [MessageQueue(name, queue_id) for queue_id in range(topic.queues)]
-            if all(self._committed(group, queue) < 0 for queue in queues):
+            if all(self._progress.committed(group, queue) < 0 for queue in queues):
                 for queue in queues:
-                    self._advance(group, queue, self._readable_end(queue))
+                    self._progress.begin_at(group, queue, self._holds(queue)[1])
                 log.info("group.begins_at_end", group=group, topic=name, queues=len(queues))
 
     def made(self, topic: Topic, first: int) -> None:
         """A topic was made, or grew, from queue ``first`` on: whoever subscribes to it reads those from 0."""
         for group in self._members.subscribing(topic.name):
             for queue_id in range(first, topic.queues):
-                self._advance(group, MessageQueue(topic.name, queue_id), 0)
+                self._progress.begin_at(group, MessageQueue(topic.name, queue_id), 0)

@@ -60,6 +60,9 @@ class Progress(Protocol):
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Note progress that came with a pull."""
 
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
+        """Note how far the owner of a lease was given messages."""
+
 
 class PullRequest:
     """A pull that is being served, waits in line, or is parked."""
@@ -325,6 +328,8 @@ class PullHandler:
             except DamagedRange as damage:
                 parts.append(self._damaged(request, i, damage))
                 continue
+            if pull.group is not None and found.buffers:
+                self._progress.fetched(pull.group, request.queues[i], found.next_offset)
             room -= found.size
             parts.append(self._answer(i, 0, request, next_offset=found.next_offset, buffers=found.buffers))
             if out_of_time():
