@@ -184,6 +184,10 @@ class LockTable:
         if lease is not None and lease.epoch == change.epoch:
             self._remove(lease)
 
+    def holds_topic(self, group: str, topic: str) -> bool:
+        """Whether anybody of a group holds a queue of a topic, or did until a moment ago."""
+        return any(lease.group == group and lease.queue.topic == topic for lease in self._leases.values())
+
     def rows(self, group: str | None = None, *, now: float) -> list[Lease]:
         """The live leases of one group or of all, by group and queue."""
         leases = [lease for lease in self._leases.values() if group is None or lease.group == group]
