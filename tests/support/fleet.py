@@ -452,6 +452,7 @@ class Fleet:
             self.troubles += [f"not stopped: {task!r}" for task in late]
         for process, producer in self._producers.values():
             await process.task(producer.close())
+        await asyncio.sleep(self.grace_s + SETTLED_S)  # what a killed process held is free then, too
         assert self._broker is not None
         self.troubles += self._broker.left_behind()
 

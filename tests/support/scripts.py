@@ -167,11 +167,12 @@ class _Author:
         self._joined = 0
         self._paused: set[str] = set()
         self._cut_off: set[str] = set()
+        self._batch = self._chance.choice((1, 1, 2, 5))
 
     def write(self, length: int) -> Script:
         chance = self._chance
         queues = chance.choice((1, 2, 3, 4))
-        consumer: dict[str, Any] = {"batch": chance.choice((1, 1, 2, 5)), "slots": chance.choice((1, 2, 20))}
+        consumer: dict[str, Any] = {"batch": self._batch, "slots": chance.choice((1, 2, 20))}
         if chance.random() < 0.3:
             consumer["cache_messages"] = chance.choice((1, 5))
         if chance.random() < 0.3:
@@ -210,7 +211,7 @@ class _Author:
         chance = self._chance
         for _ in range(chance.choice((1, 1, 3))):
             producer, key = f"p{chance.randint(1, 2)}", f"k{chance.randrange(8)}"
-            count, size = chance.choice((1, 3, 8)), chance.choice((0, 20, 3000))
+            count, size = chance.choice((2, 8, 20)), chance.choice((0, 20, 3000))
             self._steps.append(Send(producer, count, key, size, chance.choice(TAGS)))
 
     def _join(self) -> None:
@@ -265,6 +266,8 @@ class _Author:
         self._steps.append(Block(self._somebody(), self._chance.choice((0.5, 3.0, 5.5, 9.0, 65.0))))
 
     def _fail(self) -> None:
+        if self._batch > 1:
+            return self._slow()
         pause_s = self._chance.choice((None, 0.01, 0.4, 3.0))
         self._steps.append(Fail(self._somebody(), self._chance.choice((1, 1, 2, 4)), pause_s))
 

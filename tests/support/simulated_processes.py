@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from support.network import Network
-from support.virtual_time import VirtualTimeLoop
+from support.virtual_time import JumpingSelector, Ready, VirtualTimeLoop
 
 T = TypeVar("T")
 
@@ -129,11 +129,22 @@ class _Ready(deque[asyncio.Handle]):
         return self._nothing
 
 
+class _NoSockets(JumpingSelector):
+    """Asks the system only when a thread is at work: there is no socket, and every thread is counted."""
+
+    def select(self, timeout: float | None = None) -> Ready:
+        if self.loop.threads_busy or timeout is None:
+            return super().select(timeout)
+        if timeout > 0:
+            self.loop.jump(timeout)
+        return []
+
+
 class SimulatedLoop(VirtualTimeLoop):
     """A virtual-time loop with processes, and a network in memory instead of sockets."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_NoSockets())
         nothing = asyncio.Handle(lambda: None, (), self)
         nothing.cancel()
         self._ready: _Ready = _Ready(nothing)
