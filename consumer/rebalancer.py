@@ -36,6 +36,7 @@ from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
 from .lease import Lease
+from .loss_log import LossLog
 from .offsets import lease_end
 from .process_queue import ProcessQueue
 from .subscription import Subscription
@@ -91,6 +92,7 @@ class Rebalancer:
         self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
+        self._losses = LossLog()
         self._hand_overs: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._due = self._join_due = float("inf")
@@ -349,9 +351,8 @@ class Rebalancer:
     # Hand-over
 
     def _on_lost(self, generation: Generation, reason: str) -> None:
-        # The end of a topic was reported as such, once, not for each of its queues.
-        report = log.info if reason == TOPIC_GONE else log.warning
-        report("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
+        if reason != TOPIC_GONE:  # that was reported as such, once
+            self._losses.add(generation, reason)
         if not self._stopping and not generation.dropped:
             self._hand_over(generation)
 
@@ -396,6 +397,7 @@ class Rebalancer:
         """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
         if self._hand_overs:
             await asyncio.wait(set(self._hand_overs))
+        self._losses.tell()
 
 
 def _expressions(subscriptions: dict[str, Subscription]) -> dict[str, str]:
