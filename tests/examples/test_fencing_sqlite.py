@@ -1,4 +1,4 @@
-"""``examples/fencing_sqlite.py``, shown in docs/listeners.md: a stale token is refused, a repetition changes nothing."""
+"""``examples/fencing_sqlite.py``, shown in docs/listeners.md: stale tokens are refused, repetitions change nothing."""
 
 from __future__ import annotations
 
