@@ -166,7 +166,9 @@ class GroupHandler:
             if self._locks.renew(request.group, queue, session.id, epoch, now=now):
                 outcomes.append(Outcome())
             else:
-                outcomes.append(Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone"))
+                outcomes.append(
+                    Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone: FENCED")
+                )
         return outcomes
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:
