@@ -229,13 +229,19 @@ class Release(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Become (or stay) a member of a group; repeated as heartbeat. ``subscriptions``: topic -> tag expression."""
+    """
+    Become (or stay) a member of a group; repeated as heartbeat. ``subscriptions``: topic -> tag expression.
+
+    ``from_end`` are topics that this member joins for the first time, and whose group begins at their end: if nobody
+    of it subscribes to one yet and it has no progress there, the end of each of its queues becomes its progress.
+    """
 
     group: str
     ordered: bool
     model: str
     strategy: str
     subscriptions: dict[str, str]
+    from_end: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
 
 class QueueInfo(NamedTuple):

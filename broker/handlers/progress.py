@@ -25,6 +25,7 @@ from rmq.wire.ops import (
     ResetResult,
     Starting,
 )  # fmt: skip
+from rmq.wire.tags import Wanted
 from rmq.wire.topic_ops import GroupState
 
 from ..committer import Committer
@@ -97,6 +98,10 @@ class ProgressHandler:
         if not 0 <= offset <= end:
             raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
 
+    def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Record where a group without progress begins."""
+        self._advance(group, queue, offset)
+
     def _advance(self, group: str, queue: MessageQueue, offset: int) -> None:
         change = self._ledger.commit(group, queue, offset)
         if change is not None:
@@ -108,6 +113,10 @@ class ProgressHandler:
         """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
         if epoch is not None or (mode := self._members.mode(group)) is None or mode.ordered:
             self._locks.check(group, queue, session, epoch, now=self._now())
+
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        """The tags that a member wants of a topic; None if all of them, or if it has not said."""
+        return self._members.wanted(group, session, topic)
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Note progress that came with a pull; it reaches the log within a moment, or with the next grant."""

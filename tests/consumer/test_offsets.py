@@ -110,3 +110,26 @@ async def test_a_fenced_report_drops_the_generation_and_another_refusal_does_not
         assert consumer.assignment == [QUEUE]
 
     assert len(broker.sent(Op.ACQUIRE)) == acquired
+
+
+async def test_the_progress_of_a_queue_that_is_given_back_goes_with_its_unlock_only(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    hold = broker.hold_request(Op.RELEASE)
+
+    async with make(Recorder(takes_s=0.15), topics={"t": "*"}) as consumer:
+        await asyncio.sleep(1.1)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(0.05)
+        broker.set_members("g", "a-other")
+        await hold.reached.wait()
+        before = len(commits(broker))
+        await asyncio.sleep(0.5)  # time for several reports
+        assert len(commits(broker)) == before, "a commit behind the unlock is fenced, and told as a loss"
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == []
+
+    assert broker.offsets["g", QUEUE] == 1
+    assert "lease.lost" not in caplog.text
