@@ -45,6 +45,7 @@ from support.consumption_history import (
 )
 from support.crash import KEPT, crash, materialise
 from support.disk import RecordingFiles, memory_folder
+from support.logged_errors import errors_told
 from support.network import DOWN, UP
 from support.scripted_listeners import Plan, ScriptedListeners
 from support.scripts import Script, Step
@@ -77,9 +78,11 @@ class Played(NamedTuple):
 
 
 def play(script: Script, build: Build = SOUND) -> Played:
-    """Do what a script says, on a clock of its own."""
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(_play(script, build))
+    """Do what a script says, on a clock of its own. Nothing is logged; errors are troubles."""
+    with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        played = runner.run(_play(script, build))
+    played.troubles.extend(error for error in errors if not error.startswith("listener.raised"))
+    return played
 
 
 async def _play(script: Script, build: Build) -> Played:

@@ -202,7 +202,7 @@ class _Author:
         return [
             (self._send, 8), (self._join, 4), (self._leave, 2), (self._kill, 2), (self._pause_or_resume, 5),
             (self._partition_or_heal, 5), (self._lag, 1), (self._close_unseen, 2), (self._slow, 5), (self._block, 3),
-            (self._fail, 3), (self._restart, 0.8), (self._crash, 1.2),
+            (self._fail, 3), (self._restart, 0.8), (self._crash, 1.2), (self._outlive, 2), (self._sleep, 1),
         ]  # fmt: skip
 
     def _somebody(self) -> str:
@@ -257,13 +257,30 @@ class _Author:
     def _lag(self) -> None:
         self._steps.append(Lag(self._client(), self._chance.choice((0.01, 0.3, 1.5))))
 
-    def _close_unseen(self) -> None:
-        client = self._client()
+    def _close_unseen(self, client: str | None = None) -> None:
+        client = client or self._client()
         self._cut_off.add(client)
         self._steps.append(CloseUnseen(client))
 
     def _slow(self) -> None:
         self._steps.append(Slow(self._somebody(), self._chance.choice((0.05, 0.5, 1.5, 6.0, 30.0))))
+
+    def _outlive(self) -> None:
+        """A call that is still running when the queue has another owner."""
+        member = self._somebody()
+        self._steps += [Send("p1", 8, f"k{self._chance.randrange(8)}", 0, "a"), Slow(member, 30.0), Tick(0.5)]
+        self._steps += [Send("p2", 8, f"k{self._chance.randrange(8)}", 0, "a"), Tick(0.5)]
+        self._close_unseen(member)
+        self._join()
+        self._steps.append(Tick(self._chance.choice((4.5, 5.5, 9.0))))
+
+    def _sleep(self) -> None:
+        """An owner that is stopped for longer than its lease lives."""
+        member = self._somebody()
+        self._send()
+        self._steps += [Slow(member, 0.3), Tick(0.1), Pause(member)]
+        self._join()
+        self._steps += [Tick(62.0), Resume(member, self._chance.choice(ORDERS))]
 
     def _block(self) -> None:
         self._steps.append(Block(self._somebody(), self._chance.choice((0.5, 3.0, 5.5, 9.0, 65.0))))
