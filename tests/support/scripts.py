@@ -198,8 +198,8 @@ class _Author:
             self._steps.append(Tick(self._pause()))
         expression = chance.choice(("*", "*", "a", "a || b"))
         return Script(
-            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(self._broker.items()), expression, pace_s,
-            self._commit_every,
+            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(self._broker.items()), expression,
+            pace_s, self._commit_every,
         )  # fmt: skip
 
     def _pause(self) -> float:

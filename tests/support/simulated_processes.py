@@ -100,7 +100,14 @@ class Process:
         # What was about to run when it stood still runs first in any case.
         begun = [handle for at, handle in missed if at == self._still_since]
         later = [handle for at, handle in missed if at != self._still_since]
-        self._loop.run_missed([*begun, *_ordered(later, order)])
+        if order == IN_TIME:
+            return self._loop.run_missed([*begun, *later])
+        timers = [handle for handle in later if isinstance(handle, asyncio.TimerHandle)]
+        others = [handle for handle in later if not isinstance(handle, asyncio.TimerHandle)]
+        first, last = (timers, others) if order == TIMERS_FIRST else (others, timers)
+        self._loop.run_missed([*begun, *first])
+        # Behind what those wake: as if the loop had looked at the others a moment later.
+        self._loop.call_soon(self._loop.run_missed, last, context=contextvars.Context())
 
     def kill(self) -> None:
         """End it without a word; whoever is connected to it hears so, if the network lets it."""
@@ -114,13 +121,6 @@ class Process:
         self.dead = False
         self.unblock()
         self.go_on()
-
-
-def _ordered(missed: list[asyncio.Handle], order: str) -> Iterable[asyncio.Handle]:
-    if order == IN_TIME:
-        return missed
-    timers_last = order == SOCKETS_FIRST
-    return sorted(missed, key=lambda handle: isinstance(handle, asyncio.TimerHandle) == timers_last)
 
 
 _OWNER: ContextVar[Process | None] = ContextVar("process", default=None)
