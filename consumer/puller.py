@@ -83,7 +83,8 @@ class Puller:
                     await self._found(generation, messages, took_s)
 
     async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
-        self._statistics.of(generation.queue.topic).pulled.add(self._broker.now(), messages, seconds=took_s)
+        now = generation.pulled_at = self._broker.now()
+        self._statistics.of(generation.queue.topic).pulled.add(now, messages, seconds=took_s)
         if self._config.pull_interval_s:
             await generation.pause_asking(self._config.pull_interval_s)
 
