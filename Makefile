@@ -27,6 +27,7 @@ chaos: install
 	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py --chaos-seeds $(SEEDS) $(ARGS)
 	$(BIN)/pytest tests/broker/store/test_bit_flips.py --chaos-seeds 20 $(ARGS)
 	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25
+	$(BIN)/python tests/scenarios/chaos_processes.py --seconds 600
 	$(BIN)/python tests/scenarios/chaos_input.py --minutes 2
 
 cov: install

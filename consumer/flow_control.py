@@ -63,15 +63,16 @@ class FlowControl:
         A broker that started again is asked whatever is held or paused: progress is reported to it only when an answer
         has shown that it still has what that is about.
         """
-        while self._is_held_back(generation) and generation.agrees(self._broker.log_epoch):
+        await self.room(generation, when_drained=self._config.pull_when_drained)
+        while self._is_held_back(generation):
             generation.pulled_at = self._broker.now()
             await generation.pause_asking(self._look_again_s)
-        await self.room(generation, when_drained=self._config.pull_when_drained)
+            await self.room(generation, when_drained=self._config.pull_when_drained)
 
-    @staticmethod
-    def _is_held_back(generation: Generation) -> bool:
+    def _is_held_back(self, generation: Generation) -> bool:
         """Whether nothing of the queue is given to the listener, so that nothing is fetched for it either."""
-        return not generation.dropped and (generation.paused or generation.crash_loop is not None)
+        stands_still = generation.paused or generation.crash_loop is not None
+        return stands_still and not generation.dropped and generation.agrees(self._broker.log_epoch)
 
     async def room(self, generation: Generation, *, when_drained: bool = False) -> None:
         """

@@ -159,3 +159,26 @@ async def test_progress_waits_no_longer_than_configured_and_never_more_than_5_s(
 
     with pytest.raises(ConfigError, match=r"commit_every_s must be from 0\.001 to 5"):
         make(topics={"t": "*"}, commit_every_s=5.001)
+
+
+async def test_the_progress_of_a_queue_that_is_given_back_goes_with_its_unlock_only(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    hold = broker.hold_request(Op.RELEASE)
+
+    async with make(Recorder(takes_s=0.15), topics={"t": "*"}) as consumer:
+        await asyncio.sleep(1.1)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(0.05)
+        broker.set_members("g", "a-other")
+        await hold.reached.wait()
+        before = len(commits(broker))
+        await asyncio.sleep(0.5)  # time for several reports
+        assert len(commits(broker)) == before, "a commit behind the unlock is fenced, and told as a loss"
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == []
+
+    assert broker.offsets["g", QUEUE] == 1
+    assert "lease.lost" not in caplog.text
