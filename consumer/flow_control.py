@@ -40,6 +40,11 @@ def cause_of(messages: int, size: int, limits: Thresholds, *, when_drained: bool
     return None
 
 
+def stands_still(generation: Generation) -> bool:
+    """Whether nothing of a queue is given to the listener, by the user's wish or since that ends processes."""
+    return generation.paused or generation.crash_loop is not None
+
+
 class FlowControl:
     """Lets pulls through, one queue at a time: others go on whatever one of them waits for."""
 
@@ -70,9 +75,8 @@ class FlowControl:
             await self.room(generation, when_drained=self._config.pull_when_drained)
 
     def _is_held_back(self, generation: Generation) -> bool:
-        """Whether nothing of the queue is given to the listener, so that nothing is fetched for it either."""
-        stands_still = generation.paused or generation.crash_loop is not None
-        return stands_still and not generation.dropped and generation.agrees(self._broker.log_epoch)
+        """Whether nothing is to be fetched since nothing is delivered."""
+        return stands_still(generation) and not generation.dropped and generation.agrees(self._broker.log_epoch)
 
     async def room(self, generation: Generation, *, when_drained: bool = False) -> None:
         """
