@@ -12,11 +12,15 @@ from rmq.client.connection import Connection
 from rmq.client.log import get_logger
 from rmq.wire.errors import BadName, ConfigError, RmqError
 from rmq.wire.model import MessageQueue
-from rmq.wire.names import check_topic
+from rmq.wire.names import check_readable, wrap
 
+from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
+from .hooks import Hooks
 from .listeners import Listener, adapt
+from .pauses import Pauses, Target
 from .running import Connect, Running
+from .statistics import TopicStatistics
 from .subscription import Subscription
 
 log = get_logger("rmq.consumer")
@@ -42,6 +46,7 @@ class Consumer:
         group: str | None = None,
         listener: Listener,
         orderly: bool = True,
+        strategy: str | Strategy | Allocate | None = None,
         topics: Mapping[str, str] | None = None,
         config: ConsumerConfig | None = None,
         connect: Connect = Connection,
@@ -50,6 +55,11 @@ class Consumer:
     ) -> None:
         """
         ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+
+        ``strategy`` is the setting of that name, or a way to share queues out of your own: a
+        :class:`~rmq.consumer.allocation.Strategy`, or a function ``(queues, members, member) -> queues`` that says
+        the same in every member. With a ``namespace`` the group and its topics are apart from those of others; you
+        name them, and see them, without it.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -62,11 +72,16 @@ class Consumer:
             settings["group"] = group
         if config is None and "group" not in settings:
             raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
+        if isinstance(strategy, str):
+            settings["strategy"] = strategy
         self.config = configure(config, **settings)
+        self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         self._adapted, self._threads = adapt(listener, self.config.slots)
+        self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect
         self._now = now
         self._subscriptions: dict[str, Subscription] = {}
+        self._pauses = Pauses()
         self._running: Running | None = None
         self._stop: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -92,10 +107,10 @@ class Consumer:
         if not isinstance(topic, str):
             raise ConfigError(f"a topic must be text, not {topic!r}")
         try:
-            check_topic(topic)
+            check_readable(self._on_the_wire(topic))
         except BadName as error:
             raise ConfigError(str(error)) from error
-        self._subscriptions[topic] = Subscription(expression)
+        self._subscriptions[self._on_the_wire(topic)] = Subscription(expression)
         self._subscriptions_changed()
 
     def unsubscribe(self, topic: str) -> None:
@@ -105,28 +120,77 @@ class Consumer:
         Without the last topic the consumer leaves its group until it is subscribed again. While it has others, what
         :meth:`subscribe` says about the members of a group is true here, too.
         """
-        self._subscriptions.pop(topic, None)
+        self._subscriptions.pop(self._on_the_wire(topic), None)
         self._subscriptions_changed()
+
+    def _on_the_wire(self, topic: str) -> str:
+        return wrap(self.config.namespace, topic)
 
     def _subscriptions_changed(self) -> None:
         if self._running is not None:
             self._running.resubscribe()
 
+    def pause(self, *targets: Target) -> None:
+        """
+        Stop giving messages of topics or queues to the listener, of everything if none is named; at any time.
+
+        A running call ends, and what it did is reported. The locks are kept, so nobody else gets the queues. Queues
+        that are taken later are paused with their topic.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(True, targets)
+
+    def resume(self, *targets: Target) -> None:
+        """
+        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(False, targets)
+
+    def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
+        self._pauses.set(paused, *targets)
+        if self._running is not None:
+            self._running.pauses_changed()
+
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
         generations = {} if self._running is None else self._running.generations
-        return sorted(queue for queue, generation in generations.items() if not generation.dropped)
+        return sorted(generation.shown for generation in generations.values() if not generation.dropped)
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
-        """The queues that wait at a gap in the log, each with the reason and the offsets; see ``on_gap``."""
+        """
+        The queues that wait for somebody, each with the reason and the offsets.
+
+        At a gap in the log (see ``on_gap``), or at a message that ended one process after the other (CRASH_LOOP).
+        """
         generations = {} if self._running is None else self._running.generations
-        return {
-            queue: str(generation.stopped.gap)
-            for queue, generation in sorted(generations.items())
-            if generation.stopped is not None and not generation.dropped
+        reasons = {
+            generation.shown: generation.crash_loop or (generation.stopped and str(generation.stopped.gap))
+            for _, generation in sorted(generations.items())
+            if not generation.dropped
         }
+        return {queue: reason for queue, reason in reasons.items() if reason}
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
+        return {} if self._running is None else self._running.statistics.read(self._now())
+
+    def add_hook(self, hook: object) -> None:
+        """
+        Have ``hook.before(info)`` and ``hook.after(info)``, either may be missing, called around each listener call.
+
+        ``info`` is a :class:`~rmq.consumer.hooks.CallInfo`. May be called at any time; what a hook raises is logged.
+
+        Raises:
+            ConfigError: it has neither method, or one of them is a coroutine function.
+        """
+        self._hooks.add(hook)
 
     # Life
 
@@ -158,6 +222,9 @@ class Consumer:
                 connect=self._connect,
                 now=self._now,
                 on_failure=self._failed,
+                pauses=self._pauses,
+                hooks=self._hooks,
+                strategy=self._strategy,
             )
             self._running.start()
 

@@ -11,18 +11,23 @@ from rmq.wire import ops
 from rmq.wire.codec import decode
 from rmq.wire.errors import BadRequest, ConnectionLost, RmqError
 from rmq.wire.model import MessageQueue
+from rmq.wire.names import wrap
 from rmq.wire.ops import Push
 
+from .allocation import Strategy
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
+from .hooks import Hooks
 from .lease_keeper import LeaseKeeper
 from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
+from .pauses import Pauses
 from .puller import Puller
 from .rebalancer import Rebalancer
-from .stall_watch import watch_for_stalls
+from .stall_watch import StallWatch
+from .statistics import Statistics
 from .subscription import Subscription
 from .tasks import TaskSet
 
@@ -41,6 +46,7 @@ class Connect(Protocol):
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
+        room: str = "",
     ) -> Link: ...
 
 
@@ -56,9 +62,16 @@ class Running:
         connect: Connect,
         now: Callable[[], float],
         on_failure: Callable[[BaseException], None],
+        pauses: Pauses | None = None,
+        hooks: Hooks | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         self._config = config
+        self._hooks = hooks
+        self._strategy = strategy
+        self.statistics = Statistics(config.group)
         self._subscriptions = subscriptions
+        self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
         self.tasks = TaskSet(on_failure)
         self._link = connect(
@@ -68,20 +81,38 @@ class Running:
             on_lost=self._on_connection_lost,
             keep_alive=True,
             now=now,
+            room=config.room,
         )
-        self._broker = GroupClient(self._link, config.group, now=now, timeout_s=config.request_timeout_s)
+        self._broker = GroupClient(
+            self._link,
+            wrap(config.namespace, config.group),
+            now=now,
+            timeout_s=config.request_timeout_s,
+            lock_timeout_s=config.lock_timeout_s,
+        )
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
 
     def _build(self, listener: AsyncListener) -> None:
         generations, config, broker = self.generations, self._config, self._broker
+        self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
         self.scheduler = OrderlyScheduler(
-            listener, config, broker, tasks=self.tasks, leases=self.keeper, on_turn=self.reporter.turned
+            listener,
+            config,
+            broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
         self.reporter.busy = lambda: self.scheduler.turns > 0
-        self.rebalancer = Rebalancer(generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks)
+        self.rebalancer = Rebalancer(
+            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+        )
         self.puller = Puller(
             generations,
             config,
@@ -90,6 +121,7 @@ class Running:
             believed=self.keeper.believed,
             progressed=self.reporter.turned,
             topics=self.rebalancer,
+            statistics=self.statistics,
         )
 
     def start(self) -> None:
@@ -99,7 +131,7 @@ class Running:
         self.tasks.start(self.keeper.run(), "lease keeper")
         self.tasks.start(self.keeper.watch(), "lease watch")
         self.tasks.start(self.reporter.run(), "offset reporter")
-        self.tasks.start(watch_for_stalls(), "stall watch")
+        self.tasks.start(self.stalls.run(), "stall watch")
         self.tasks.start(self._link.wait_connected(), "first connection")  # fails if the broker does not want us
 
     def owners(self) -> list[asyncio.Task[None] | None]:
@@ -110,10 +142,16 @@ class Running:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""
         self.rebalancer.subscribed()
 
+    def pauses_changed(self) -> None:
+        """What the user has paused is other than before."""
+        for generation in self.generations.values():
+            generation.set_paused(self._pauses.covers(generation.shown))
+
     # For the rebalancer
 
     def start_generation(self, generation: Generation) -> None:
-        """Pull and consume a queue."""
+        """Pull and consume a queue, unless the user has paused it."""
+        generation.set_paused(self._pauses.covers(generation.shown))
         self.keeper.added(generation)
         self.scheduler.start(generation)
         self.puller.start(generation)
@@ -127,7 +165,7 @@ class Running:
     def _on_connected(self, hello: ops.HelloReply) -> None:
         """A lease that the broker still lists under our epoch goes on; any other is lost."""
         held = {
-            (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._config.group
+            (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
         }
         for generation in list(self.generations.values()):
             if (*generation.queue, generation.epoch) in held:
@@ -143,7 +181,7 @@ class Running:
         self.rebalancer.connected()
 
     def _on_connection_lost(self, error: Exception) -> None:
-        log.debug("consumer.disconnected", group=self._config.group, error=str(error))
+        log.debug("consumer.disconnected", group=self._broker.group, error=str(error))
 
     def _on_push(self, push: int, payload: list[Any]) -> None:
         try:
@@ -159,11 +197,11 @@ class Running:
             self.rebalancer.topic_deleted(str(topic), int(topic_generation))
         elif push == Push.MEMBERS_CHANGED:
             group, members = payload[:2]
-            if group == self._config.group:
+            if group == self._broker.group:
                 self.rebalancer.members_changed(list(members))
         elif push == Push.LEASE_FREE:
             group, topic, queue_id = payload[:3]
-            if group == self._config.group:
+            if group == self._broker.group:
                 self.rebalancer.lease_free(MessageQueue(topic, queue_id))
 
     # The end
@@ -208,9 +246,9 @@ class Running:
                     leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
                         await self._broker.leave(leases)
-                        log.info("group.left", group=self._config.group, leases=len(leases))
+                        log.info("group.left", group=self._broker.group, leases=len(leases))
                         return
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:
-            log.warning("group.left_without_answer", group=self._config.group, error=str(error) or "no connection")
+            log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")

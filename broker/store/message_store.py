@@ -16,6 +16,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.model import MessageQueue
+from rmq.wire.tags import Wanted
 
 from ..log import get_logger
 from ..services.state import Change, QueueHolds, pack_changes
@@ -29,7 +30,7 @@ from .directory import DataDirectory
 from .key_index import KeyIndex
 from .log_reader import LogReader
 from .lookup import Locator
-from .reading import ColdRead, Found, read_now
+from .reading import ColdRead, Found, Only, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
@@ -39,6 +40,7 @@ log = get_logger(__name__)
 
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
+SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
 STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
 
@@ -64,6 +66,7 @@ class Recovered(NamedTuple):
 
 class _Owner(NamedTuple):
     base_offset: int
+    origin: int
     topic_gen: int
     queue_id: int
     kind: int
@@ -210,6 +213,11 @@ class MessageStore:
             queue.belong(generation, f"{self._index_directory}/{of.topic}@{generation}/{of.queue_id}")
         return queue
 
+    def readable_range(self, of: MessageQueue) -> tuple[int, int]:
+        """The offsets of a queue that can be read: the first, and the one behind the last."""
+        queue = self.queue(of)
+        return queue.min_offset, queue.readable
+
     def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
         """The index of a queue, if there is one of just this generation."""
         queue = self._queues.get(of)
@@ -258,13 +266,19 @@ class MessageStore:
 
     # ---- append
 
-    def stage(self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked) -> Placed:
-        """Give a judged batch its offset and place; it exists once :meth:`write` returned."""
+    def stage(
+        self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked, origin: int = 0
+    ) -> Placed:
+        """
+        Give a judged batch its offset and place; it exists once :meth:`write` returned.
+
+        ``origin`` is the handle of the message that it is a copy of, 0 for none.
+        """
         header, columns = checked.header, checked.columns
         queue = self._queues.get(to)
         if queue is None or queue.generation != generation:
             queue = self.queue_of(to, generation)
-        owner = _Owner(queue.end, generation, to.queue_id, layout.KIND_DATA)
+        owner = _Owner(queue.end, origin, generation, to.queue_id, layout.KIND_DATA)
         placed = self._place(batch, header.header_size, owner)
         keyed = _keyed(placed.physical_offset, placed.stored_at, columns)
         self._staged.append(
@@ -278,12 +292,12 @@ class MessageStore:
         for i in range(0, len(changes), STATE_CHUNK):
             body = pack_changes(changes[i : i + STATE_CHUNK])
             batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
-            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, layout.KIND_STATE))
+            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, 0, layout.KIND_STATE))
 
     def _place(self, batch: bytes | bytearray, header_size: int, owner: _Owner) -> Placed:
         log, stored_at = self.log, self._now_us()
         position = log.end
-        by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, 0, *owner[1:])
+        by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, *owner[1:])
         head = layout.stamp(batch, header_size, by)
         log.stage(head, memoryview(batch)[layout.BROKER_PART :], len(batch))
         self._last = (position, int.from_bytes(head[8:12], "big"))
@@ -352,19 +366,24 @@ class MessageStore:
     # ---- read
 
     def read(
-        self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False
-    ) -> Found | ColdRead:
+        self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False,
+        wanted: Wanted | None = None,
+    ) -> Found | ColdRead:  # fmt: skip
         """
         Batches from the one that holds ``offset`` on, at least one; the caller knows that ``offset`` is readable.
+
+        With ``wanted``, those that have such a tag; perhaps none, and then ``next_offset`` says how far there is none.
 
         Raises:
             DamagedRange: the batch is damaged.
             OSError: the disk cannot be read.
         """
-        bounds = Bounds(max_bytes, MAX_PULL_BATCHES, MAX_PULL_ENTRIES)
+        only = None if wanted is None else Only(wanted, max_bytes)
+        bounds = Bounds(max_bytes if only is None else SKIM_BYTES, MAX_PULL_BATCHES, MAX_PULL_ENTRIES)
         return read_now(
-            self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time
-        )
+            self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time,
+            only=only,
+        )  # fmt: skip
 
     def reader(self) -> LogReader:
         """The log as it can be read now, for a thread."""

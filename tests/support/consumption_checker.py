@@ -336,7 +336,7 @@ class _Checker:
         elif place > owner.next:
             self._bad(call.at, f"{_named(call)} leaves a gap: {line.offsets[owner.next]} was due")
         elif place < owner.next:
-            self._bad(call.at, f"{_named(call)} goes back: {line.offsets[place:owner.next]} had been given")
+            self._bad(call.at, f"{_named(call)} goes back: {line.offsets[place : owner.next]} had been given")
         owner.next = place
 
     def _check_first(self, line: _Line, call: Started, place: int) -> None:
@@ -368,7 +368,9 @@ class _Checker:
             elif older.epoch >= call.epoch:
                 self._bad(call.at, f"{_named(call)} overlaps {_named(older)}, whose epoch is not lower")
             elif older.call not in self._lost and older.process not in self._stopped:
-                self._bad(call.at, f"{_named(call)} overlaps {_named(older)}, which was not told that it lost the queue")
+                self._bad(
+                    call.at, f"{_named(call)} overlaps {_named(older)}, which was not told that it lost the queue"
+                )
             else:
                 self.fenced_overlaps += 1
 
@@ -400,11 +402,17 @@ class _Checker:
     def _committed(self, event: Committed) -> None:
         line = self._lines[event.queue]
         if line.place(event.offset) > line.processed:
-            self._bad(event.at, f"{event.offset} of {event.queue} is committed; processed is what is below {line.upto()}")
+            self._bad(
+                event.at, f"{event.offset} of {event.queue} is committed; processed is what is below {line.upto()}"
+            )
         if event.offset < line.committed:
-            self._bad(event.at, f"the committed offset of {event.queue} goes back from {line.committed} to {event.offset}")
+            self._bad(
+                event.at, f"the committed offset of {event.queue} goes back from {line.committed} to {event.offset}"
+            )
         if event.epoch is not None and line.newest is not None and event.epoch < line.newest.epoch:
-            self._bad(event.at, f"epoch {event.epoch} commits {event.offset} behind {_named(line.newest)}, which fences it")
+            self._bad(
+                event.at, f"epoch {event.epoch} commits {event.offset} behind {_named(line.newest)}, which fences it"
+            )
         line.committed = event.offset
 
     def _promised(self, event: Promised) -> None:
@@ -436,7 +444,9 @@ class _Checker:
         line = self._lines[event.queue]
         place = line.place(event.offset)
         if place > line.written:
-            self._bad(event.at, f"the sink of {event.queue} gets {event.offset}, and {line.offsets[line.written]} is due")
+            self._bad(
+                event.at, f"the sink of {event.queue} gets {event.offset}, and {line.offsets[line.written]} is due"
+            )
         line.written = max(line.written, place + 1)
 
     # The end
@@ -448,7 +458,9 @@ class _Checker:
                 limit = max(self._hindered_until + grace_s, sent.at) + settle_s
                 done_at = line.processed_at.get(sent.offset)
                 if done_at is None:
-                    self._bad(limit, f"{sent.offset} of {queue} was acknowledged at {sent.at:.3f} s and never processed")
+                    self._bad(
+                        limit, f"{sent.offset} of {queue} was acknowledged at {sent.at:.3f} s and never processed"
+                    )
                 elif done_at > limit:
                     self._bad(done_at, f"{sent.offset} of {queue} is processed late: it was due at {limit:.3f} s")
 

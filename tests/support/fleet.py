@@ -282,8 +282,9 @@ class Fleet:
 
     def _go_on(self, process: Process, order: str = "in time") -> None:
         if process.stopped and not process.dead:
-            self.note(Continued(self.now, process.name))
             process.go_on(order)
+            if not process.still:
+                self.note(Continued(self.now, process.name))
 
     # The network
 
@@ -357,7 +358,6 @@ class Fleet:
 
     async def _behave(self, member: Member, behaviour: Behaviour | None) -> None:
         if isinstance(behaviour, scripts.Block):
-            self._hindered(behaviour.seconds)
             self.note(Stopped(self.now, member.process.name))
             await member.process.block(behaviour.seconds)
             self.note(Continued(self.now, member.process.name))
@@ -410,7 +410,9 @@ class Fleet:
         self._healed.set()
         for member in [*self.members.values(), *self._gone]:
             member.next.clear()
-            self._go_on(member.process)
+            if not member.process.dead:
+                member.process.unblock()
+                self._go_on(member.process)
         for name in [*self.members, *self._producers, *(member.process.name for member in self._gone)]:
             await self._heal(scripts.Heal(name, cut=False))
         if not self.members:

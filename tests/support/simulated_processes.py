@@ -37,7 +37,8 @@ class Process:
         self.stopped = False
         self.dead = False
         self.missed: list[tuple[float, asyncio.Handle]] = []  # and when they would have run
-        self._stopped_at = 0.0
+        self._still_since = 0.0
+        self._blocking: asyncio.Future[None] | None = None
         self._loop = loop
         self.context = contextvars.copy_context()
         self.context.run(_OWNER.set, self)
@@ -53,38 +54,55 @@ class Process:
         """Start a coroutine inside the process."""
         return self._loop.create_task(work, context=self.context.copy())
 
+    @property
+    def still(self) -> bool:
+        """Whether nothing of it runs at the moment."""
+        return self.stopped or self.dead or self._blocking is not None
+
     def stop(self) -> None:
         """Run nothing from here on; connections stay open."""
         self.stopped = True
-        self._stopped_at = self._loop.time()
+        self._stood_still()
+
+    def go_on(self, order: str = IN_TIME) -> None:
+        """Run what was missed, then live on."""
+        self.stopped = False
+        self._catch_up(order)
+
+    async def block(self, seconds: float) -> None:
+        """What a listener does that blocks its loop: for this long nothing of the process runs but the caller."""
+        self._stood_still()
+        self._blocking = over = self._loop.create_future()
+        # Outside of the process, in which nothing runs.
+        self._loop.call_later(seconds, self.unblock, over, context=contextvars.Context())
+        await over
+
+    def unblock(self, which: asyncio.Future[None] | None = None) -> None:
+        """End the blocking call early; or this one, if it is still the one that blocks."""
+        over = self._blocking
+        if over is None or which not in (None, over):
+            return
+        self._blocking = None
+        if not over.done():
+            over.set_result(None)  # the caller goes on first
+        self._catch_up(IN_TIME)
 
     def miss(self, handle: asyncio.Handle) -> None:
         """Put a callback aside."""
         self.missed.append((self._loop.time(), handle))
 
-    def go_on(self, order: str = IN_TIME) -> None:
-        """Run what was missed, then live on."""
-        self.stopped = False
-        missed, self.missed = self.missed, []
-        # What was about to run when the process was stopped runs first in any case.
-        begun = [handle for at, handle in missed if at == self._stopped_at]
-        later = [handle for at, handle in missed if at != self._stopped_at]
-        self._loop.run_missed([*begun, *_ordered(later, order)])
+    def _stood_still(self) -> None:
+        if not self.missed:
+            self._still_since = self._loop.time()
 
-    async def block(self, seconds: float) -> None:
-        """What a listener does that blocks its loop: for this long nothing of the process runs but the caller."""
-        if self.stopped:
+    def _catch_up(self, order: str) -> None:
+        if self.still:
             return
-        self.stop()
-        over = self._loop.create_future()
-        # Outside of the process, which is stopped.
-        self._loop.call_later(seconds, self._unblock, over, context=contextvars.Context())
-        await over
-
-    def _unblock(self, over: asyncio.Future[None]) -> None:
-        if not over.done():
-            over.set_result(None)
-        self.go_on(IN_TIME)
+        missed, self.missed = self.missed, []
+        # What was about to run when it stood still runs first in any case.
+        begun = [handle for at, handle in missed if at == self._still_since]
+        later = [handle for at, handle in missed if at != self._still_since]
+        self._loop.run_missed([*begun, *_ordered(later, order)])
 
     def kill(self) -> None:
         """End it without a word; whoever is connected to it hears so, if the network lets it."""
@@ -95,6 +113,7 @@ class Process:
         """After the test: what was killed may run again, cut off from everybody, so that its tasks can be ended."""
         self._loop.network.process_ended(self)
         self.dead = False
+        self.unblock()
         self.go_on()
 
 
@@ -123,7 +142,7 @@ class _Ready(deque[asyncio.Handle]):
     def popleft(self) -> asyncio.Handle:
         handle = super().popleft()
         process = handle._context.get(_OWNER)  # type: ignore[attr-defined]
-        if process is None or not (process.stopped or process.dead):
+        if process is None or not process.still:
             return handle
         process.miss(handle)
         return self._nothing
