@@ -271,13 +271,9 @@ class _Checker:
     def _committed(self, event: Committed) -> None:
         line = self._lines[event.queue]
         if line.place(event.offset) > line.processed:
-            self._bad(
-                event.at, f"{event.offset} of {event.queue} is committed; processed is what is below {line.upto()}"
-            )
+            self._bad(event.at, f"{event.queue} is committed up to {event.offset}, and processed up to {line.upto()}")
         if event.offset < line.committed:
-            self._bad(
-                event.at, f"the committed offset of {event.queue} goes back from {line.committed} to {event.offset}"
-            )
+            self._bad(event.at, f"the progress of {event.queue} goes back from {line.committed} to {event.offset}")
         if event.epoch is not None and line.newest is not None and event.epoch < line.newest.epoch:
             self._bad(
                 event.at, f"epoch {event.epoch} commits {event.offset} behind {_named(line.newest)}, which fences it"
@@ -331,9 +327,7 @@ class _Checker:
                 limit = max(self._hindered_until + grace_s, sent.at) + settle_s
                 done_at = line.processed_at.get(sent.offset)
                 if done_at is None:
-                    self._bad(
-                        limit, f"{sent.offset} of {queue} was acknowledged at {sent.at:.3f} s and never processed"
-                    )
+                    self._bad(limit, f"{sent.offset} of {queue}, acknowledged at {sent.at:.3f} s, is never processed")
                 elif done_at > limit:
                     self._bad(done_at, f"{sent.offset} of {queue} is processed late: it was due at {limit:.3f} s")
 

@@ -17,6 +17,13 @@ from support.simulated_processes import ORDERS
 
 MOST_MEMBERS = 4
 TAGS = ("a", "b", None)
+BROKERS: tuple[dict[str, float], ...] = (  # leases are short, most of the time: simulated seconds take real ones
+    {},
+    {"lock_lease_s": 12.0},
+    {"lock_lease_s": 12.0},
+    {"lock_lease_s": 10.0, "grace_s": 2.0, "ping_s": 0.5},
+    {"lock_lease_s": 20.0, "grace_s": 8.0},
+)
 
 
 class Send(NamedTuple):
@@ -152,7 +159,7 @@ class Script(NamedTuple):
         return "\n".join([head, *(f"    {step}," for step in self.steps), "))"])
 
 
-def script(seed: int, *, length: int = 22) -> Script:
+def script(seed: int, *, length: int = 18) -> Script:
     """The script of a seed; ``length`` is about how many steps it has, without the pauses."""
     return _Author(seed).write(length)
 
@@ -170,6 +177,8 @@ class _Author:
         self._cut_off: set[str] = set()
         self._batch = self._chance.choice((1, 1, 2, 5))
         self._commit_every = self._chance.choice((0, 0, 0, 4))
+        self._broker = self._chance.choice(BROKERS)
+        self._lease_s = self._broker.get("lock_lease_s", 60.0)
 
     def write(self, length: int) -> Script:
         chance = self._chance
@@ -181,7 +190,6 @@ class _Author:
             consumer["commit_every_s"] = chance.choice((0.01, 5.0))
         if chance.random() < 0.2:
             consumer["turn_share_s"] = 0.1
-        broker = chance.choice(({}, {}, {"grace_s": 2.0, "ping_s": 0.5}, {"grace_s": 8.0, "lock_lease_s": 20.0}))
         pace_s = chance.choice((0.0, 0.01, 0.05, 0.2))
         self._send()
         self._join()
@@ -190,13 +198,14 @@ class _Author:
             self._steps.append(Tick(self._pause()))
         expression = chance.choice(("*", "*", "a", "a || b"))
         return Script(
-            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(broker.items()), expression, pace_s,
-            self._commit_every,
+            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(self._broker.items()), expression,
+            pace_s, self._commit_every,
         )  # fmt: skip
 
     def _pause(self) -> float:
         few = (0.0, 0.001, 0.01, 0.1, 0.3, 0.7, 1.0)
-        return self._chance.choice(self._chance.choices((few, (2.0, 4.0, 4.9, 5.1, 7.0), (25.0, 62.0)), (70, 24, 6))[0])
+        some, many = (2.0, 4.0, 4.9, 5.1, 7.0), (self._lease_s * 0.4, self._lease_s + 2.0)
+        return self._chance.choice(self._chance.choices((few, some, many), (75, 20, 5))[0])
 
     def _actions(self) -> list[tuple[Callable[[], None], float]]:
         return [
@@ -280,7 +289,7 @@ class _Author:
         self._send()
         self._steps += [Slow(member, 0.3), Tick(0.1), Pause(member)]
         self._join()
-        self._steps += [Tick(62.0), Resume(member, self._chance.choice(ORDERS))]
+        self._steps += [Tick(self._lease_s + 2.0), Resume(member, self._chance.choice(ORDERS))]
 
     def _block(self) -> None:
         self._steps.append(Block(self._somebody(), self._chance.choice((0.5, 3.0, 5.5, 9.0, 65.0))))
