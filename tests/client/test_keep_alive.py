@@ -55,3 +55,20 @@ async def test_a_ping_leaves_every_second_whatever_else_travels(traffic: bool) -
     pings.stop()
 
     assert times == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(("until", "pings"), [(1 - 1e-6, 0), (1 + 1e-6, 1), (2 - 1e-6, 1), (2 + 1e-6, 2)])
+async def test_the_nth_ping_leaves_at_exactly_n_seconds(until: float, pings: int) -> None:
+    sent: list[float] = []
+    link = Link(memoryview(bytearray(64)), lambda link, parts: None, lambda link, error: None)
+
+    def ping(on_reply: Callable[[int, Any], None]) -> None:
+        sent.append(asyncio.get_running_loop().time())
+        link.heard = True
+        on_reply(0, [])
+
+    keep_alive = KeepAlive(link, 1.0, ping)
+    await asyncio.sleep(until)
+    keep_alive.stop()
+
+    assert sent == [1.0, 2.0][:pings]
