@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from rmq.wire import batch, errors, layout, message_ops, ops
 from rmq.wire.codec import decode
@@ -20,32 +19,10 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push
 
 from .fake_connection import FakeConnection, Hold, Request
+from .fake_tables import Held, Stored
 
 STORE_ID = 0xABCDEF
 Key = tuple[str, MessageQueue]
-
-
-class Stored(NamedTuple):
-    """A batch in the log of a queue."""
-
-    base_offset: int
-    count: int
-    data: bytes
-    log_epoch: int
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + self.count
-
-
-@dataclass
-class Held:
-    """A lease as the broker has it."""
-
-    session: bytes
-    member: str
-    epoch: int
-    renewed_at: float
 
 
 class FakeBroker:
