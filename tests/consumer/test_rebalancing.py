@@ -304,3 +304,25 @@ async def test_a_failed_read_of_the_progress_is_repeated_and_never_guessed(
         await asyncio.sleep(1)
 
     assert listener.offsets == [7, 8, 9]
+
+
+# Paused
+
+
+async def test_a_pause_moves_no_queue_and_a_paused_member_still_hands_over_what_falls_to_others(
+    broker: FakeBroker, make: Make
+) -> None:
+    """RocketMQ's paused consumer does not rebalance: its peers would wait for their share until it is resumed."""
+    broker.create("t", 2)
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        for generation in consumer._running.generations.values():  # type: ignore[union-attr]
+            generation.paused, generation.pulled_at = True, -1000.0
+        await asyncio.sleep(100)
+        assert ids(consumer) == [0, 1]
+        assert broker.sent(Op.RELEASE) == []
+        broker.set_members("g", "a")
+        await asyncio.sleep(1)
+        assert ids(consumer) == [1]
