@@ -250,6 +250,7 @@ class Broker:
         topics.deleted = notices.topic_deleted
         topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
+        self._groups.resubscribed = self._pulls.resubscribed
         beginnings = Beginnings(
             self._topics, self._members, self._progress, is_held=self._locks.holds_topic, holds=store.readable_range
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,6 +20,9 @@ from rmq.wire.ops import (
     QueueRef,
     Range,
     Ranges,
+    ResetEntry,
+    ResetOffsets,
+    ResetResult,
     Route,
     TopicInfo,
 )  # fmt: skip
@@ -139,6 +142,23 @@ class Admin:
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
+
+    async def reset_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = False
+    ) -> dict[MessageQueue, ResetResult]:
+        """
+        Let a group go on at other offsets, also back; its members lose these queues for a moment and begin there.
+
+        The result of a queue tells its old and new offset, or has the code of why it was refused as ``status``.
+        ``dry_run`` changes nothing.
+        """
+        entries = [ResetEntry(*queue, offset) for queue, offset in offsets.items()]
+        results: list[ResetResult] = []
+        for at in range(0, len(entries), MAX_ENTRIES):
+            part = ResetOffsets(group, entries[at : at + MAX_ENTRIES], dry_run)
+            reply = await self._connection.request(Op.RESET_OFFSETS, part, timeout_s=self._timeout_s)
+            results += decode_list(ResetResult, reply)
+        return dict(zip(offsets, results, strict=True))
 
     async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic) -> Any:
         return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

@@ -47,6 +47,7 @@ class StartOffset:
         """Decide, have the cache begin there, and have it reported; returns early only if the generation drops."""
         queue = generation.queue
         while not generation.dropped:
+            generation.pulled_at = self._broker.now()
             is_new = self._topics.is_new(queue)
             try:
                 start = 0 if is_new else await self._read(queue)

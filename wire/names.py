@@ -12,6 +12,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 DEAD_LETTERS = "%DLQ%"
 RETRIES = "%RETRY%"
+ORIGIN_TOPIC = "RMQ_ORIGIN_TOPIC"  # the property of a copied message that names the topic it was sent to
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 _RESERVED = frozenset({SCHEDULE_TOPIC})

@@ -48,6 +48,7 @@ log = get_logger(__name__)
 LATE_S: Final = 1.0  # between two passes over what may expire; more than that is our own silence
 
 LeaseChanged = Callable[[str, MessageQueue], None]
+Resubscribed = Callable[[Connection, str], None]
 Begins = Callable[[str, Sequence[str], bytes], None]
 
 
@@ -71,6 +72,7 @@ class GroupHandler:
         self._notices = notices
         self._looked_at = now()
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
+        self.resubscribed: Resubscribed = lambda connection, group: None  # set by it too
         self.begins: Begins = lambda group, from_end, session: None  # set by it too
 
     # ---- membership
@@ -80,9 +82,12 @@ class GroupHandler:
         request = decode(Join, payload)
         session = session_of(connection)
         mode = GroupMode(request.ordered, request.model, request.strategy)
+        before = self._members.subscriptions(request.group, session.id)
         if self._members.join(request.group, mode, request.subscriptions, session, now=self._now()):
             log.info("group.joined", group=request.group, member=session.member)
             self._notices.members_changed(request.group, but=session.id)
+        if before != request.subscriptions:
+            self.resubscribed(connection, request.group)
         self.begins(request.group, [topic for topic in request.from_end if topic in request.subscriptions], session.id)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
@@ -161,7 +166,9 @@ class GroupHandler:
             if self._locks.renew(request.group, queue, session.id, epoch, now=now):
                 outcomes.append(Outcome())
             else:
-                outcomes.append(Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone"))
+                outcomes.append(
+                    Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone: FENCED")
+                )
         return outcomes
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:

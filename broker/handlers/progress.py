@@ -25,6 +25,7 @@ from rmq.wire.ops import (
     ResetResult,
     Starting,
 )  # fmt: skip
+from rmq.wire.tags import Wanted
 from rmq.wire.topic_ops import GroupState
 
 from ..committer import Committer
@@ -112,6 +113,10 @@ class ProgressHandler:
         """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
         if epoch is not None or (mode := self._members.mode(group)) is None or mode.ordered:
             self._locks.check(group, queue, session, epoch, now=self._now())
+
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        """The tags that a member wants of a topic; None if all of them, or if it has not said."""
+        return self._members.wanted(group, session, topic)
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Note progress that came with a pull; it reaches the log within a moment, or with the next grant."""

@@ -233,7 +233,7 @@ class LockTable:
             return f"an epoch is missing for {where} (the live one: {live}): acquire the queue first"
         if holder is not None and holder.epoch == epoch:
             return f"epoch {epoch} of {where} is held by {shown(holder.member)}, not by this session"
-        return f"epoch {epoch} is not the live one ({live}) for {where}: drop it and acquire again"
+        return f"epoch {epoch} is not the live one ({live}) for {where}: FENCED, drop it and acquire again"
 
 
 def shown(text: str) -> str:

@@ -106,9 +106,9 @@ class Client:
 
     async def join(
         self, group: str = "g", *, ordered: bool = True, topics: Sequence[str] = ("orders",), model: str = "clustering",
-        strategy: str = "average",
+        strategy: str = "average", expression: str = "*",
     ) -> ops.JoinReply:  # fmt: skip
-        payload = ops.Join(group, ordered, model, strategy, dict.fromkeys(topics, "*"))
+        payload = ops.Join(group, ordered, model, strategy, dict.fromkeys(topics, expression))
         return decode(ops.JoinReply, await self.request(Op.JOIN, payload))
 
     async def acquire(self, queue: MessageQueue = ORDERS, *, group: str = "g") -> ops.Grant:

@@ -10,39 +10,47 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from rmq.wire import batch, errors, layout, message_ops, ops
+from rmq.wire import errors, message_ops, ops
 from rmq.wire.codec import decode
-from rmq.wire.compression import Codec
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push
 
 from .fake_connection import FakeConnection, Hold, Request
-from .fake_tables import Held, Stored
+from .fake_log import STORE_ID, FakeLog
 
-STORE_ID = 0xABCDEF
 Key = tuple[str, MessageQueue]
 
 
-class FakeBroker:
+@dataclass
+class Held:
+    """A lease as the broker has it."""
+
+    session: bytes
+    member: str
+    epoch: int
+    renewed_at: float
+
+
+class FakeBroker(FakeLog):
     """The broker's side. ``connect`` is what a consumer takes in place of ``Connection``."""
 
     def __init__(self, *, grace_s: float = 5.0, lease_s: float = 60.0, expiry_s: float = 120.0) -> None:
+        super().__init__()
         self.grace_s = grace_s
         self.lease_s = lease_s
         self.expiry_s = expiry_s
         self.up = True
-        self.log_epoch = 1
-        self.compares = True  # whether it tells readers that the log has lost what they have
         self.topics: dict[str, int] = {}
-        self.generations: dict[str, int] = {}
-        self.damaged: dict[MessageQueue, range] = {}
-        self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
-        self.min_offsets: dict[MessageQueue, int] = {}
         self.offsets: dict[Key, int] = {}
         self.offsets_at: dict[tuple[MessageQueue, int], int] = {}  # by queue and time in microseconds
-        self.attempts: dict[Key, tuple[int, int]] = {}
+        self.attempts: dict[Key, tuple[int, int]] = {}  # of the first message that failed
+        self.runs: dict[Key, dict[int, int]] = defaultdict(dict)  # attempts by offset
+        self.suspicions: dict[Key, tuple[int, int, int]] = {}  # abandoned, suspect_offset, careful_until
+        self.announced: list[tuple[int, int]] = []  # queue_offset and commit_offset of each STARTING
+        self.dead: list[tuple[MessageQueue, int, str]] = []
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
         self.subscribed: dict[bytes, dict[str, set[str]]] = defaultdict(dict)  # by session and group
@@ -52,10 +60,8 @@ class FakeBroker:
         self.refuse: dict[Op, list[Exception]] = defaultdict(list)  # errors for the next requests of a kind
         self.before: dict[Op, list[Hold]] = defaultdict(list)
         self.after: dict[Op, list[Hold]] = defaultdict(list)
-        self._changed: dict[MessageQueue, asyncio.Event] = defaultdict(asyncio.Event)
         self._made: dict[str, int] = {}
         self._epoch = 0
-        self._generation = 0
 
     @property
     def now(self) -> float:
@@ -106,31 +112,6 @@ class FakeBroker:
             if of == queue:
                 self.offsets[group, of] = min(self.offsets[group, of], self.max_offset(queue))
         self.log_epoch += 1
-
-    def send(
-        self,
-        topic: str,
-        queue_id: int,
-        *bodies: bytes,
-        tags: list[str | None] | None = None,
-        codec: Codec | None = None,
-    ) -> None:
-        """Append one batch."""
-        queue = MessageQueue(topic, queue_id)
-        base = self.max_offset(queue)
-        rows = batch.Rows(bodies, 1_700_000_000_000_000, tags=tags)
-        encoded = batch.encode(topic, queue_id, rows, codec=codec)
-        stamp = layout.Stamp(
-            self.log_epoch, base * 8, base, 1_700_000_000_000_000, 0, 0, self._generation_of(topic), queue_id,
-            layout.KIND_DATA,
-        )  # fmt: skip
-        header = layout.stamp(encoded, layout.parse_header(encoded).header_size, stamp)
-        self.logs[queue].append(Stored(base, len(bodies), header + encoded[layout.BROKER_PART :], self.log_epoch))
-        self._wake(queue)
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        log = self.logs[queue]
-        return log[-1].end_offset if log else 0
 
     def sent(self, op: Op) -> list[Request]:
         """The requests of one kind."""
@@ -230,8 +211,11 @@ class FakeBroker:
         self._epoch += 1
         self.leases[group, queue] = Held(session, member, self._epoch, self.now)
         self._wake(queue)
+        committed = self.offsets.get((group, queue), NO_OFFSET)
         offset, attempts = self.attempts.get((group, queue), (NO_OFFSET, 0))
-        return ops.Grant(0, self._epoch, self.offsets.get((group, queue), NO_OFFSET), offset, attempts)
+        runs = [ops.AttemptRun(at, at + 1, times) for at, times in sorted(self.runs[group, queue].items())]
+        suspicion = self.suspicions.get((group, queue), (0, NO_OFFSET, NO_OFFSET))
+        return ops.Grant(0, self._epoch, committed, offset, attempts, None, runs, *suspicion)
 
     def _renew(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Renew, payload)
@@ -278,6 +262,32 @@ class FakeBroker:
         queue = MessageQueue(request.topic, request.queue_id)
         self._check(connection, request.group, queue, request.epoch)
         self.attempts[request.group, queue] = (request.queue_offset, request.attempts)
+        first = ops.AttemptRun(request.queue_offset, request.queue_offset + 1, request.attempts)
+        for from_offset, end_offset, attempts in request.runs or [first]:
+            for offset in range(from_offset, end_offset):
+                self.runs[request.group, queue][offset] = attempts
+        return ops.Outcome()
+
+    def _dead_letter(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.DeadLetter, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        known = [offset for of, offset, _ in self.dead if of == queue]
+        committed = self.offsets.get((request.group, queue), 0)
+        for offset in request.queue_offsets:
+            if offset not in known and offset >= committed:
+                self.dead.append((queue, offset, request.reason))
+        if request.commit_offset != NO_OFFSET:
+            self._store(request.group, queue, request.commit_offset)
+        return ops.Outcome()
+
+    def _starting(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Starting, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        self.announced.append((request.queue_offset, request.commit_offset))
+        if request.commit_offset != NO_OFFSET:
+            self._store(request.group, queue, request.commit_offset)
         return ops.Outcome()
 
     def _ranges(self, connection: FakeConnection, payload: Any) -> Any:
@@ -336,38 +346,6 @@ class FakeBroker:
             except TimeoutError:
                 pass
 
-    def _unreadable(self, queue: MessageQueue, wanted: ops.PullQueue, low: int, high: int) -> ops.PullResult | None:
-        at = wanted.queue_offset
-        agreed = self._agreed(queue, at, wanted.log_epoch)
-        if agreed < at:
-            return ops.PullResult(0, errors.LogTruncated.code, agreed, low, high, b"", "truncated")
-        if at < low:
-            return ops.PullResult(0, errors.MessagesLost.code, low, low, high, b"", "retention")
-        if at > high:
-            return ops.PullResult(0, errors.OffsetOutOfRange.code, at, low, high, b"", "out of range")
-        if at in (damaged := self.damaged.get(queue, range(0))):
-            return ops.PullResult(0, errors.Damaged.code, damaged.stop, low, high, b"", "rot")
-        return None
-
-    def _agreed(self, queue: MessageQueue, offset: int, log_epoch: int) -> int:
-        """Up to where a reader whose message before ``offset`` has this log epoch holds what the log does."""
-        if not log_epoch or not self.compares:
-            return offset
-        return min(offset, max((s.end_offset for s in self.logs[queue] if s.log_epoch <= log_epoch), default=0))
-
-    def _found(self, queue: MessageQueue, offset: int, room: int, low: int, high: int) -> ops.PullResult:
-        blob, following = b"", offset
-        for stored in self.logs[queue]:
-            end = stored.end_offset
-            if end <= offset:
-                continue
-            if stored.base_offset in self.damaged.get(queue, ()):
-                break
-            if blob and len(blob) + len(stored.data) > room:
-                break
-            blob, following = blob + stored.data, end
-        return ops.PullResult(0, 0, following, low, high, blob)
-
     # Inside
 
     def _check(self, connection: FakeConnection, group: str, queue: MessageQueue, epoch: int | None) -> None:
@@ -381,6 +359,8 @@ class FakeBroker:
         self.offsets[group, queue] = max(offset, self.offsets.get((group, queue), NO_OFFSET))
         if self.attempts.get((group, queue), (offset, 0))[0] < offset:
             del self.attempts[group, queue]
+        for at in [at for at in self.runs[group, queue] if at < offset]:
+            del self.runs[group, queue][at]
 
     def _missing(self, queue: MessageQueue) -> errors.Refused | None:
         if queue.topic not in self.topics:
@@ -388,15 +368,6 @@ class FakeBroker:
         if queue.queue_id >= self.topics[queue.topic]:
             return errors.QueueNotFound(f"there is no queue {queue}")
         return None
-
-    def _generation_of(self, topic: str) -> int:
-        if topic not in self.generations:
-            self._generation += 1
-            self.generations[topic] = self._generation
-        return self.generations[topic]
-
-    def _wake(self, queue: MessageQueue) -> None:
-        self._changed[queue].set()
 
     def _info(self, topic: str) -> ops.TopicInfo:
         queues = self.topics[topic]

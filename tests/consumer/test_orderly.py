@@ -138,8 +138,16 @@ class Harness:
     """A scheduler without a consumer around it, for orders that a consumer makes only by chance."""
 
     connected = True
+    log_epoch = 0
 
-    def __init__(self, listener: Any, *, clock: Callable[[], float] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        listener: Any,
+        *,
+        clock: Callable[[], float] | None = None,
+        stalled: Callable[[float], bool] = lambda _: False,
+        **settings: Any,
+    ) -> None:
         self.now = clock or now
         self.failures: list[BaseException] = []
         self.lost: list[str] = []
@@ -151,12 +159,14 @@ class Harness:
             tasks=self.tasks,
             leases=self,
             on_turn=lambda: None,
+            stalled=stalled,
         )
 
     def generation(self, messages: int, queue: MessageQueue = QUEUE) -> Generation:
         lease = Lease(queue, 1, 0.0)
         generation = Generation(lease, ProcessQueue(0), on_lost=lambda _, reason: self.lost.append(reason))
-        self.fill(generation, messages)
+        if messages:
+            self.fill(generation, messages)
         return generation
 
     def fill(self, generation: Generation, messages: int) -> None:

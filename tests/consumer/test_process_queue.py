@@ -14,6 +14,7 @@ from rmq.wire.batch import Batch, Rows
 from rmq.wire.compression import CODECS
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
+from rmq.wire.ops import AttemptRun
 
 from support.batches import STAMP, stamped
 
@@ -194,7 +195,7 @@ def test_unwanted_messages_behind_one_in_flight_wait_for_it() -> None:
 
 
 def test_the_message_an_owner_before_failed_at_goes_on_counting() -> None:
-    queue = ProcessQueue(0, attempt_offset=1, attempts=4)
+    queue = ProcessQueue(0, runs=[AttemptRun(1, 2, 4)])
     queue.put(made(0, 3))
 
     assert [message.attempt for message in queue.take(3)] == [1, 5, 1]
@@ -284,6 +285,19 @@ def test_a_skip_moves_the_progress_only_of_an_empty_queue() -> None:
     assert offsets(queue.take(5)) == [5, 9]
     queue.commit()
     assert queue.commit_offset == 10
+
+
+def test_skips_behind_a_message_that_waits_are_one_hole() -> None:
+    queue = ProcessQueue(0)
+    queue.put(made(0, 1))
+    for queue_offset in range(2, 1000):
+        queue.skip_to(queue_offset)
+
+    assert len(queue._arrived) == 2
+    assert offsets(queue.take(5)) == [0]
+    assert queue.commit_offset == 0
+    queue.commit()
+    assert queue.commit_offset == 999
 
 
 class AgainstAList(RuleBasedStateMachine):

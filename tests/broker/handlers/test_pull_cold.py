@@ -26,6 +26,7 @@ from rmq.wire.errors import (
 )  # fmt: skip
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Pull, PullQueue
+from rmq.wire.tags import Wanted
 
 from ..builders import ORDERS, Opened, segment_files
 from ..fakes import FakeService, HeldPool, Peer, Turns, request
@@ -43,7 +44,13 @@ class Fence:
         if epoch != self.epoch:
             raise Fenced(f"epoch {epoch} is not {self.epoch}")
 
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        return None
+
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        pass
+
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
         pass
 
 

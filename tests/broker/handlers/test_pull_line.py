@@ -17,6 +17,7 @@ from rmq.broker.store.reading import ColdRead, Found
 from rmq.wire.errors import Internal, TooManyInFlight, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
+from rmq.wire.tags import Wanted
 
 from ..builders import ORDERS, Opened
 from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request
@@ -26,7 +27,13 @@ class NoFence:
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         pass
 
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        return None
+
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        pass
+
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
         pass
 
 
@@ -102,6 +109,17 @@ def test_an_arrival_before_the_pull_is_found_and_one_after_it_wakes_it(rig: Rig)
     assert (rig.statuses(), len(rig.holds)) == ([], 1)
     rig.arrive()
     assert rig.statuses() == [(2, 0)]
+
+
+def test_a_pull_of_several_queues_shares_its_bytes(rig: Rig) -> None:
+    for queue_id in range(3):
+        rig.opened.append(b"x" * 1000, to=MessageQueue("orders", queue_id))
+    queues = [PullQueue("orders", queue_id, 0) for queue_id in range(3)]
+
+    rig.peer.send(request(1, Op.PULL, Pull(None, 0, 2000, queues)))
+
+    ((_, _, _, parts),) = rig.peer.answers()
+    assert [part[0] for part in parts] == [0, 1]
 
 
 def test_an_arrival_that_is_withheld_is_found_and_counted_by_the_sweep(rig: Rig, logs: list[dict[str, Any]]) -> None:
