@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq.broker.store.consume_queue import (
+    ENTRIES_PER_FILE,
     ENTRY,
     FLUSH_BYTES,
     MAX_EPOCHS,
@@ -163,6 +164,10 @@ def test_files_hold_one_entry_a_message_with_position_size_and_tag_hash(
         assert list(ENTRY.iter_unpack(whole)) == rows
         assert [int(file.name) for file in files] == [i * per_file * ENTRY.size for i in range(len(files))]
         assert all(file.stat().st_size == per_file * ENTRY.size for file in files[:-1])
+
+
+def test_a_file_holds_300_000_entries_of_20_bytes() -> None:
+    assert (ENTRIES_PER_FILE, ENTRY.size) == (300_000, 20)
 
 
 def test_entries_without_tags_have_the_hash_0() -> None:
