@@ -38,10 +38,10 @@ class WatchedBroker(Broker):
 
     def _watched(self, op: Op, handler: Handler, connection: Connection, request_id: int, payload: Any) -> Any:
         entries = _progress(op, payload, self._group)
-        before = [self._groups.committed(self._group, queue) for queue, _ in entries]
+        before = [self._progress.committed(self._group, queue) for queue, _ in entries]
         answer = handler(connection, request_id, payload)
         for (queue, epoch), offset in zip(entries, before, strict=True):
-            after = self._groups.committed(self._group, queue)
+            after = self._progress.committed(self._group, queue)
             if after != offset:
                 self._note(Committed(self.now(), queue, after, epoch))
         return answer
