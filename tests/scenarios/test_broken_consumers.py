@@ -81,7 +81,7 @@ class TrustingConnection(Connection):
 
 
 def without_guard(running: Running) -> None:
-    running.rebalancer._workers = Rushing(running)
+    running.rebalancer._hand_overs._workers = Rushing(running)
 
 
 def without_guard_and_gate(running: Running) -> None:
