@@ -7,11 +7,8 @@ Each is broken from outside, by a part that does not do what it should; the soun
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmq.broker.app import Broker
 from rmq.broker.services.lock_table import LockTable
@@ -26,15 +23,6 @@ from support.consumption_checker import Verdict, judge
 from support.fleet import SOUND, Build, play
 from support.scripts import CloseUnseen, Heal, Join, Kill, Leave, Pause, Resume, Script, Send, Slow, Step, Tick
 from support.simulated_processes import ORDERS
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable()
-    with capture_logs():
-        yield
-    logging.disable(logging.NOTSET)
-
 
 # What is broken
 
@@ -123,7 +111,7 @@ def stopped_and_resumed(order: str) -> Script:
 
 
 DROPPED_DURING_A_CALL = scripted(
-    Slow("c1", 4.0), Slow("c1", 4.0), Join("c1"), Slow("c1", 4.0), Slow("c1", 4.0), Tick(1.0), Join("c2"), Tick(6.0),
+    Join("c1"), Slow("c1", 4.0), Slow("c1", 4.0), Tick(1.0), Join("c2"), Tick(6.0),
     queues=2, messages=20,
 )  # fmt: skip
 
@@ -160,7 +148,7 @@ def test_fencing_off_is_caught_by_an_owner_that_was_stopped_and_resumed(order: s
 def test_the_consume_guard_off_is_caught_by_a_drop_during_a_call() -> None:
     broken = verdict(DROPPED_DURING_A_CALL, UNGUARDED)
 
-    assert any("was not told that it lost the queue" in line for line in broken.violations)
+    assert any("was not told" in line for line in broken.violations)
     assert verdict(DROPPED_DURING_A_CALL, SOUND).violations == []
 
 
@@ -174,5 +162,5 @@ def test_the_gate_off_is_caught_by_a_queue_that_leaves_and_comes_back_while_its_
 def test_the_ping_rule_off_is_caught_by_a_connection_that_the_broker_closes_and_the_client_does_not_see() -> None:
     broken = verdict(CLOSED_UNSEEN, TRUSTING)
 
-    assert any("was not told that it lost the queue" in line or "fences" in line for line in broken.violations)
+    assert any("was not told" in line or "fences" in line for line in broken.violations)
     assert verdict(CLOSED_UNSEEN, SOUND).violations == []

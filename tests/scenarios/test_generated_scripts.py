@@ -7,11 +7,9 @@ plays 300 seeds, ``make chaos`` 5,000. The number of fenced overlaps, which the 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from structlog.testing import capture_logs
 
 from support.consumption_checker import Verdict, judge
 from support.fleet import play, wants
@@ -21,15 +19,6 @@ SEEDS = 300
 TOGETHER = 25  # seeds of one test, so that the report stays readable
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Hundreds of fleets have much to say."""
-    logging.disable()
-    with capture_logs():
-        yield
-    logging.disable(logging.NOTSET)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

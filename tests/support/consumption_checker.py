@@ -1,8 +1,7 @@
 """
 What happened to a group's queues, and whether it may have happened: pure, for simulated and for real processes.
 
-A *history* is a list of events in the order in which they happened; ``at`` is when, in seconds on one clock. The rules,
-for each queue of each group:
+The rules, for each queue of each group:
 
 - A call's messages follow each other, and those of the owner's last call: no gap, nothing out of order. What failed is
   given again; nothing else is. An owner is an epoch.
@@ -23,152 +22,35 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple
 
-DONE = "done"  # these messages, and those kept before, are processed
-AGAIN = "again"  # they have to be given again
-KEPT = "kept"  # they are processed when a later call is DONE
-ROLLED_BACK = "rolled back"  # these, and those kept before, have to be given again
-CUT = "cut"  # the call was cancelled, or its process died: it has no result
+from support.consumption_history import (
+    AGAIN,
+    DONE,
+    KEPT,
+    ROLLED_BACK,
+    BrokerCrashed,
+    Committed,
+    Continued,
+    DeadLettered,
+    Ended,
+    Event,
+    Granted,
+    Hindered,
+    History,
+    Killed,
+    Lost,
+    OffsetReset,
+    Promised,
+    Queue,
+    Sent,
+    Started,
+    Stopped,
+    Wrote,
+)
 
 SETTLE_S = 2.0
-
-Queue: TypeAlias = Hashable  # such as (group, topic, queue_id)
-
-
-class Sent(NamedTuple):
-    """The broker acknowledged message ``number`` of a producer."""
-
-    at: float
-    queue: Queue
-    offset: int
-    body: bytes
-    producer: str
-    number: int
-    tag: str | None = None
-
-
-class Granted(NamedTuple):
-    """A process was told that a queue is its own, and which offset is committed; -1: none."""
-
-    at: float
-    process: str
-    queue: Queue
-    epoch: int
-    committed: int
-
-
-class Started(NamedTuple):
-    """A listener was called. ``lost``: its context said from the first moment that the queue may be another's."""
-
-    at: float
-    call: int
-    process: str
-    queue: Queue
-    epoch: int
-    offsets: tuple[int, ...]
-    attempts: tuple[int, ...]
-    bodies: tuple[bytes, ...] = ()
-    lost: bool = False
-
-
-class Ended(NamedTuple):
-    """A listener returned, raised or was cancelled."""
-
-    at: float
-    call: int
-    result: str
-
-
-class Lost(NamedTuple):
-    """The context of a running call says that the queue may be another's."""
-
-    at: float
-    call: int
-
-
-class Stopped(NamedTuple):
-    """A process does nothing (SIGSTOP, or a listener that blocks its loop), and its clock goes on."""
-
-    at: float
-    process: str
-
-
-class Continued(NamedTuple):
-    """A stopped process goes on."""
-
-    at: float
-    process: str
-
-
-class Killed(NamedTuple):
-    """A process is no more, and with it its calls."""
-
-    at: float
-    process: str
-
-
-class Committed(NamedTuple):
-    """The broker took progress, from the owner with this epoch if that is known."""
-
-    at: float
-    queue: Queue
-    offset: int
-    epoch: int | None = None
-
-
-class Promised(NamedTuple):
-    """A client was told that its progress is stored."""
-
-    at: float
-    queue: Queue
-    offset: int
-
-
-class BrokerCrashed(NamedTuple):
-    """The broker ended without a word: what it had not acknowledged may be gone."""
-
-    at: float
-
-
-class Hindered(NamedTuple):
-    """Something keeps messages from being processed until then."""
-
-    at: float
-    until: float
-
-
-class Wrote(NamedTuple):
-    """The sink took a write."""
-
-    at: float
-    queue: Queue
-    epoch: int
-    offset: int
-
-
-class DeadLettered(NamedTuple):
-    """The broker made a message a dead letter: it counts as processed."""
-
-    at: float
-    queue: Queue
-    offset: int
-
-
-class OffsetReset(NamedTuple):
-    """Somebody set the group's offset: what is processed and committed counts from there anew."""
-
-    at: float
-    queue: Queue
-    offset: int
-
-
-Event: TypeAlias = (
-    Sent | Granted | Started | Ended | Lost | Stopped | Continued | Killed | Committed | Promised | BrokerCrashed
-    | Hindered | Wrote | DeadLettered | OffsetReset
-)  # fmt: skip
-History: TypeAlias = Iterable[Event]
 
 
 class Verdict(NamedTuple):
@@ -176,25 +58,12 @@ class Verdict(NamedTuple):
 
     violations: list[str]
     calls: int
-    fenced_overlaps: int
+    fenced_overlaps: int  # calls that a newer owner's call began beside, as the contract allows
+    missing: int  # acknowledged messages that were not processed
 
     def __str__(self) -> str:
         head = f"{self.calls} calls, {self.fenced_overlaps} fenced overlaps, {len(self.violations)} violations"
         return "\n  ".join([head, *self.violations[:10]])
-
-
-class Sink:
-    """A store that takes a write only if nobody with a higher epoch wrote before: what docs/listeners.md advises."""
-
-    def __init__(self) -> None:
-        self._highest: dict[Queue, int] = {}
-
-    def write(self, queue: Queue, epoch: int) -> bool:
-        """Whether the write is taken."""
-        if epoch < self._highest.get(queue, epoch):
-            return False
-        self._highest[queue] = epoch
-        return True
 
 
 def judge(
@@ -216,7 +85,7 @@ def judge(
         checker.see(event)
     if grace_s is not None:
         checker.all_processed(grace_s, settle_s)
-    return Verdict(checker.violations, len(checker.calls), checker.fenced_overlaps)
+    return Verdict(checker.violations, len(checker.calls), len(checker.fenced), checker.missing())
 
 
 class _Owner:
@@ -265,7 +134,7 @@ class _Checker:
     def __init__(self, events: list[Event], wants: Callable[[str | None], bool]) -> None:
         self.violations: list[str] = []
         self.calls: dict[int, Started] = {}
-        self.fenced_overlaps = 0
+        self.fenced: set[int] = set()
         self._lost: set[int] = set()
         self._stopped: set[str] = set()
         self._hindered_until = 0.0
@@ -372,7 +241,7 @@ class _Checker:
                     call.at, f"{_named(call)} overlaps {_named(older)}, which was not told that it lost the queue"
                 )
             else:
-                self.fenced_overlaps += 1
+                self.fenced.add(older.call)
 
     def _ended(self, event: Ended) -> None:
         call = self.calls[event.call]
@@ -402,13 +271,9 @@ class _Checker:
     def _committed(self, event: Committed) -> None:
         line = self._lines[event.queue]
         if line.place(event.offset) > line.processed:
-            self._bad(
-                event.at, f"{event.offset} of {event.queue} is committed; processed is what is below {line.upto()}"
-            )
+            self._bad(event.at, f"{event.queue} is committed up to {event.offset}, and processed up to {line.upto()}")
         if event.offset < line.committed:
-            self._bad(
-                event.at, f"the committed offset of {event.queue} goes back from {line.committed} to {event.offset}"
-            )
+            self._bad(event.at, f"the progress of {event.queue} goes back from {line.committed} to {event.offset}")
         if event.epoch is not None and line.newest is not None and event.epoch < line.newest.epoch:
             self._bad(
                 event.at, f"epoch {event.epoch} commits {event.offset} behind {_named(line.newest)}, which fences it"
@@ -451,6 +316,10 @@ class _Checker:
 
     # The end
 
+    def missing(self) -> int:
+        """How many messages were acknowledged and not processed."""
+        return sum(offset not in line.processed_at for line in self._lines.values() for offset in line.sent)
+
     def all_processed(self, grace_s: float, settle_s: float) -> None:
         """Everything that was acknowledged has been processed in time."""
         for queue, line in self._lines.items():
@@ -458,9 +327,7 @@ class _Checker:
                 limit = max(self._hindered_until + grace_s, sent.at) + settle_s
                 done_at = line.processed_at.get(sent.offset)
                 if done_at is None:
-                    self._bad(
-                        limit, f"{sent.offset} of {queue} was acknowledged at {sent.at:.3f} s and never processed"
-                    )
+                    self._bad(limit, f"{sent.offset} of {queue}, acknowledged at {sent.at:.3f} s, is never processed")
                 elif done_at > limit:
                     self._bad(done_at, f"{sent.offset} of {queue} is processed late: it was due at {limit:.3f} s")
 

@@ -9,52 +9,45 @@ sound one, or one that a test broke.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import shutil
 import tempfile
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.client import Message, Producer
 from rmq.client.connection import Connection
-from rmq.consumer import Consumer, ConsumeStatus
+from rmq.consumer import Consumer
 from rmq.consumer.running import Running
 from rmq.wire import ops
 from rmq.wire.codec import decode_list
 from rmq.wire.errors import OK
-from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
 from support import scripts
-from support.consumption_checker import (
-    AGAIN,
-    CUT,
-    DONE,
+from support.consumption_checker import judge
+from support.consumption_history import (
     BrokerCrashed,
     Continued,
-    Ended,
     Event,
     Granted,
     Hindered,
     Killed,
-    Lost,
     Promised,
     Sent,
-    Sink,
-    Started,
     Stopped,
-    Wrote,
 )
 from support.crash import KEPT, crash, materialise
 from support.disk import RecordingFiles, memory_folder
+from support.logged_errors import errors_told
 from support.network import DOWN, UP
+from support.scripted_listeners import Plan, ScriptedListeners
 from support.scripts import Script, Step
 from support.served import LateFlusher
 from support.simulated_processes import Process, SimulatedLoop
@@ -63,8 +56,6 @@ from support.watched_broker import WatchedBroker, watched
 GROUP, TOPIC = "g", "orders"
 SETTLED_S = 1.0  # everything is watched for this long after the last message was processed
 PATIENCE_S = 60.0  # after the last obstacle, before what is not processed is given up
-
-Behaviour: TypeAlias = scripts.Slow | scripts.Block | scripts.Fail
 
 
 class Build(NamedTuple):
@@ -87,9 +78,11 @@ class Played(NamedTuple):
 
 
 def play(script: Script, build: Build = SOUND) -> Played:
-    """Do what a script says, on a clock of its own."""
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(_play(script, build))
+    """Do what a script says, on a clock of its own. Nothing is logged; errors are troubles."""
+    with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        played = runner.run(_play(script, build))
+    played.troubles.extend(error for error in errors if not error.startswith("listener.raised"))
+    return played
 
 
 async def _play(script: Script, build: Build) -> Played:
@@ -105,10 +98,10 @@ async def _play(script: Script, build: Build) -> Played:
 class Member:
     """A consumer in its process, and what its listener will do."""
 
-    def __init__(self, process: Process, consumer: Consumer) -> None:
+    def __init__(self, process: Process, plan: Plan, consumer: Consumer) -> None:
         self.process = process
+        self.plan = plan
         self.consumer = consumer
-        self.next: deque[Behaviour] = deque()
         self.leaving: asyncio.Task[None] | None = None
 
 
@@ -137,11 +130,8 @@ class Fleet:
         self._gone: list[Member] = []
         self._producers: dict[str, tuple[Process, Producer]] = {}
         self._numbers = itertools.count()
-        self._calls = itertools.count(1)
-        self._running: dict[int, tuple[MessageQueue, Any]] = {}  # the calls that are running, with their contexts
         self._sending: list[asyncio.Task[None]] = []
-        self._sink = Sink()
-        self._healed = asyncio.Event()
+        self._listeners = ScriptedListeners(script, self.note)
         loop.set_exception_handler(self._unhandled)
 
     # Life
@@ -237,16 +227,17 @@ class Fleet:
 
     async def _join(self, step: scripts.Join) -> None:
         process = Process(step.member, self._loop)
+        plan = Plan(process)
         consumer = Consumer(
             self._config.listen,
             group=GROUP,
             topics={TOPIC: self._script.expression},
-            listener=self._listener(step.member),
+            listener=self._listeners.listener(plan),
             connect=self._connect(step.member),
             now=self._loop.time,
             **dict(self._script.consumer),
         )
-        self.members[step.member] = Member(process, consumer)
+        self.members[step.member] = Member(process, plan, consumer)
 
         def start() -> None:
             consumer.start()
@@ -263,9 +254,7 @@ class Fleet:
     async def _kill(self, step: scripts.Kill) -> None:
         member = self.members.pop(step.member)
         self.note(Killed(self.now, step.member))
-        for call, (_, _, name) in list(self._running.items()):
-            if name == step.member:
-                del self._running[call]
+        self._listeners.killed(step.member)
         member.process.kill()
         self._gone.append(member)
 
@@ -310,71 +299,13 @@ class Fleet:
     # Listeners
 
     async def _slow(self, step: scripts.Slow) -> None:
-        self.members[step.member].next.append(step)
+        self.members[step.member].plan.next.append(step)
 
     async def _block(self, step: scripts.Block) -> None:
-        self.members[step.member].next.append(step)
+        self.members[step.member].plan.next.append(step)
 
     async def _fail(self, step: scripts.Fail) -> None:
-        self.members[step.member].next.extend([step] * step.times)
-
-    def _listener(self, name: str) -> Callable[[list[StoredMessage], Any], Coroutine[Any, Any, ConsumeStatus]]:
-        async def on_messages(messages: list[StoredMessage], context: Any) -> ConsumeStatus:
-            member = self.members.get(name) or next(one for one in self._gone if one.process.name == name)
-            behaviour = member.next.popleft() if member.next else None
-            with self._call(name, messages, context) as outcome:
-                await self._behave(member, behaviour)
-                if isinstance(behaviour, scripts.Fail):
-                    outcome.result = AGAIN
-                    return self._fail_now(messages, context, behaviour)
-                outcome.result = DONE
-                for message in messages:
-                    if self._sink.write(context.queue, context.epoch):
-                        self.note(Wrote(self.now, context.queue, context.epoch, message.queue_offset))
-                return ConsumeStatus.SUCCESS
-
-        return on_messages
-
-    @contextlib.contextmanager
-    def _call(self, name: str, messages: list[StoredMessage], context: Any) -> Iterator[_Outcome]:
-        """Note the begin and the end of a call; what the calls know that are running is noted before it begins."""
-        number, queue, outcome = next(self._calls), context.queue, _Outcome()
-        for call, (of, other, _) in self._running.items():
-            if of == queue and other.lost:
-                self.note(Lost(self.now, call))
-        self.note(
-            Started(
-                self.now, number, name, queue, context.epoch,
-                tuple(message.queue_offset for message in messages), tuple(message.attempt for message in messages),
-                tuple(message.body for message in messages), bool(context.lost),
-            )
-        )  # fmt: skip
-        self._running[number] = queue, context, name
-        try:
-            yield outcome
-        finally:
-            if self._running.pop(number, None) is not None:
-                self.note(Ended(self.now, number, outcome.result))
-
-    async def _behave(self, member: Member, behaviour: Behaviour | None) -> None:
-        if isinstance(behaviour, scripts.Block):
-            self.note(Stopped(self.now, member.process.name))
-            await member.process.block(behaviour.seconds)
-            self.note(Continued(self.now, member.process.name))
-        else:
-            seconds = behaviour.seconds if isinstance(behaviour, scripts.Slow) else self._script.pace_s
-            if seconds and not self._healed.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await self._healed.wait()
-
-    def _fail_now(self, messages: list[StoredMessage], context: Any, behaviour: scripts.Fail) -> ConsumeStatus:
-        attempt = messages[0].attempt
-        self._hindered(min(2.0 ** (attempt - 1), 30.0) if behaviour.pause_s is None else behaviour.pause_s)
-        if behaviour.pause_s is None:
-            raise RuntimeError("the script says so")
-        context.suspend_s = behaviour.pause_s
-        return ConsumeStatus.SUSPEND
+        self.members[step.member].plan.next.extend([step] * step.times)
 
     def _hindered(self, seconds: float) -> None:
         self.note(Hindered(self.now, self.now + seconds))
@@ -407,9 +338,9 @@ class Fleet:
     # The end
 
     async def _heal_everything(self) -> None:
-        self._healed.set()
+        self._listeners.heal()
         for member in [*self.members.values(), *self._gone]:
-            member.next.clear()
+            member.plan.next.clear()
             if not member.process.dead:
                 member.process.unblock()
                 self._go_on(member.process)
@@ -418,6 +349,21 @@ class Fleet:
         if not self.members:
             await self._join(scripts.Join("last"))
         self._hindered(0.0)
+        await self._send_last()
+
+    async def _send_last(self) -> None:
+        """One more message for every queue: all of them are alive, and what a listener keeps back is committed."""
+        process, producer = self._producers["p1"]
+        tag = None if self._script.expression == "*" else "a"
+        for queue_id in range(self._script.queues):
+            number = next(self._numbers)
+            message = Message(TOPIC, b"last of %d" % queue_id, tag=tag)
+            self._sending.append(process.task(self._send_one(producer, message, queue_id, number)))
+
+    async def _send_one(self, producer: Producer, message: Message, queue_id: int, number: int) -> None:
+        receipt = await producer.send(message, queue_id=queue_id)
+        queue = MessageQueue(TOPIC, queue_id)
+        self.note(Sent(self.now, queue, receipt.queue_offset, message.body, "p1", number, message.tag))
 
     async def _until_processed(self) -> None:
         """Wait for all that was sent to be processed, in vain if it takes too long."""
@@ -427,23 +373,9 @@ class Fleet:
         for task in self._sending:
             if task.done() and (error := task.exception()) is not None:
                 self.troubles.append(f"not sent: {error!r}")
-        while self.now < until and not self._all_processed():
-            await asyncio.sleep(0.25)
+        while self.now < until and judge(self.history, wants=wants(self._script)).missing:
+            await asyncio.sleep(0.5)
         await asyncio.sleep(SETTLED_S)
-
-    def _all_processed(self) -> bool:
-        """A first look, not a judgement."""
-        given = {}
-        done: set[tuple[Any, int]] = set()
-        for event in self.history:
-            if isinstance(event, Started):
-                given[event.call] = event
-            elif isinstance(event, Ended) and event.result == DONE:
-                done.update((given[event.call].queue, offset) for offset in given[event.call].offsets)
-        return all((event.queue, event.offset) in done for event in self.history if self._is_wanted(event))
-
-    def _is_wanted(self, event: Event) -> bool:
-        return isinstance(event, Sent) and wants(self._script)(event.tag)
 
     async def _stop_everybody(self) -> None:
         """A clean stop leaves nothing behind."""
@@ -474,12 +406,6 @@ class Fleet:
                 task.cancel()
             await asyncio.wait(rest, timeout=10.0)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class _Outcome:
-    """How a call ended; cut, unless something else is said."""
-
-    result = CUT
 
 
 def wants(script: Script) -> Callable[[str | None], bool]:

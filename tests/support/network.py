@@ -142,7 +142,7 @@ class End(asyncio.Transport):
         if not isinstance(self.protocol, asyncio.BufferedProtocol):
             return self.protocol.data_received(data)
         rest = memoryview(data)
-        while len(rest) and not self._closing:
+        while rest and not self._closing:
             buffer = memoryview(self.protocol.get_buffer(len(rest)))
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]

@@ -1,5 +1,5 @@
 """
-Scripts of what befalls a group of consumers, drawn by a seed: values, so that one that fails can be printed and run again.
+Scripts of what befalls a group of consumers, drawn by a seed: values, so that one that fails can be printed.
 
 ``script(seed)`` is pure: the same seed gives the same script, on every machine. A step is done when the pause that
 follows it (``Tick``) begins; a script ends where all that hinders the group is taken away.
@@ -17,6 +17,13 @@ from support.simulated_processes import ORDERS
 
 MOST_MEMBERS = 4
 TAGS = ("a", "b", None)
+BROKERS: tuple[dict[str, float], ...] = (  # leases are short, most of the time: simulated seconds take real ones
+    {},
+    {"lock_lease_s": 12.0},
+    {"lock_lease_s": 12.0},
+    {"lock_lease_s": 10.0, "grace_s": 2.0, "ping_s": 0.5},
+    {"lock_lease_s": 20.0, "grace_s": 8.0},
+)
 
 
 class Send(NamedTuple):
@@ -144,14 +151,15 @@ class Script(NamedTuple):
     broker: tuple[tuple[str, Any], ...] = ()
     expression: str = "*"
     pace_s: float = 0.0  # what a call takes if nothing else is said
+    commit_every: int = 0  # a listener that commits itself does so when it has this many messages; 0: after each call
 
     def __str__(self) -> str:
         head = f"Script(seed={self.seed}, queues={self.queues}, consumer={self.consumer}, broker={self.broker}, "
-        head += f"expression={self.expression!r}, pace_s={self.pace_s}, steps=("
+        head += f"expression={self.expression!r}, pace_s={self.pace_s}, commit_every={self.commit_every}, steps=("
         return "\n".join([head, *(f"    {step}," for step in self.steps), "))"])
 
 
-def script(seed: int, *, length: int = 22) -> Script:
+def script(seed: int, *, length: int = 18) -> Script:
     """The script of a seed; ``length`` is about how many steps it has, without the pauses."""
     return _Author(seed).write(length)
 
@@ -168,6 +176,9 @@ class _Author:
         self._paused: set[str] = set()
         self._cut_off: set[str] = set()
         self._batch = self._chance.choice((1, 1, 2, 5))
+        self._commit_every = self._chance.choice((0, 0, 0, 4))
+        self._broker = self._chance.choice(BROKERS)
+        self._lease_s = self._broker.get("lock_lease_s", 60.0)
 
     def write(self, length: int) -> Script:
         chance = self._chance
@@ -179,7 +190,6 @@ class _Author:
             consumer["commit_every_s"] = chance.choice((0.01, 5.0))
         if chance.random() < 0.2:
             consumer["turn_share_s"] = 0.1
-        broker = chance.choice(({}, {}, {"grace_s": 2.0, "ping_s": 0.5}, {"grace_s": 8.0, "lock_lease_s": 20.0}))
         pace_s = chance.choice((0.0, 0.01, 0.05, 0.2))
         self._send()
         self._join()
@@ -188,18 +198,20 @@ class _Author:
             self._steps.append(Tick(self._pause()))
         expression = chance.choice(("*", "*", "a", "a || b"))
         return Script(
-            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(broker.items()), expression, pace_s
-        )
+            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(self._broker.items()), expression,
+            pace_s, self._commit_every,
+        )  # fmt: skip
 
     def _pause(self) -> float:
         few = (0.0, 0.001, 0.01, 0.1, 0.3, 0.7, 1.0)
-        return self._chance.choice(self._chance.choices((few, (2.0, 4.0, 4.9, 5.1, 7.0), (25.0, 62.0)), (70, 24, 6))[0])
+        some, many = (2.0, 4.0, 4.9, 5.1, 7.0), (self._lease_s * 0.4, self._lease_s + 2.0)
+        return self._chance.choice(self._chance.choices((few, some, many), (75, 20, 5))[0])
 
     def _actions(self) -> list[tuple[Callable[[], None], float]]:
         return [
             (self._send, 8), (self._join, 4), (self._leave, 2), (self._kill, 2), (self._pause_or_resume, 5),
             (self._partition_or_heal, 5), (self._lag, 1), (self._close_unseen, 2), (self._slow, 5), (self._block, 3),
-            (self._fail, 3), (self._restart, 0.8), (self._crash, 1.2),
+            (self._fail, 3), (self._restart, 0.8), (self._crash, 1.2), (self._outlive, 2), (self._sleep, 1),
         ]  # fmt: skip
 
     def _somebody(self) -> str:
@@ -254,19 +266,36 @@ class _Author:
     def _lag(self) -> None:
         self._steps.append(Lag(self._client(), self._chance.choice((0.01, 0.3, 1.5))))
 
-    def _close_unseen(self) -> None:
-        client = self._client()
+    def _close_unseen(self, client: str | None = None) -> None:
+        client = client or self._client()
         self._cut_off.add(client)
         self._steps.append(CloseUnseen(client))
 
     def _slow(self) -> None:
         self._steps.append(Slow(self._somebody(), self._chance.choice((0.05, 0.5, 1.5, 6.0, 30.0))))
 
+    def _outlive(self) -> None:
+        """A call that is still running when the queue has another owner."""
+        member = self._somebody()
+        self._steps += [Send("p1", 8, f"k{self._chance.randrange(8)}", 0, "a"), Slow(member, 30.0), Tick(0.5)]
+        self._steps += [Send("p2", 8, f"k{self._chance.randrange(8)}", 0, "a"), Tick(0.5)]
+        self._close_unseen(member)
+        self._join()
+        self._steps.append(Tick(self._chance.choice((4.5, 5.5, 9.0))))
+
+    def _sleep(self) -> None:
+        """An owner that is stopped for longer than its lease lives."""
+        member = self._somebody()
+        self._send()
+        self._steps += [Slow(member, 0.3), Tick(0.1), Pause(member)]
+        self._join()
+        self._steps += [Tick(self._lease_s + 2.0), Resume(member, self._chance.choice(ORDERS))]
+
     def _block(self) -> None:
         self._steps.append(Block(self._somebody(), self._chance.choice((0.5, 3.0, 5.5, 9.0, 65.0))))
 
     def _fail(self) -> None:
-        if self._batch > 1:
+        if self._batch > 1 or self._commit_every:
             return self._slow()
         pause_s = self._chance.choice((None, 0.01, 0.4, 3.0))
         self._steps.append(Fail(self._somebody(), self._chance.choice((1, 1, 2, 4)), pause_s))

@@ -15,7 +15,7 @@ from rmq.wire.codec import decode
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op
 
-from support.consumption_checker import Committed, Event
+from support.consumption_history import Committed, Event
 
 _SHAPES: dict[Op, Any] = {Op.COMMIT: ops.Commit, Op.RELEASE: ops.Release, Op.LEAVE: ops.Leave, Op.PULL: ops.Pull}
 
