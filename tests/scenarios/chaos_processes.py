@@ -35,7 +35,8 @@ from rmq.client.clock import boottime
 from rmq.wire.model import MessageQueue
 
 from support.call_log import environment, read_all
-from support.consumption_checker import (
+from support.consumption_checker import Verdict, judge
+from support.consumption_history import (
     BrokerCrashed,
     Committed,
     Continued,
@@ -43,8 +44,6 @@ from support.consumption_checker import (
     Killed,
     Sent,
     Stopped,
-    Verdict,
-    judge,
 )
 from support.process_history import Done, history_of
 from support.processes import BrokerProcess, Running

@@ -14,8 +14,8 @@ from rmq.broker.app import Broker
 from rmq.broker.services.lock_table import LockTable
 from rmq.client.connection import Connection
 from rmq.consumer.generation import Generation
+from rmq.consumer.hand_over import Workers
 from rmq.consumer.queue_gates import QueueGates
-from rmq.consumer.rebalancer import Workers
 from rmq.consumer.running import Running
 from rmq.wire.model import MessageQueue
 
@@ -81,7 +81,7 @@ class TrustingConnection(Connection):
 
 
 def without_guard(running: Running) -> None:
-    running.rebalancer._workers = Rushing(running)
+    running.rebalancer._hand_overs._workers = Rushing(running)
 
 
 def without_guard_and_gate(running: Running) -> None:

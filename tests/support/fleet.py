@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
-from rmq.client import Message, Producer
+from rmq.client import Admin, Message, Producer
 from rmq.client.connection import Connection
 from rmq.consumer import Consumer
 from rmq.consumer.running import Running
@@ -54,6 +54,7 @@ from support.simulated_processes import Process, SimulatedLoop
 from support.watched_broker import WatchedBroker, watched
 
 GROUP, TOPIC = "g", "orders"
+NEVER = 1 << 30  # whoever is killed or cut off often is no crash loop, unless a script says so
 SETTLED_S = 1.0  # everything is watched for this long after the last message was processed
 PATIENCE_S = 60.0  # after the last obstacle, before what is not processed is given up
 
@@ -235,7 +236,7 @@ class Fleet:
             listener=self._listeners.listener(plan),
             connect=self._connect(step.member),
             now=self._loop.time,
-            **dict(self._script.consumer),
+            **{"crash_limit": NEVER, **dict(self._script.consumer)},
         )
         self.members[step.member] = Member(process, plan, consumer)
 
@@ -296,6 +297,18 @@ class Fleet:
     async def _tick(self, step: scripts.Tick) -> None:
         await asyncio.sleep(step.seconds)
 
+    async def _reset(self, step: scripts.Reset) -> None:
+        """People do not give up: a broker that is away is waited for."""
+        admin = Process("admin", self._loop)
+        await admin.task(self._reset_offset(step))
+
+    async def _reset_offset(self, step: scripts.Reset) -> None:
+        queue = MessageQueue(TOPIC, step.queue_id)
+        async with Admin(self._config.listen) as admin:
+            for held in await admin.ranges([queue]):
+                if held.status == OK:
+                    await admin.reset_offsets(GROUP, {queue: round(held.max_offset * step.part)})
+
     # Listeners
 
     async def _slow(self, step: scripts.Slow) -> None:
@@ -333,7 +346,8 @@ class Fleet:
             entries = payload.entries if op == Op.COMMIT else payload.leases
             for entry, outcome in zip(entries, decode_list(ops.Outcome, reply), strict=True):
                 if outcome.status == OK and entry.queue_offset >= 0:
-                    self.note(Promised(self.now, MessageQueue(entry.topic, entry.queue_id), entry.queue_offset))
+                    queue = MessageQueue(entry.topic, entry.queue_id)
+                    self.note(Promised(self.now, queue, entry.queue_offset, entry.epoch))
 
     # The end
 
