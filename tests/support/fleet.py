@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -80,8 +81,13 @@ class Played(NamedTuple):
 
 def play(script: Script, build: Build = SOUND) -> Played:
     """Do what a script says, on a clock of its own. Nothing is logged; errors are troubles."""
-    with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        played = runner.run(_play(script, build))
+    before = random.getstate()
+    random.seed(script.seed)  # producers draw their pauses here
+    try:
+        with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+            played = runner.run(_play(script, build))
+    finally:
+        random.setstate(before)
     played.troubles.extend(error for error in errors if not error.startswith("listener.raised"))
     return played
 
@@ -335,7 +341,13 @@ class Fleet:
                 return reply
 
         chance = Random(f"{self._script.seed} {name}")
-        return lambda address, **options: Told(address, client=name, chance=chance.random, **options)
+
+        def connect(address: str, **options: Any) -> Connection:
+            connection = Told(address, client=name, chance=chance.random, **options)
+            connection.session = chance.randbytes(16)  # whose order decides who is first, where it has to be decided
+            return connection
+
+        return connect
 
     def _told(self, name: str, op: Op, payload: Any, reply: Any) -> None:
         if op == Op.ACQUIRE:

@@ -221,8 +221,8 @@ class _Author:
         return [
             (self._send, 8), (self._join, 4), (self._leave, 2), (self._kill, 2), (self._pause_or_resume, 5),
             (self._partition_or_heal, 5), (self._lag, 1), (self._close_unseen, 2), (self._slow, 5), (self._block, 3),
-            (self._fail, 3), (self._restart, 0.8), (self._crash, 1.2), (self._outlive, 2), (self._sleep, 1),
-            (self._reset, 1),
+            (self._fail, 6), (self._restart, 0.8), (self._crash, 1.2), (self._outlive, 2), (self._sleep, 1),
+            (self._reset, 1), (self._join_during_a_call, 2),
         ]  # fmt: skip
 
     def _somebody(self) -> str:
@@ -294,6 +294,14 @@ class _Author:
         self._join()
         self._steps.append(Tick(self._chance.choice((4.5, 5.5, 9.0))))
 
+    def _join_during_a_call(self) -> None:
+        """Somebody comes, so that others drop queues, while their listeners are at work."""
+        self._steps += [Send("p1", 8, f"k{key}", 0, "a") for key in range(4)]
+        self._steps += [Slow(member, 3.0) for member in self._members * 2]
+        self._steps.append(Tick(0.3))
+        self._join()
+        self._steps.append(Tick(self._chance.choice((0.5, 1.5))))
+
     def _sleep(self) -> None:
         """An owner that is stopped for longer than its lease lives."""
         member = self._somebody()
@@ -306,8 +314,11 @@ class _Author:
         self._steps.append(Block(self._somebody(), self._chance.choice((0.5, 3.0, 5.5, 9.0, 65.0))))
 
     def _fail(self) -> None:
+        member = self._somebody()
         pause_s = self._chance.choice((None, 0.01, 0.4, 3.0))
-        self._steps.append(Fail(self._somebody(), self._chance.choice((1, 1, 2, 4)), pause_s))
+        self._steps.append(Fail(member, self._chance.choice((1, 1, 2, 4)), pause_s))
+        if self._chance.random() < 0.5:
+            self._send()
 
     def _restart(self) -> None:
         self._steps.append(Restart(self._chance.choice((0.0, 0.5, 4.0, 8.0))))
