@@ -146,12 +146,14 @@ class Intake:
             BadBatch: the answer contradicts itself.
         """
         cache = generation.cache
-        if to_offset <= cache.end_offset or asked_as.expression == ALL or generation.dropped:
+        if to_offset <= cache.end_offset or generation.dropped:
+            return True
+        if cache.subscription.expression != asked_as.expression:
+            return False
+        if asked_as.expression == ALL:
             return True  # with every message wanted, the cache refuses a batch behind a hole
         if to_offset > min(result.next_offset, result.max_offset):
             raise BadBatch(f"{to_offset} lies behind {result.next_offset}, where the answer ends")
-        if cache.subscription.expression != asked_as.expression:
-            return False
         cache.skip_to(to_offset, passed_under=asked_as.log_epoch)
         generation.arrived()  # the owner passes it when its turn comes
         self._progressed()

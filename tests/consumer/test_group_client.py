@@ -100,3 +100,44 @@ async def test_leaving_is_one_request_and_what_does_not_fit_is_given_back_before
     )
 
     assert link.sizes == requests
+
+
+class Noting(Answering):
+    """A connection that notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__([0])
+        self.asked: list[tuple[Op, Any]] = []
+
+    async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float = 3.0) -> Any:
+        self.asked.append((op, payload))
+        return self.answer
+
+
+async def test_attempts_of_one_message_go_without_runs_and_more_runs_than_fit_in_several_requests() -> None:
+    link = Noting()
+    group = GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0)
+    runs = [ops.AttemptRun(2 * i, 2 * i + 1, 1 + i % 2) for i in range(1030)]
+
+    await group.attempt(MessageQueue("t", 0), 7, runs[:1])
+    await group.attempt(MessageQueue("t", 0), 7, [ops.AttemptRun(3, 9, 2)])
+    await group.attempt(MessageQueue("t", 0), 7, runs)
+
+    assert [asked for _, asked in link.asked] == [
+        ops.Attempt("g", "t", 0, 7, 0, 1, []),
+        ops.Attempt("g", "t", 0, 7, 3, 2, [ops.AttemptRun(3, 9, 2)]),
+        ops.Attempt("g", "t", 0, 7, 0, 1, runs[:1024]),
+        ops.Attempt("g", "t", 0, 7, 2048, 1, runs[1024:]),
+    ]
+
+
+async def test_the_progress_goes_with_the_last_of_the_dead_letters() -> None:
+    link = Noting()
+    group = GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0)
+
+    await group.dead_letter(MessageQueue("t", 0), 7, range(1030), commit_offset=1030, reason="why")
+
+    assert [asked for _, asked in link.asked] == [
+        ops.DeadLetter("g", "t", 0, 7, list(range(1024)), -1, "why"),
+        ops.DeadLetter("g", "t", 0, 7, list(range(1024, 1030)), 1030, "why"),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -184,6 +185,37 @@ async def test_tags_that_the_broker_cannot_tell_apart_are_told_apart_here(broker
         assert broker.offsets["g", QUEUE] == 7
 
     assert listener.offsets == [1, 4]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_log_is_delivered_exactly_and_leaves_no_lag(broker: FilteringBroker, seed: int) -> None:
+    chance = Random(seed)
+    wanted = chance.choice(["a", "a || b", "*"])
+    broker.colliding = {"c"} if chance.random() < 0.5 else set()
+    tags = ""
+
+    def grow() -> None:
+        nonlocal tags
+        for _ in range(chance.randrange(12)):
+            word = "".join(chance.choices("abcd", [chance.random() for _ in "abcd"], k=chance.randint(1, 6)))
+            send(broker, word)
+            tags += word
+
+    grow()
+    listener = Recorder(takes_s=chance.choice([0.0, 0.01]))
+    settings = {"pull_bytes": chance.choice([1, 400, 1 << 20]), "cache_messages": chance.choice([1, 5, 1000])}
+    settings |= {"batch": chance.choice([1, 3, 32]), "pull_when_drained": chance.random() < 0.3}
+    async with consume(broker, listener, wanted, **settings):
+        for _ in range(3):
+            await asyncio.sleep(chance.choice([0.0, 0.05, 16.0]))
+            grow()
+            if chance.random() < 0.3:
+                broker.crash(QUEUE, batches=len(broker.logs[QUEUE]))  # and nothing is lost
+                broker.come_up()
+        await asyncio.sleep(40)
+        assert broker.offsets.get(("g", QUEUE), 0) == len(tags)
+
+    assert listener.offsets == [i for i, tag in enumerate(tags) if wanted == "*" or tag in wanted]
 
 
 # A subscription that changes while a pull is under way

@@ -305,6 +305,7 @@ def main() -> None:
         asyncio.run(produce(chosen.produce_to))
         return
     logging.getLogger("rmq").setLevel(logging.ERROR)  # that the broker is away is what this is about
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # so that every process is ended first
     seed = Random().randrange(1 << 32) if chosen.seed is None else chosen.seed
     print(f"seed {seed}, {chosen.seconds:g} s", flush=True)
     if asyncio.run(run(chosen.seconds, seed)).violations:
