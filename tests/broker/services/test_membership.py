@@ -287,3 +287,16 @@ def test_a_heartbeat_missed_through_no_fault_of_the_member_is_forgiven(table: Me
 
     assert table.expire(now=220.0) == []
     assert table.expire(now=220.0 + EPS) == [("g", a.id)]
+
+
+def test_what_a_group_has_is_told_and_who_has_not_joined_sets_nothing(
+    table: Membership, a: Session, b: Session
+) -> None:
+    table.restore("g", a, now=0.0)
+    assert (table.groups(), table.subscriptions("g"), table.subscriptions("other")) == (["g"], {}, {})
+
+    table.join("g", MODE, ORDERS, b, now=1.0)
+
+    assert table.subscriptions("g") == ORDERS
+    assert [member.mode for member in table.of_group("g")] == [None, MODE]
+    assert table.of_group("other") == []
