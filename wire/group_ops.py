@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from .ops import NO_OFFSET
 
 MAX_INFO: Final = 256 << 10  # bytes of what one member tells of itself
+MAX_LEVELS: Final = 8  # of maps and arrays in it: whoever asked must be able to read it
 ASKED_AT_ONCE: Final = 32  # members that one request asks: their answers fit a frame
 ANSWER_S: Final = 1.0  # a member that needs longer is silent
 

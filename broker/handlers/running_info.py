@@ -14,7 +14,7 @@ import msgpack
 from rmq.wire import frames, names
 from rmq.wire.codec import decode
 from rmq.wire.errors import OK, BadRequest, MemberNotFound
-from rmq.wire.group_ops import ANSWER_S, ASKED_AT_ONCE, MAX_INFO, MemberInfo, RunningInfo
+from rmq.wire.group_ops import ANSWER_S, ASKED_AT_ONCE, MAX_INFO, MAX_LEVELS, MemberInfo, RunningInfo
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Outcome, Push
 
@@ -104,13 +104,19 @@ def _report(answer: Answer) -> list[Buffer]:
 
 
 def _packed(info: dict[str, Any]) -> bytes:
-    try:
-        packed: bytes = msgpack.packb(info)
-    except ValueError as error:
-        raise BadRequest(f"RunningInfo: info cannot be passed on: {error}") from error
+    if _is_deeper(info, MAX_LEVELS):
+        raise BadRequest(f"RunningInfo: info has more than {MAX_LEVELS} levels of maps and arrays")
+    packed: bytes = msgpack.packb(info)
     if len(packed) > MAX_INFO:
         raise BadRequest(f"RunningInfo: info has {len(packed)} bytes, at most {MAX_INFO} are allowed")
     return packed
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    elements = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(element, levels - 1) for element in elements)
 
 
 def _name(session: Session) -> str:
