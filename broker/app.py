@@ -245,6 +245,7 @@ class Broker:
         topics.deleted = notices.topic_deleted
         topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
+        self._groups.resubscribed = self._pulls.resubscribed
         groups = self._groups
         self.handlers = {
             Op.HELLO: hello.hello, Op.PING: hello.ping, Op.SEND: self._sends.send, Op.PULL: self._pulls.pull,

@@ -6,11 +6,15 @@ from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 from .config import ConsumerConfig
 from .consumer import Consumer
 from .context import ConsumeContext
+from .hooks import CallInfo
 from .listeners import AsyncListener, BlockingListener, Listener
+from .results import ResultType
+from .statistics import Rate, TopicStatistics
 
 __all__ = [
     "AsyncListener",
     "BlockingListener",
+    "CallInfo",
     "ConfigError",
     "ConsumeContext",
     "ConsumeStatus",
@@ -19,5 +23,8 @@ __all__ = [
     "GroupMismatch",
     "Listener",
     "MessageQueue",
+    "Rate",
+    "ResultType",
     "StoredMessage",
+    "TopicStatistics",
 ]

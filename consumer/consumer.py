@@ -15,8 +15,11 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_topic
 
 from .config import ConsumerConfig, configure
+from .hooks import Hooks
 from .listeners import Listener, adapt
+from .pauses import Pauses, Target
 from .running import Connect, Running
+from .statistics import TopicStatistics
 from .subscription import Subscription
 
 log = get_logger("rmq.consumer")
@@ -64,9 +67,11 @@ class Consumer:
             raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
         self.config = configure(config, **settings)
         self._adapted, self._threads = adapt(listener, self.config.slots)
+        self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect
         self._now = now
         self._subscriptions: dict[str, Subscription] = {}
+        self._pauses = Pauses()
         self._running: Running | None = None
         self._stop: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -112,6 +117,32 @@ class Consumer:
         if self._running is not None:
             self._running.resubscribe()
 
+    def pause(self, *targets: Target) -> None:
+        """
+        Stop giving messages of topics or queues to the listener, of everything if none is named; at any time.
+
+        A running call ends, and what it did is reported. The locks are kept, so nobody else gets the queues. Queues
+        that are taken later are paused with their topic.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(True, targets)
+
+    def resume(self, *targets: Target) -> None:
+        """
+        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(False, targets)
+
+    def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
+        self._pauses.set(paused, *targets)
+        if self._running is not None:
+            self._running.pauses_changed()
+
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
@@ -120,13 +151,33 @@ class Consumer:
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
-        """The queues that wait at a gap in the log, each with the reason and the offsets; see ``on_gap``."""
+        """
+        The queues that wait for somebody, each with the reason and the offsets.
+
+        At a gap in the log (see ``on_gap``), or at a message that ended one process after the other (CRASH_LOOP).
+        """
         generations = {} if self._running is None else self._running.generations
-        return {
-            queue: str(generation.stopped.gap)
+        reasons = {
+            queue: generation.crash_loop or (generation.stopped and str(generation.stopped.gap))
             for queue, generation in sorted(generations.items())
-            if generation.stopped is not None and not generation.dropped
+            if not generation.dropped
         }
+        return {queue: reason for queue, reason in reasons.items() if reason}
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
+        return {} if self._running is None else self._running.statistics.read(self._now())
+
+    def add_hook(self, hook: object) -> None:
+        """
+        Have ``hook.before(info)`` and ``hook.after(info)``, either may be missing, called around each listener call.
+
+        ``info`` is a :class:`~rmq.consumer.hooks.CallInfo`. May be called at any time; what a hook raises is logged.
+
+        Raises:
+            ConfigError: it has neither method, or one of them is a coroutine function.
+        """
+        self._hooks.add(hook)
 
     # Life
 
@@ -158,6 +209,8 @@ class Consumer:
                 connect=self._connect,
                 now=self._now,
                 on_failure=self._failed,
+                pauses=self._pauses,
+                hooks=self._hooks,
             )
             self._running.start()
 

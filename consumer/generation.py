@@ -9,6 +9,7 @@ from typing import Literal
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
 
+from .attempts import Suspicion
 from .gap import Stopped
 from .lease import Lease
 from .process_queue import ProcessQueue
@@ -24,14 +25,20 @@ class Lost(asyncio.Event):
     set it. ``told`` is whether it was set, which is what wakes those who wait.
     """
 
-    def __init__(self, expired: Callable[[], bool] = bool) -> None:
+    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], None] = bool) -> None:  # type: ignore[assignment]
         super().__init__()
         self._expired = expired
+        self._on_told = on_told
 
     @property
     def told(self) -> bool:
         """Whether somebody has set it."""
         return super().is_set()
+
+    def set(self) -> None:
+        """Wake those who wait."""
+        super().set()
+        self._on_told()
 
     def is_set(self) -> bool:
         """Whether the lease is gone or can no longer be proven, at this moment."""
@@ -54,17 +61,23 @@ class ConsumeGuard:
     dropped before, and the owner looks at that mark and sets ``held`` in one stretch without an ``await``.
     """
 
-    __slots__ = ("held", "waiters")
+    __slots__ = ("recording", "since", "waiters")
 
     def __init__(self) -> None:
-        self.held = False  # written by the owner only
-        self.waiters: list[
-            asyncio.Future[None]
-        ] = []  # with any, release() has to be called; else clearing held is enough
+        self.since: float | None = None  # when the call began; None if it is not held. Written by the owner only
+        self.recording = False  # the call has ended, and its failure is not recorded yet
+        # With any, release() has to be called; else clearing since is enough.
+        self.waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def held(self) -> bool:
+        """Whether a call is running, or has ended and is not recorded."""
+        return self.since is not None
 
     def release(self) -> None:
         """The result is recorded."""
-        self.held = False
+        self.since = None
+        self.recording = False
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -94,6 +107,7 @@ class Generation:
         on_lost: Callable[[Generation, str], None],
         topic_generation: int | None = None,
         agreed: int = 0,
+        suspicion: Suspicion | None = None,
     ) -> None:
         self.lease = lease
         self.topic_generation = topic_generation  # which of the topics of this name
@@ -103,13 +117,15 @@ class Generation:
         self.dropped = False
         self.ended = asyncio.Event()  # nothing of it runs any more; written by the rebalancer
         self._expired: Callable[[], bool] = bool  # bool() is False: nobody watches yet
-        self.lost = Lost()
+        self.lost = Lost(on_told=self._told)
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
         self.stopped: Stopped | None = None  # it waits at a gap; the puller's
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
-        self.called_at: float | None = None  # when the running call of the listener began; the scheduler's
+        self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
+        self.cancels = False  # whether a running call is cancelled when the lease is lost; the scheduler's
+        self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
         self.paused = False  # nothing is pulled or dispatched, by the user's wish; the puller's
@@ -134,6 +150,11 @@ class Generation:
         """The fencing token of the lease."""
         return self.lease.epoch
 
+    @property
+    def called_at(self) -> float | None:
+        """When the running call of the listener began; None while none runs."""
+        return None if self.guard.recording else self.guard.since
+
     def drop(self) -> None:
         """No further batch starts; a running call ends and is recorded."""
         self.dropped = True
@@ -150,6 +171,13 @@ class Generation:
         is not reported to it until a pull has shown that the two still agree: it would pass messages nobody got.
         """
         return self.agreed == log_epoch
+
+    def set_paused(self, paused: bool) -> None:
+        """From here on nothing is pulled and no batch starts, until it is taken back; a running call ends."""
+        self.paused = paused
+        if not paused:
+            self._arrived.set()
+            self._ask.set()
 
     def ask_now(self) -> None:
         """Have the puller ask at once: the broker is another than it was."""
@@ -169,22 +197,29 @@ class Generation:
         """The broker confirmed the lease: whoever doubted it since may go on."""
         self.believed_until = float("-inf")  # the grace may be another than before
         if self.lost.told and not self.lease.lost:
-            self.lost = Lost(self._expired)
+            self.lost = Lost(self._expired, self._told)
         self._proven.set()
 
     def watched(self, expired: Callable[[], bool]) -> None:
         """From here on ``lost`` reads the clock."""
         self._expired = expired
-        self.lost = Lost(expired)
+        self.lost = Lost(expired, self._told)
+
+    def _told(self) -> None:
+        """The listener is told that the lease is lost: a running call is cancelled, if that is wished."""
+        if self.cancels and self.called_at is not None and self.owner is not None and not self.interrupted:
+            self.interrupted = True
+            self.owner.cancel()
 
     def arrived(self) -> None:
         """Messages were put into the cache."""
         self._arrived.set()
 
     async def work(self) -> bool:
-        """Wait until there is something to take; False if the generation was dropped. Cancelling is safe."""
-        while not self.dropped and not self.cache.ready:
-            self.cache.starved()
+        """Wait until there is something to take, and may be; False if it was dropped. Cancelling is safe."""
+        while not self.dropped and (self.paused or not self.cache.ready):
+            if not self.cache.ready:
+                self.cache.starved()
             self._arrived.clear()
             await self._arrived.wait()
         return not self.dropped

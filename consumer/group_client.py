@@ -107,9 +107,29 @@ class GroupClient:
         """Store progress."""
         return await self._outcomes(Op.COMMIT, ops.Commit, entries)
 
-    async def attempt(self, queue: MessageQueue, epoch: int, queue_offset: int, attempts: int) -> None:
-        """Have it recorded that delivery number ``attempts`` of a message failed."""
-        await self._request(Op.ATTEMPT, ops.Attempt(self.group, *queue, epoch, queue_offset, attempts))
+    async def attempt(self, queue: MessageQueue, epoch: int, runs: Sequence[ops.AttemptRun]) -> None:
+        """Have it recorded how often messages were delivered in vain; there is at least one run."""
+        for at in range(0, len(runs), MAX_ENTRIES):
+            part = list(runs[at : at + MAX_ENTRIES])
+            first = part[0]
+            # What only the first message says is said without runs.
+            several = part if len(part) > 1 or first.end_offset > first.from_offset + 1 else []
+            payload = ops.Attempt(self.group, *queue, epoch, first.from_offset, first.attempts, several)
+            await self._request(Op.ATTEMPT, payload)
+
+    async def dead_letter(
+        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], *, commit_offset: int, reason: str
+    ) -> None:
+        """Have messages copied to the dead letters of the group, and progress stored with that; -1 is none."""
+        for at in range(0, len(queue_offsets), MAX_ENTRIES):
+            part = list(queue_offsets[at : at + MAX_ENTRIES])
+            is_last = at + MAX_ENTRIES >= len(queue_offsets)
+            progress = commit_offset if is_last else ops.NO_OFFSET
+            await self._request(Op.DEAD_LETTER, ops.DeadLetter(self.group, *queue, epoch, part, progress, reason))
+
+    async def starting(self, queue: MessageQueue, epoch: int, queue_offset: int, commit_offset: int) -> None:
+        """Have it recorded which message is given to the listener next, and the progress before it; -1 is none."""
+        await self._request(Op.STARTING, ops.Starting(self.group, *queue, epoch, queue_offset, commit_offset))
 
     async def range(self, queue: MessageQueue) -> ops.Range:
         """Which offsets a queue holds."""

@@ -23,7 +23,14 @@ class LogEpochs:
         self._runs: deque[tuple[int, int]] = deque(maxlen=MOST_RUNS)  # first offset, epoch; both ascend
 
     def fetched(self, queue_offset: int, log_epoch: int) -> None:
-        """Messages from ``queue_offset`` on were stored under ``log_epoch``."""
+        """
+        Messages from ``queue_offset`` on were stored under ``log_epoch``.
+
+        Of some, which were passed over since nobody wants them, only a bound is known, the epoch of the broker that
+        did so: what follows them in the log may lower it.
+        """
+        while self._runs and self._runs[-1][1] > log_epoch > UNKNOWN:
+            queue_offset = self._runs.pop()[0]
         if not self._runs or self._runs[-1][1] != log_epoch:
             self._runs.append((queue_offset, log_epoch))
 

@@ -6,12 +6,13 @@ The life of an owner::
     wait for messages -> slot -> gate -> batches ... -> leave gate and slot -> pause, or wait for messages
                                   |
                                   dropped: end.  lease not proven: ask for a renewal, come back.
-                                  window over: come back in 10 ms.  batch failed: have the attempt recorded, pause.
+                                  window over: come back in 10 ms.  batch failed: have that recorded, pause.
 
 The slot comes before the gate: a turn that queues for a slot must not keep another out of the gate. The lease is
 looked at by the clock before each batch. A result is recorded locally at once; it leaves this process only with a
 request that carries the epoch, sent while the lease is believed in (``offsets``, ``puller``), so a call that
-outlived its lease commits nothing.
+outlived its lease commits nothing. What becomes of failed messages is in ``retries``, and queues whose owners were
+lost one after the other are in ``careful``.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from rmq.client.log import get_logger
-from rmq.wire.errors import Fenced, Refused, RmqError
-from rmq.wire.model import ConsumeStatus, StoredMessage
 
+from .careful import Careful
 from .config import ConsumerConfig
 from .context import ConsumeContext
 from .generation import Generation
 from .group_client import GroupClient
-from .listeners import AsyncListener
+from .hooks import Hooks
+from .listeners import AsyncListener, Threads
 from .queue_gates import QueueGates
+from .results import COMMIT, SUCCESS, SUSPEND, read_status, result_type
+from .retries import AWAY_S, Failed, Retries, reason_of
+from .statistics import Statistics
 from .tasks import TaskSet
-from .turns import RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step, retry_pause
+from .turns import RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")
-
-SUCCESS, SUSPEND = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
-COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
 
 
 class Leases(Protocol):
@@ -48,12 +49,11 @@ class Leases(Protocol):
     async def renew_one(self, generation: Generation) -> None: ...
 
 
-class Failed(NamedTuple):
-    """A batch that has to be given again: its first message, the delivery that failed, and the pause."""
+class Raised(NamedTuple):
+    """What stands for the answer of a listener that raised; ``counts`` is False if we made it do so."""
 
-    queue_offset: int
-    attempt: int
-    pause_s: float
+    error: BaseException
+    counts: bool = True
 
 
 class OrderlyScheduler:
@@ -69,13 +69,23 @@ class OrderlyScheduler:
         leases: Leases,
         on_turn: Callable[[], None],
         gates: QueueGates | None = None,
+        hooks: Hooks | None = None,
+        statistics: Statistics | None = None,
+        stalled: Callable[[float], bool] = lambda _: False,
     ) -> None:
+        """``stalled`` says whether the loop is too far behind to start anything, at a time of the broker's clock."""
         self._listener = listener
         self._config = config
         self._broker = broker
         self._tasks = tasks
         self._leases = leases
         self._on_turn = on_turn
+        self._stalled = stalled
+        self._hooks = hooks or Hooks(config.group, consume_timeout_s=config.consume_timeout_s)
+        self._statistics = statistics or Statistics(config.group)
+        self._retries = Retries(config, broker)
+        self._careful = Careful(config, broker)
+        self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
         self._slots = asyncio.Semaphore(config.slots)
         self._queueing = 0  # owners that wait for a slot
         self._warned: set[str] = set()
@@ -83,7 +93,9 @@ class OrderlyScheduler:
         self.gates = gates or QueueGates()
 
     def start(self, generation: Generation) -> None:
-        """Give a generation its owner."""
+        """Give a generation its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""
+        generation.cancels = self._cancels
+        self._careful.judge(generation)
         generation.owner = self._tasks.start(self._own(generation), f"owner of {generation.queue}")
 
     async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
@@ -115,17 +127,34 @@ class OrderlyScheduler:
                     raise
 
     async def _take_turns(self, generation: Generation) -> None:
+        if generation.crash_loop is not None:
+            return await self._careful.stand_still(generation)
         while await generation.work():
-            end = await self._turn(generation)
-            if isinstance(end, Failed):
-                await self._record(generation, end)
-                await generation.pause(end.pause_s)
-            elif end is Step.YIELD:
-                await generation.pause(YIELD_S)
-            elif end is Step.RELOCK:
-                await self._relock(generation)
-            elif generation.cache.ready:
-                await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
+            if generation.suspicion is None:
+                end = await self._turn(generation)
+            else:
+                async with self._careful.calls:  # before the slot: others may have that meanwhile
+                    end = await self._turn(generation)
+            await self._after_turn(generation, end)
+
+    async def _after_turn(self, generation: Generation, end: Step | Failed) -> None:
+        """What a turn leaves to be done outside its gate and slot."""
+        if isinstance(end, Failed):
+            pause_s = await self._retries.settle(generation, end)
+            if pause_s is not None:
+                generation.retry_at = self._broker.now() + pause_s
+                await generation.pause(pause_s)
+                generation.retry_at = None
+            elif end.convicted and generation.suspicion is not None:
+                generation.suspicion = generation.suspicion.acquitted()
+        elif end is Step.YIELD:
+            await generation.pause(YIELD_S)
+        elif end is Step.RELOCK:
+            await self._relock(generation)
+        elif end is Step.WAIT:
+            await generation.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
+        elif generation.cache.ready:
+            await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
 
     async def _turn(self, generation: Generation) -> Step | Failed:
         """One stay inside the gate; says why it ended, RUN if there was nothing left to take."""
@@ -139,7 +168,11 @@ class OrderlyScheduler:
                 self.turns += 1
                 self._on_turn()
                 try:
-                    return await self._run(generation)
+                    run = self._run if generation.suspicion is None else self._run_one
+                    return await run(generation)
+                except BaseException:
+                    generation.guard.release()
+                    raise
                 finally:
                     self.turns -= 1
                     self._on_turn()
@@ -152,25 +185,32 @@ class OrderlyScheduler:
 
         One reading of the clock after a call serves its own end and the start of the next batch: nothing else can
         run in between. ``look_at`` is the first moment at which any limit has to be looked at; until then one
-        comparison is enough, since all limits only move on, except by ``dropped``, which is read every time.
+        comparison is enough, since all limits only move on, except by ``dropped``, which is read every time. A call
+        that takes too long for ``consume_timeout_s`` ends behind ``look_at``, so that is looked at there, too.
         """
-        clock, listener, size = self._broker.now, self._listener, self._config.batch
-        cache, guard = generation.cache, generation.guard
+        clock, size, timeout_s = self._broker.now, self._config.batch, self._config.consume_timeout_s
+        cache, guard, listener = generation.cache, generation.guard, self._listener
+        meter = self._statistics.of(generation.queue.topic)
         context = ConsumeContext(generation)
-        began = clock()
-        now, look_at = began, float("-inf")
+        began = now = counted_at = called_at = clock()
+        look_at = float("-inf")
+        status: object
+        calls = done = 0  # not counted in the statistics yet
         try:
             while True:
-                if now > look_at or generation.dropped:
-                    step, look_at = await self._look(generation, began)
+                if now > look_at or generation.dropped or generation.paused:
+                    meter.succeeded(now, done, calls, now - counted_at, now - called_at >= timeout_s)
+                    calls = done = 0
+                    step, now, look_at = await self._look(generation, began)
                     if step is not Step.RUN:
                         return step
+                    counted_at, listener = now, self._hooked()
                 messages = cache.take(size)
                 if not messages:
                     return Step.RUN
                 count = len(messages)  # the list is the listener's from here on: it may change it
                 context.auto_commit, context.suspend_s = True, None
-                guard.held = True
+                guard.since = called_at = now
                 try:
                     status = await listener(messages, context)
                 except BaseException as error:
@@ -178,18 +218,65 @@ class OrderlyScheduler:
                 now = clock()
                 if status is SUCCESS and context.auto_commit:
                     cache.commit()
-                elif (failed := self._settle(generation, count, status, context)) is not None:
-                    return failed  # the guard stays held until the attempt is recorded
-                guard.held = False
+                elif (end := self._settle(generation, count, status, context, now)) is not None:
+                    now = called_at  # this call is counted already
+                    return end
+                calls += 1
+                done += count
+                guard.since = None
                 if guard.waiters:
                     guard.release()
-        except BaseException:
-            guard.release()
-            raise
+        finally:
+            meter.succeeded(now, done, calls, now - counted_at, now - called_at >= timeout_s)
 
-    async def _look(self, generation: Generation, began: float) -> tuple[Step, float]:
-        """What to do before the next batch, and when to look again; gives the loop back first."""
+    async def _run_one(self, generation: Generation) -> Step | Failed:
+        """One message of a suspected queue: announced, then given to the listener on its own."""
+        clock, cache, guard, began = self._broker.now, generation.cache, generation.guard, self._broker.now()
+        step, now, _ = await self._look(generation, began)
+        if step is not Step.RUN:
+            return step
+        messages = cache.take(1)
+        if not messages:
+            return Step.RUN
+        (message,) = messages
+        if self._careful.is_convicted(generation, message):
+            guard.since, guard.recording = now, True
+            return Failed(cache.again(1), str(generation.suspicion), convicted=True)
+        if self._careful.is_over(generation, message):
+            cache.again(1)
+            generation.suspicion = None
+            return Step.RUN
+        if not await self._careful.announce(generation, message):
+            step = Step.WAIT
+        else:
+            step, now, _ = await self._look(generation, began)
+        if step is not Step.RUN or generation.dropped:
+            cache.again(1)
+            return step
+        context = ConsumeContext(generation)
+        guard.since = now
+        status: object
+        try:
+            status = await self._hooked()(messages, context)
+        except BaseException as error:
+            status = self._caught(generation, 1, error)
+        ended = clock()
+        if (end := self._settle(generation, 1, status, context, ended)) is not None:
+            return end
+        timed_out = ended - now >= self._config.consume_timeout_s
+        self._statistics.of(generation.queue.topic).succeeded(ended, 1, 1, ended - now, timed_out)
+        guard.release()
+        return Step.RUN
+
+    def _hooked(self) -> AsyncListener:
+        """The listener, with its hooks if there are any."""
+        return self._hooks.around(self._listener, self._broker.now) if self._hooks else self._listener
+
+    async def _look(self, generation: Generation, began: float) -> tuple[Step, float, float]:
+        """What to do before the next batch, the time, and when to look again; gives the loop back first."""
         config = self._config
+        if generation.interrupted and not generation.dropped:
+            self._undo_cancel(generation)  # the listener did not let itself be cancelled
         if self._broker.now() > began:
             # A listener that never suspends would stop every timer of the process.
             await asyncio.sleep(0)
@@ -204,42 +291,42 @@ class OrderlyScheduler:
             max_continuous_s=config.max_continuous_s,
             turn_share_s=config.turn_share_s,
             others_wait=self._queueing > 0,
+            paused=generation.paused,
+            stalled=self._stalled(now),
         )
         if step is Step.RUN and generation.lost.told:
             self._leases.proven(generation)
-        return step, min(generation.believed_until, began + config.max_continuous_s, now + SLICE_S)
+        slice_s = min(SLICE_S, config.consume_timeout_s / 2)
+        return step, now, min(generation.believed_until, began + config.max_continuous_s, now + slice_s)
 
     # Results
 
-    def _settle(self, generation: Generation, count: int, status: object, context: ConsumeContext) -> Failed | None:
-        """Record any result but a plain success; what has to be given again is returned."""
-        status = self._read_status(status, context.auto_commit)
-        cache = generation.cache
-        if status is COMMIT:
+    def _settle(
+        self, generation: Generation, count: int, status: object, context: ConsumeContext, now: float
+    ) -> Step | Failed | None:
+        """Record any result but a plain success; what ends the turn is returned. The guard is freed by whoever does."""
+        cache, guard, error = generation.cache, generation.guard, None
+        read = SUSPEND
+        if isinstance(status, Raised):
+            if not status.counts:
+                cache.again(count)
+                guard.release()
+                return Step.RELOCK
+            error = status.error
+        else:
+            read, warning = read_status(status, context.auto_commit)
+            if warning is not None:
+                self._warn_once(*warning)
+        if read is COMMIT:
             cache.commit()
-        elif status is SUSPEND:
-            return self._failed(generation, cache.again(count), context)
-        elif status is ROLLBACK:
-            return self._failed(generation, cache.rollback(), context)
-        return None
-
-    def _read_status(self, status: object, auto_commit: bool) -> ConsumeStatus:
-        """COMMIT, SUSPEND, ROLLBACK, or SUCCESS for a success that is not to be committed yet."""
-        if status is None:
-            self._warn_once("listener.returned_nothing", "return ConsumeStatus.SUCCESS when the messages are done")
-            return SUSPEND
-        if not isinstance(status, ConsumeStatus):
-            self._warn_once("listener.returned_no_status", f"{status!r} is no ConsumeStatus; taken as SUSPEND")
-            return SUSPEND
-        if not auto_commit or status is SUSPEND:
-            return status
-        if status is ROLLBACK:
-            # RocketMQ takes it for a success. Whoever asks for the messages again does not want them committed.
-            self._warn_once("listener.rolls_back_itself", "ROLLBACK needs auto_commit = False; taken as SUSPEND")
-            return SUSPEND
-        if status is COMMIT:
-            self._warn_once("listener.commits_itself", "COMMIT means something only with context.auto_commit = False")
-        return COMMIT
+        if read is COMMIT or read is SUCCESS:
+            return None
+        elapsed_s = 0.0 if guard.since is None else now - guard.since
+        kind = result_type(status, error, timed_out=elapsed_s >= self._config.consume_timeout_s)
+        self._statistics.of(generation.queue.topic).gave_in_vain(now, count, elapsed_s, kind)
+        guard.recording = True
+        messages = cache.again(count) if read is SUSPEND else cache.rollback()
+        return Failed(messages, reason_of(error, messages), self._asked_pause(context))
 
     def _asked_pause(self, context: ConsumeContext) -> float | None:
         asked: object = context.suspend_s
@@ -247,45 +334,6 @@ class OrderlyScheduler:
             return asked
         self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
         return None
-
-    def _failed(self, generation: Generation, messages: list[StoredMessage], context: ConsumeContext) -> Failed:
-        head = messages[0]
-        failed = Failed(
-            head.queue_offset,
-            head.attempt,
-            retry_pause(head.attempt, self._asked_pause(context), self._config.suspend_s),
-        )
-        # Not each time: a queue that is retried every 10 ms would fill the log.
-        if head.attempt & (head.attempt - 1) == 0:
-            log.warning(
-                "message.retrying",
-                queue=str(generation.queue),
-                queue_offset=failed.queue_offset,
-                attempt=failed.attempt,
-                pause_s=failed.pause_s,
-            )
-        for message in messages:
-            message.attempt += 1
-        return failed
-
-    async def _record(self, generation: Generation, failed: Failed) -> None:
-        """Have the broker acknowledge a failed attempt, so that the count survives a take-over; then free the guard."""
-        try:
-            while not generation.lease.lost:
-                try:
-                    await self._broker.attempt(generation.queue, generation.epoch, failed.queue_offset, failed.attempt)
-                    return
-                except Fenced as error:
-                    generation.lose(error.text)
-                except Refused as error:
-                    log.error("attempt.refused", queue=str(generation.queue), error=str(error))
-                    return
-                except RmqError:
-                    if generation.dropped:
-                        return
-                    await generation.pause(self._config.lock_retry_s if self._broker.connected else 0.05)
-        finally:
-            generation.guard.release()
 
     async def _relock(self, generation: Generation) -> None:
         """Come back when the lease is proven: ask after 10 ms, then every ``lock_retry_s``."""
@@ -296,8 +344,12 @@ class OrderlyScheduler:
                 return
             await generation.wait_resumed(self._config.lock_retry_s)
 
-    def _caught(self, generation: Generation, count: int, error: BaseException) -> ConsumeStatus:
+    def _caught(self, generation: Generation, count: int, error: BaseException) -> Raised:
         """What a listener's exception means; raises it again if it is not the listener's."""
+        if generation.interrupted and isinstance(error, asyncio.CancelledError | Exception):
+            if not self._undo_cancel(generation):
+                raise error
+            return Raised(error, counts=False)
         if isinstance(error, asyncio.CancelledError):
             # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
             if _is_cancelled() and not self._undo_cancel(generation):
@@ -313,16 +365,19 @@ class OrderlyScheduler:
                 attempt=head.attempt,
                 exc_info=error,
             )
-        return SUSPEND
+        return Raised(error)
 
     def _undo_cancel(self, generation: Generation) -> bool:
-        """Take a cancellation back that came from the listener; False if it is ours, or the loop ends."""
+        """Take a cancellation back that came from the listener or a doubted lease; False if it is for good."""
         task = asyncio.current_task()
         if task is None or generation.dropped or self._tasks.ending():
             return False
         while task.cancelling():
             task.uncancel()
-        self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
+        if generation.interrupted:
+            generation.interrupted = False
+        else:
+            self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
         return True
 
     def _warn_once(self, event: str, advice: str) -> None:

@@ -11,15 +11,15 @@ committed or put back. All of that is one line of messages with two cursors::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rmq.wire.batch import Batch
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
-from rmq.wire.ops import NO_OFFSET
+from rmq.wire.ops import AttemptRun
 
-from .log_epochs import LogEpochs
+from .log_epochs import UNKNOWN, LogEpochs
 from .subscription import Subscription
 from .unread import Hole, UnreadBatch
 
@@ -53,8 +53,8 @@ class ProcessQueue:
     """
 
     __slots__ = (
-        "_arrived", "_attempt", "_done_offset", "_first", "_line", "_mark", "_next", "_passed", "_read", "_room",
-        "_unread", "end_offset", "log_epochs", "size", "subscription",
+        "_arrived", "_behind", "_done_offset", "_first", "_line", "_mark", "_next", "_passed", "_read", "_room",
+        "_runs", "_unread", "end_offset", "log_epochs", "size", "subscription",
     )  # fmt: skip
 
     def __init__(
@@ -62,14 +62,14 @@ class ProcessQueue:
         start_offset: int,
         *,
         subscription: Subscription | None = None,
-        attempt_offset: int = NO_OFFSET,
-        attempts: int = 0,
+        runs: Sequence[AttemptRun] = (),
     ) -> None:
         self.subscription = subscription or Subscription()
         self.end_offset = start_offset  # what is put next begins here
         self.size = 0
         self.log_epochs = LogEpochs()
-        self._attempt = (attempt_offset, attempts)
+        self._runs = sorted(runs)  # what owners before us failed at, for messages that are not made yet
+        self._behind: dict[int, int] = {}  # offset of a message -> where the removed ones behind it end
         self._done_offset = start_offset  # everything below it is done, up to the last whole batch
         self._arrived: deque[UnreadBatch | Hole] = deque()
         self._unread = 0
@@ -108,7 +108,8 @@ class ProcessQueue:
         """The next offset to deliver if somebody else took over now."""
         if not self._first:
             return self._done_offset
-        return max(self._done_offset, self._line[self._first - 1].queue_offset + 1)
+        last = self._line[self._first - 1].queue_offset
+        return max(self._done_offset, self._behind.get(last, last + 1))
 
     # The puller's side
 
@@ -131,13 +132,20 @@ class ProcessQueue:
         self.end_offset = unread.end_offset
         return True
 
-    def skip_to(self, queue_offset: int) -> None:
-        """What is put next begins at ``queue_offset``; the progress gets there when all before it is done."""
+    def skip_to(self, queue_offset: int, *, passed_under: int = UNKNOWN) -> None:
+        """
+        What is put next begins at ``queue_offset``; the progress gets there when all before it is done.
+
+        ``passed_under`` is the log epoch of a broker that has looked at what lies between, and found nothing wanted.
+        """
         if not self.messages:
             self._done_offset = queue_offset
         else:
             self._arrived.append(Hole(self.end_offset, queue_offset))
-        self.log_epochs.skipped(self.end_offset)
+        if passed_under:
+            self.log_epochs.fetched(self.end_offset, passed_under)
+        else:
+            self.log_epochs.skipped(self.end_offset)
         self.end_offset = queue_offset
 
     def cut(self, queue_offset: int) -> bool:
@@ -150,8 +158,12 @@ class ProcessQueue:
         if self._next > self._first and self._line[self._next - 1].queue_offset >= queue_offset:
             return False
         self.log_epochs.cut(queue_offset)
-        if self._attempt[0] >= queue_offset:
-            self._attempt = (NO_OFFSET, 0)
+        self._runs = [
+            run._replace(end_offset=min(run.end_offset, queue_offset))
+            for run in self._runs
+            if run.from_offset < queue_offset
+        ]
+        self._behind = {offset: min(end, queue_offset) for offset, end in self._behind.items()}
         if self.commit_offset > queue_offset:  # so nothing is in flight, and all that is held lies behind it
             self.discard()
             self._done_offset = self.end_offset = queue_offset
@@ -223,11 +235,51 @@ class ProcessQueue:
         assert self._next >= self._first, "only what is in flight can be put back"
         return self._line[self._next : end]
 
+    def commit_offset_without(self, messages: Sequence[StoredMessage]) -> int:
+        """What ``commit_offset`` will be when these, none of them in flight, are removed."""
+        gone, at, progress = set(map(id, messages)), self._first, self.commit_offset
+        while at < len(self._line) and id(self._line[at]) in gone:
+            progress = self._end_of(self._line[at])
+            at += 1
+        return progress
+
+    def remove(self, messages: Sequence[StoredMessage]) -> None:
+        """
+        Let go of messages that are put back and done in another way: they are not taken again.
+
+        Progress passes each with the message before it, so that one that waits keeps those behind it back.
+        """
+        gone = set(map(id, messages))
+        kept = self._line[: self._next]
+        lost: list[int] = []  # the places of those that go
+        for at, message in enumerate(self._line[self._next :], self._next):
+            if id(message) not in gone:
+                kept.append(message)
+                continue
+            lost.append(self._passed + at)
+            end = self._end_of(message)
+            self._behind.pop(message.queue_offset, None)
+            if len(kept) == self._first:  # everything before it is done
+                self._done_offset = end
+            else:
+                self._behind[kept[-1].queue_offset] = end
+        self._line = kept
+        self._read = deque(
+            read._replace(end=read.end - sum(1 for place in lost if place < read.end)) for read in self._read
+        )
+        self._settle()
+
+    def still_held(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+        """Those of them that are put back; the log may have lost some meanwhile, and they with it."""
+        line = set(map(id, self._line[self._next :]))
+        return [message for message in messages if id(message) in line]
+
     def discard(self) -> None:
         """Let go of everything that is not done; ``commit_offset`` stays."""
         self._done_offset = self.commit_offset
         self._arrived.clear()
         self._read.clear()
+        self._behind.clear()
         self._line = []
         self._first = self._next = self._unread = self._mark = self.size = 0
         self.end_offset = self._done_offset
@@ -249,13 +301,21 @@ class ProcessQueue:
         self._settle()
 
     def _number(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Tell the message that an owner before us failed at how often it was delivered."""
-        offset, attempts = self._attempt
-        if messages and messages[0].queue_offset <= offset <= messages[-1].queue_offset:
+        """Tell the messages that an owner before us failed at how often they were delivered."""
+        while self._runs and messages and self._runs[0].from_offset <= messages[-1].queue_offset:
+            run = self._runs[0]
             for message in messages:
-                if message.queue_offset == offset:
-                    message.attempt = attempts + 1
+                if run.from_offset <= message.queue_offset < run.end_offset:
+                    message.attempt = max(message.attempt, run.attempts + 1)
+            if run.end_offset > messages[-1].queue_offset + 1:
+                break  # it goes on in what is made next
+            del self._runs[0]
         return messages
+
+    def _end_of(self, message: StoredMessage) -> int:
+        """Where the progress is when this message is done."""
+        offset = message.queue_offset
+        return self._behind.get(offset, offset + 1)
 
     def _settle(self) -> None:
         """Let go of the batches that are done, and tell who waits for room."""
@@ -274,6 +334,8 @@ class ProcessQueue:
     def _forget_done(self) -> None:
         if self._first:
             self._done_offset = self.commit_offset
+            if self._behind:
+                self._behind = {offset: end for offset, end in self._behind.items() if offset >= self._done_offset}
             del self._line[: self._first]
             self._passed += self._first
             self._next -= self._first

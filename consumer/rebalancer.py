@@ -32,6 +32,7 @@ from rmq.wire.ops import MAX_ENTRIES, Grant, TopicInfo
 
 from . import timers
 from .allocation import evenly
+from .attempts import Suspicion, runs_of
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
@@ -315,8 +316,7 @@ class Rebalancer:
         cache = ProcessQueue(
             grant.committed_offset,
             subscription=self._accepted.get(queue.topic),
-            attempt_offset=grant.attempt_offset,
-            attempts=grant.attempts,
+            runs=runs_of(grant),
         )
         generation = Generation(
             Lease(queue, grant.epoch, asked.at),
@@ -324,6 +324,7 @@ class Rebalancer:
             on_lost=self._on_lost,
             topic_generation=topic_generation,
             agreed=asked.log_epoch,
+            suspicion=Suspicion.of(grant),
         )
         generation.reported = grant.committed_offset
         self._generations[queue] = generation

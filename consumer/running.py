@@ -16,13 +16,16 @@ from rmq.wire.ops import Push
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
+from .hooks import Hooks
 from .lease_keeper import LeaseKeeper
 from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
+from .pauses import Pauses
 from .puller import Puller
 from .rebalancer import Rebalancer
-from .stall_watch import watch_for_stalls
+from .stall_watch import StallWatch
+from .statistics import Statistics
 from .subscription import Subscription
 from .tasks import TaskSet
 
@@ -56,9 +59,14 @@ class Running:
         connect: Connect,
         now: Callable[[], float],
         on_failure: Callable[[BaseException], None],
+        pauses: Pauses | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._config = config
+        self._hooks = hooks
+        self.statistics = Statistics(config.group)
         self._subscriptions = subscriptions
+        self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
         self.tasks = TaskSet(on_failure)
         self._link = connect(
@@ -75,10 +83,19 @@ class Running:
 
     def _build(self, listener: AsyncListener) -> None:
         generations, config, broker = self.generations, self._config, self._broker
+        self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
         self.scheduler = OrderlyScheduler(
-            listener, config, broker, tasks=self.tasks, leases=self.keeper, on_turn=self.reporter.turned
+            listener,
+            config,
+            broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
         self.reporter.busy = lambda: self.scheduler.turns > 0
         self.rebalancer = Rebalancer(generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks)
@@ -90,6 +107,7 @@ class Running:
             believed=self.keeper.believed,
             progressed=self.reporter.turned,
             topics=self.rebalancer,
+            statistics=self.statistics,
         )
 
     def start(self) -> None:
@@ -99,7 +117,7 @@ class Running:
         self.tasks.start(self.keeper.run(), "lease keeper")
         self.tasks.start(self.keeper.watch(), "lease watch")
         self.tasks.start(self.reporter.run(), "offset reporter")
-        self.tasks.start(watch_for_stalls(), "stall watch")
+        self.tasks.start(self.stalls.run(), "stall watch")
         self.tasks.start(self._link.wait_connected(), "first connection")  # fails if the broker does not want us
 
     def owners(self) -> list[asyncio.Task[None] | None]:
@@ -110,10 +128,16 @@ class Running:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""
         self.rebalancer.subscribed()
 
+    def pauses_changed(self) -> None:
+        """What the user has paused is other than before."""
+        for generation in self.generations.values():
+            generation.set_paused(self._pauses.covers(generation.queue))
+
     # For the rebalancer
 
     def start_generation(self, generation: Generation) -> None:
-        """Pull and consume a queue."""
+        """Pull and consume a queue, unless the user has paused it."""
+        generation.set_paused(self._pauses.covers(generation.queue))
         self.keeper.added(generation)
         self.scheduler.start(generation)
         self.puller.start(generation)

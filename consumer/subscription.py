@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rmq.wire.columns import TagColumn
 from rmq.wire.errors import ConfigError
-
-ALL = "*"
+from rmq.wire.tags import ALL, parse
 
 
 class Subscription:
@@ -39,10 +38,7 @@ class Subscription:
 
 
 def _parse(expression: str) -> frozenset[str] | None:
-    text = expression.strip()
-    if text in ("", ALL):
-        return None
-    tags = frozenset(part for part in map(str.strip, text.split("||")) if part)
-    if not tags or ALL in tags or any("|" in tag or " " in tag for tag in tags):
-        raise ConfigError(f"the expression {expression!r} is not '*' or tags joined by '||', such as 'created || paid'")
-    return tags
+    try:
+        return parse(expression)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

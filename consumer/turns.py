@@ -17,7 +17,9 @@ class Step(Enum):
     RUN = "run"  # give the listener its next batch
     STOP = "stop"  # the queue is not ours any more
     RELOCK = "relock"  # the lease is not proven: no batch before it is
-    YIELD = "yield"  # others may have the slot
+    YIELD = "yield"  # others may have the slot, or the loop has to catch up
+    WAIT = "wait"  # the broker has not answered: come back in a while
+    PAUSE = "pause"  # the user wants no batch to start
 
 
 def next_step(
@@ -29,6 +31,8 @@ def next_step(
     max_continuous_s: float,
     turn_share_s: float = 0.0,
     others_wait: bool = False,
+    paused: bool = False,
+    stalled: bool = False,
 ) -> Step:
     """
     Decide between two batches; a running listener is never interrupted.
@@ -37,9 +41,11 @@ def next_step(
     """
     if dropped:
         return Step.STOP
+    if paused:
+        return Step.PAUSE
     if now > believed_until:
         return Step.RELOCK
-    if now - began > max_continuous_s:
+    if stalled or now - began > max_continuous_s:
         return Step.YIELD
     if turn_share_s and others_wait and now - began > turn_share_s:
         return Step.YIELD

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from . import unpacking
 from .errors import BadBatch, MessageTooLarge
 from .hashing import tag_bloom, tag_hash
-from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Header
+from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Buffer, Header
 
 META_COLUMNS = 8
 META_VALUES = 1024  # besides names; far more than the columns of today
@@ -154,6 +154,13 @@ def check_columns(meta: memoryview, header: Header) -> Columns:
             None if attempts is None else _numbers("attempts", "H", attempts, count),
         )
     )
+
+
+def tag_names(meta: Buffer) -> list[str]:
+    """The tags in the meta of a batch that was judged."""
+    tags = unpacking.unpack(meta, trusted=True)[1]
+    names: list[str] = [] if tags is None else tags[0]
+    return names
 
 
 def check_names(column: str, names: list[str], longest: int | None = None) -> None:

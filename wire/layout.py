@@ -60,6 +60,7 @@ _STAMPED = struct.Struct(">IQQqQQIIB7s")  # from 12: what header_crc covers of t
 _PRODUCER = struct.Struct(">IHHQQHHIIIQq")
 _START = struct.Struct(">IHBBI")
 _U32 = struct.Struct(">I")
+_TAGS = struct.Struct(">I8xQ")  # from 100: meta_size and tag_bloom
 _NO_RESERVED = bytes(7)
 _UNKNOWN = ~KNOWN_ATTRIBUTES
 
@@ -182,6 +183,12 @@ def batch_crc(batch: Buffer, at: int, header: Header) -> int:
     """The checksum that ``batch_crc`` of a batch must equal."""
     with memoryview(batch) as view:
         return crc32(view[at + CRC_FROM : at + header.content_size])
+
+
+def tag_fields(rest: Buffer) -> tuple[int, int]:
+    """``(meta_size, tag_bloom)`` from the producer's part of a batch that was judged."""
+    meta_size, tag_bloom = _TAGS.unpack_from(rest, 100 - BROKER_PART)
+    return meta_size, tag_bloom
 
 
 def check_stamp(header: Header) -> None:

@@ -31,6 +31,7 @@ from rmq.wire.ops import (
     Renew,
     TopicInfo,
 )  # fmt: skip
+from rmq.wire.tags import Wanted
 from rmq.wire.topic_ops import GroupState
 
 from ..committer import Committer
@@ -51,6 +52,7 @@ log = get_logger(__name__)
 LATE_S: Final = 1.0  # between two passes over what may expire; more than that is our own silence
 
 LeaseChanged = Callable[[str, MessageQueue], None]
+Resubscribed = Callable[[Connection, str], None]
 
 
 class GroupHandler:
@@ -75,6 +77,7 @@ class GroupHandler:
         self._looked_at = now()
         self._riding: dict[tuple[str, MessageQueue], int] = {}
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
+        self.resubscribed: Resubscribed = lambda connection, group: None  # set by it too
 
     # ---- membership
 
@@ -83,9 +86,12 @@ class GroupHandler:
         request = decode(Join, payload)
         session = _session(connection)
         mode = GroupMode(request.ordered, request.model, request.strategy)
+        before = self._members.subscriptions(request.group, session.id)
         if self._members.join(request.group, mode, request.subscriptions, session, now=self._now()):
             log.info("group.joined", group=request.group, member=session.member)
             self._notices.members_changed(request.group, but=session.id)
+        if before != request.subscriptions:
+            self.resubscribed(connection, request.group)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
             lambda: connection.reply(request_id, JoinReply(self._members.members(request.group), topics))
@@ -265,6 +271,10 @@ class GroupHandler:
         """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
         if epoch is not None or (mode := self._members.mode(group)) is None or mode.ordered:
             self._locks.check(group, queue, session, epoch, now=self._now())
+
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        """The tags that a member wants of a topic; None if all of them, or if it has not said."""
+        return self._members.wanted(group, session, topic)
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Note progress that came with a pull; it reaches the log within a moment, or with the next grant."""

@@ -8,74 +8,37 @@ worked off for at most 2 ms a turn.
 What the disk would have to be waited for is read by a thread, one read at a time for a connection, so that memory is
 bounded and nobody has all threads. When that is back the pull gets into line again, and is judged anew as things are
 *then*: the lease may be gone, the queue may have been deleted, the reader may take nothing any more.
+
+A parked pull for some tags is not woken by what it does not want: what arrived is looked at in line, and it stays
+parked, with the place it has come to, until something that it wants is found or its time is over.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import msgpack
+from typing import Any
 
 from rmq.wire import frames, names
 from rmq.wire.codec import decode
-from rmq.wire.errors import (
-    BadRequest,
-    Damaged,
-    LogTruncated,
-    MessagesLost,
-    OffsetOutOfRange,
-    Refused,
-    StoreFailed,
-    TooManyInFlight,
-    TopicNotFound,
-)
-from rmq.wire.layout import Buffer
+from rmq.wire.errors import BadRequest, Refused, TooManyInFlight
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, NO_OFFSET, Pull
+from rmq.wire.ops import NO_OFFSET, Pull
 
 from ..connection import DEFERRED, WORK_S, Connection
 from ..log import get_logger
 from ..read_pool import ReadPool
 from ..services.hold_table import HoldTable, Parked
 from ..services.topics import TopicTable
-from ..store.consume_queue import ConsumeQueue
 from ..store.message_store import MessageStore
-from ..store.reading import ColdRead, DamagedRange, Found
+from ..store.reading import Found
 from .limits import check_entries
+from .pull_reading import Cold, Progress, PullReader
+from .pull_request import PullRequest, Read
 
 log = get_logger(__name__)
 
-MAX_PULL_BYTES = 8 << 20
 MAX_WAITING_QUEUES = 16_384  # of all unanswered pulls of a connection
-
-
-class Progress(Protocol):
-    """Fencing and committed offsets, as far as a pull is concerned."""
-
-    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
-        """Refuse a pull of an ordered group that does not hold the lease."""
-
-    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        """Note progress that came with a pull."""
-
-
-class PullRequest:
-    """A pull that is being served, waits in line, or is parked."""
-
-    __slots__ = ("connection", "expires_at", "generations", "pull", "queues", "read", "request_id")
-
-    def __init__(
-        self, connection: Connection, request_id: int, pull: Pull, expires_at: float, generations: list[int]
-    ) -> None:
-        self.connection = connection
-        self.request_id = request_id
-        self.pull = pull
-        self.queues = tuple(MessageQueue(queue.topic, queue.queue_id) for queue in pull.queues)
-        self.expires_at = expires_at
-        self.generations = generations  # of each queue's topic, as it was when the pull came
-        self.read: dict[int, tuple[ConsumeQueue, Found | Exception]] = {}  # by a thread, for a place in the pull
 
 
 class _Reads:
@@ -86,23 +49,6 @@ class _Reads:
     def __init__(self) -> None:
         self.busy = False
         self.waiting: deque[PullRequest] = deque()
-
-
-class _Cold(Exception):
-    """A part of the answer is not in memory."""
-
-    def __init__(self, i: int, read: ColdRead) -> None:
-        super().__init__()
-        self.i = i
-        self.read = read
-
-
-class _Truncated(LogTruncated):
-    """With the offset up to which log and reader agree."""
-
-    def __init__(self, text: str, next_offset: int) -> None:
-        super().__init__(text)
-        self.next_offset = next_offset
 
 
 class PullHandler:
@@ -120,9 +66,10 @@ class PullHandler:
         self._progress = progress
         self._now = now
         self._clock = clock
+        self._reader = PullReader(store, topics, progress, clock=clock)
         self._call_soon = call_soon
         self._max_hold_s = max_hold_s
-        self._line: deque[PullRequest] = deque()
+        self._line: deque[PullRequest | Parked] = deque()  # to be served, or to be looked at
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
         self._reads: dict[Connection, _Reads] = {}
@@ -130,7 +77,11 @@ class PullHandler:
         self._unswept: list[Parked] = []
         self.rescued = 0
         self.cold_reads = 0
-        self.damaged_reads = 0
+
+    @property
+    def damaged_reads(self) -> int:
+        """How often damage was the answer."""
+        return self._reader.damaged_reads
 
     # ---- events
 
@@ -170,21 +121,38 @@ class PullHandler:
             self._waiting.pop(request.connection, None)  # nothing left, or the connection is gone
 
     def arrived(self, queues: list[MessageQueue]) -> None:
-        """Queues can be read further: wake who waits for them."""
+        """Queues can be read further: wake who waits for them; who waits for some tags, when that is what came."""
         for queue in queues:
-            for parked in self._holds.arrived(queue):
-                self._enqueue(_request(parked))
+            for parked in self._holds.of_queue(queue):
+                request = _request(parked)
+                if not request.is_filtered:
+                    self._wake(parked)
+                    continue
+                if not request.stirred:
+                    self._enqueue(parked)
+                request.stirred.add(queue)
+
+    def _wake(self, parked: Parked) -> None:
+        self._holds.cancel(parked)
+        self._enqueue(_request(parked))
 
     def lease_changed(self, group: str, queue: MessageQueue) -> None:
         """A lease was granted or ended: parked pulls under an old epoch are told."""
         for parked in list(self._holds.of_queue(queue)):
             if _request(parked).pull.group == group:
-                self._holds.cancel(parked)
-                self._enqueue(_request(parked))
+                self._wake(parked)
+
+    def resubscribed(self, connection: Connection, group: str) -> None:
+        """A member wants other tags than before: its parked pulls look anew, from the offsets they asked for."""
+        for parked in self._holds.of_owner(connection):
+            if _request(parked).pull.group == group:
+                self._wake(parked)
 
     def topic_ended(self, topic: str, queues: int) -> None:
         """A topic is gone: pulls that wait for it are told, those of a new one of its name begin anew."""
-        self.arrived([MessageQueue(topic, queue_id) for queue_id in range(queues)])
+        for queue_id in range(queues):
+            for parked in self._holds.arrived(MessageQueue(topic, queue_id)):
+                self._enqueue(_request(parked))
 
     def unblocked(self, connection: Connection) -> None:
         """A slow reader has caught up: its pulls get back into line."""
@@ -216,23 +184,18 @@ class PullHandler:
                 self._call_soon(self._sweep_on)
                 return
             parked = self._unswept.pop()
-            if parked.waits and (queue := self._overlooked(_request(parked))) is not None:
+            request = _request(parked)
+            if not parked.waits or request.stirred:  # or it is in line
+                continue
+            if (queue := self._reader.overlooked(request)) is not None:
                 self.rescued += 1
                 log.error("pull.rescued", queue=str(queue), total=self.rescued)
-                self._holds.cancel(parked)
-                self._enqueue(_request(parked))
-
-    def _overlooked(self, request: PullRequest) -> MessageQueue | None:
-        find = self._store.queue
-        for queue, wanted in zip(request.queues, request.pull.queues, strict=True):
-            if find(queue).readable > wanted.queue_offset:
-                return queue
-        return None
+                self._wake(parked)
 
     # ---- the line
 
-    def _enqueue(self, request: PullRequest) -> None:
-        self._line.append(request)
+    def _enqueue(self, item: PullRequest | Parked) -> None:
+        self._line.append(item)
         if not self._working:
             self._working = True
             self._call_soon(self._work)
@@ -245,8 +208,11 @@ class PullHandler:
                 self._working = True
                 self._call_soon(self._work)
                 return
-            request = self._line.popleft()
+            item = self._line.popleft()
+            request = item if isinstance(item, PullRequest) else _request(item)
             try:
+                if isinstance(item, Parked) and self._stays_parked(item):
+                    continue
                 self._serve(request)
             except Refused as error:
                 self._done(request)
@@ -255,6 +221,21 @@ class PullHandler:
                 self._done(request)
                 request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
             self._pass_on(request.connection)
+
+    def _stays_parked(self, parked: Parked) -> bool:
+        """Look at what arrived for a parked pull; False if it is taken out, to be served."""
+        request = _request(parked)
+        if not parked.waits:
+            return True  # it was taken out by somebody else, who has put it in line if that is to be
+        stays = False
+        try:
+            stays = self._reader.skim(request)
+        finally:
+            if not stays:
+                self._holds.cancel(parked)
+        if stays and request.stirred:
+            self._enqueue(parked)
+        return stays
 
     def _pass_on(self, connection: Connection) -> None:
         """Whoever waits for the next read of a connection gets into line, unless one is under way."""
@@ -273,131 +254,44 @@ class PullHandler:
             request.read = {}  # to be read again: memory is for those who take what they ask for
             self._blocked.setdefault(connection, []).append(request)
             return
+        is_over = request.expires_at <= self._now()
         try:
-            parts = self._collect(request)
-        except _Cold as cold:
+            parts = self._reader.collect(request, is_over=is_over)
+        except Cold as cold:
             self._read_beside(request, cold)
             return
         request.read = {}
-        if not parts and request.expires_at > self._now():
+        if not parts and not is_over:
+            if request.is_behind:
+                self._enqueue(request)
+                return
+            request.stirred = set()
             self._holds.park(connection, request, request.queues, request.expires_at)
             return
-        if not parts:
-            parts = [self._answer(i, EMPTY, request) for i in range(len(request.queues))]
-        connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *_flatten(parts)])
+        if not parts or request.is_filtered:
+            silent = [i for i in range(len(request.queues)) if i not in parts and (not parts or request.has_passed(i))]
+            parts |= {i: self._reader.empty(request, i) for i in silent}
+        run = [buffer for part in parts.values() for buffer in part]
+        connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *run])
         self._done(request)
 
-    def _read_beside(self, request: PullRequest, cold: _Cold) -> None:
-        files, queue = self._store.files, self._store.queue(request.queues[cold.i])
+    def _read_beside(self, request: PullRequest, cold: Cold) -> None:
+        files, queue = self._store.files, self._store.queue(request.queues[cold.place])
         reads = self._reads.setdefault(request.connection, _Reads())
-        if reads.busy:
+        if reads.busy or (request.had_turn and reads.waiting and not request.read):
+            request.had_turn = False  # others first, as long as nothing that was read is kept meanwhile
             reads.waiting.append(request)
             return
+        wanted = request.wanted[cold.place]
 
         def done(result: Found | Exception) -> None:
             reads.busy = False
-            request.read[cold.i] = (queue, result)
+            request.read[cold.place] = Read(queue, wanted, result)
             self._enqueue(request)
 
         self._pool.submit(lambda: cold.read.run(files), done)
-        reads.busy = True
+        reads.busy = request.had_turn = True
         self.cold_reads += 1
-
-    def _collect(self, request: PullRequest) -> list[list[Buffer]]:
-        """What each queue has to say, within the bytes the reader wants and 2 ms."""
-        pull, clock = request.pull, self._clock
-        until = clock() + WORK_S
-
-        def out_of_time() -> bool:
-            return clock() > until
-
-        room = min(max(pull.max_bytes, 1), MAX_PULL_BYTES)
-        parts: list[list[Buffer]] = []
-        for i in range(len(pull.queues)):
-            try:
-                self._check(request, i)
-                if not self._ready(request, i) or room <= 0:
-                    continue
-                found = self._read(request, i, room, out_of_time)
-            except Refused as error:
-                parts.append(self._refused(request, i, error))
-                continue
-            except DamagedRange as damage:
-                parts.append(self._damaged(request, i, damage))
-                continue
-            room -= found.size
-            parts.append(self._answer(i, 0, request, next_offset=found.next_offset, buffers=found.buffers))
-            if out_of_time():
-                break
-        return parts
-
-    def _read(self, request: PullRequest, i: int, room: int, out_of_time: Callable[[], bool]) -> Found:
-        queue, known = request.read.get(i, (None, None))
-        if queue is not self._store.queue(request.queues[i]):
-            known = None  # it was read from a topic that is gone
-        if isinstance(known, OSError):  # a file was removed meanwhile: that was noticed before; else the disk fails
-            raise StoreFailed(f"{request.queues[i]} cannot be read: {known.strerror}") from known
-        if isinstance(known, Exception):
-            raise known
-        if known is not None:
-            return known
-        try:
-            found = self._store.read(request.queues[i], request.pull.queues[i].queue_offset, room, out_of_time)
-        except OSError as error:
-            raise StoreFailed(f"{request.queues[i]} cannot be read: {error.strerror}") from error
-        if isinstance(found, ColdRead):
-            raise _Cold(i, found)
-        return found
-
-    def _refused(self, request: PullRequest, i: int, error: Refused) -> list[Buffer]:
-        following = NO_OFFSET
-        if isinstance(error, MessagesLost):
-            following = self._store.queue(request.queues[i]).min_offset
-        elif isinstance(error, _Truncated):
-            following = error.next_offset
-        return self._answer(i, error.code, request, next_offset=following, text=error.text)
-
-    def _damaged(self, request: PullRequest, i: int, damage: DamagedRange) -> list[Buffer]:
-        queue, offset = request.queues[i], request.pull.queues[i].queue_offset
-        self.damaged_reads += 1
-        log.error("pull.damaged", queue=str(queue), first=offset, end=damage.next_offset)
-        text = f"{queue} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
-        return self._answer(i, Damaged.code, request, next_offset=damage.next_offset, text=text)
-
-    def _check(self, request: PullRequest, i: int) -> None:
-        pull, wanted = request.pull, request.pull.queues[i]
-        if not self._is_there(request, i):
-            raise TopicNotFound(f"the topic {wanted.topic!r} was deleted")
-        if pull.group is not None:
-            assert request.connection.session is not None
-            self._progress.check_pull(request.connection.session.id, pull.group, request.queues[i], wanted.epoch)
-        queue, offset = self._store.queue(request.queues[i]), wanted.queue_offset
-        if 0 <= offset < queue.min_offset:
-            raise MessagesLost(f"retention removed {request.queues[i]} from offset {offset} to {queue.min_offset}")
-        if wanted.log_epoch:
-            self._check_epoch(request, i, queue)
-        if not queue.min_offset <= offset <= queue.readable:
-            held = f"{request.queues[i]} holds {queue.min_offset} to {queue.readable}"
-            raise OffsetOutOfRange(f"offset {offset} is out of range: {held}")
-
-    def _check_epoch(self, request: PullRequest, i: int, queue: ConsumeQueue) -> None:
-        wanted = request.pull.queues[i]
-        diverged = queue.diverged_at(wanted.log_epoch, wanted.queue_offset)
-        if diverged is None and wanted.queue_offset > queue.readable and wanted.log_epoch < self._store.log_epoch:
-            diverged = queue.readable
-        if diverged is not None:
-            raise _Truncated(
-                f"the log lost {request.queues[i]} from offset {diverged} on, which this reader has got: "
-                "the broker went down before it was on the disk",
-                diverged,
-            )
-
-    def _is_there(self, request: PullRequest, i: int) -> bool:
-        topic = self._topics.get(request.queues[i].topic)
-        return topic is not None and topic.generation == request.generations[i]
-
-    def _ready(self, request: PullRequest, i: int) -> bool:
-        return self._store.queue(request.queues[i]).readable > request.pull.queues[i].queue_offset
 
     def _note_progress(self, request: PullRequest) -> None:
         pull = request.pull
@@ -413,24 +307,6 @@ class PullHandler:
                 except Refused:
                     continue  # the pull itself is answered with the reason
                 self._progress.ride(pull.group, request.queues[i], wanted.commit_offset)
-
-    def _answer(
-        self, i: int, status: int, request: PullRequest, *, next_offset: int = NO_OFFSET,
-        buffers: list[Buffer] | None = None, text: str | None = None,
-    ) -> list[Buffer]:  # fmt: skip
-        holds = (0, 0)
-        if self._is_there(request, i):  # asking for the index of another queue would make one
-            queue = self._store.queue(request.queues[i])
-            holds = queue.min_offset, queue.readable
-        following = next_offset if next_offset != NO_OFFSET else request.pull.queues[i].queue_offset
-        head = msgpack.packb((i, status, following, *holds))
-        # A named tuple on the other side: an array of seven, whose sixth element is the run of batches.
-        size = sum(map(len, buffers)) if buffers else 0
-        return [b"\x97" + head[1:] + frames.bin_header(size), *(buffers or ()), msgpack.packb(text)]
-
-
-def _flatten(parts: list[list[Buffer]]) -> list[Buffer]:
-    return [buffer for part in parts for buffer in part]
 
 
 def _request(parked: Parked) -> PullRequest:

@@ -82,6 +82,10 @@ class HoldTable:
         """All that wait for this queue, in the order they came; they go on waiting."""
         return list(self._of_queue.get(queue, ()))
 
+    def of_owner(self, owner: Hashable) -> list[Parked]:
+        """All of one owner, in the order they came; they go on waiting."""
+        return list(self._of_owner.get(owner, ()))
+
     def all(self) -> list[Parked]:
         """Everyone who waits."""
         return [parked for own in self._of_owner.values() for parked in own]

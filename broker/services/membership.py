@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rmq.wire import names
+from rmq.wire import names, tags
 from rmq.wire.errors import BadRequest, GroupMismatch
+from rmq.wire.tags import Wanted
 
 from .sessions import Session
 
@@ -47,6 +48,7 @@ class Member:
     mode: GroupMode | None  # None: known by a lease from before the start, has not joined yet
     subscriptions: dict[str, str]
     joined_at: float
+    wanted: dict[str, Wanted]  # of the topics of which it does not want everything
 
 
 class Membership:
@@ -66,18 +68,20 @@ class Membership:
 
         Raises:
             BadName: the group or a topic has an illegal name.
-            BadRequest: the model is unknown, or something is over its limit.
+            BadRequest: the model is unknown, an expression is none, or something is over its limit.
             GroupMismatch: a live member has another mode or subscription.
         """
         self._check(group, mode, subscriptions, session)
         is_new = session.id not in self._groups.get(group, ())
-        self._put(group, Member(session, mode, dict(subscriptions), now))
+        parsed = {topic: tags.wanted(expression) for topic, expression in subscriptions.items()}
+        wanted = {topic: some for topic, some in parsed.items() if some is not None}
+        self._put(group, Member(session, mode, dict(subscriptions), now, wanted))
         return is_new
 
     def restore(self, group: str, session: Session, *, now: float) -> None:
         """Count the owner of a restored lease as a member."""
         if session.id not in self._groups.get(group, ()):
-            self._put(group, Member(session, None, {}, now))
+            self._put(group, Member(session, None, {}, now, {}))
 
     def _put(self, group: str, member: Member) -> None:
         session = member.session
@@ -151,6 +155,16 @@ class Membership:
         member = self._groups.get(group, {}).get(session_id)
         return member is not None and member.mode is not None
 
+    def subscriptions(self, group: str, session_id: bytes) -> Mapping[str, str] | None:
+        """What a member has subscribed to; None if it is none."""
+        member = self._groups.get(group, {}).get(session_id)
+        return None if member is None else member.subscriptions
+
+    def wanted(self, group: str, session_id: bytes, topic: str) -> Wanted | None:
+        """The tags that a member wants of a topic; None if all of them, or if it has not said."""
+        member = self._groups.get(group, {}).get(session_id)
+        return None if member is None else member.wanted.get(topic)
+
     def subscribers(self, topic: str) -> set[bytes]:
         """The sessions that subscribe to a topic in any group."""
         return {session_id for (_, session_id), member in self._beats.items() if topic in member.subscriptions}
@@ -201,6 +215,10 @@ def _check_subscriptions(subscriptions: Mapping[str, str]) -> None:
                 f"the tag expression for {topic!r} has {len(expression)} characters, "
                 f"at most {MAX_EXPRESSION} are allowed"
             )
+        try:
+            tags.wanted(expression)
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
 
 
 def _difference(group: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.model import MessageQueue
+from rmq.wire.tags import Wanted
 
 from ..log import get_logger
 from ..services.state import Change, QueueHolds, pack_changes
@@ -29,7 +30,7 @@ from .directory import DataDirectory
 from .key_index import KeyIndex
 from .log_reader import LogReader
 from .lookup import Locator
-from .reading import ColdRead, Found, read_now
+from .reading import ColdRead, Found, Only, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
@@ -39,6 +40,7 @@ log = get_logger(__name__)
 
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
+SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
 STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
 
@@ -352,19 +354,24 @@ class MessageStore:
     # ---- read
 
     def read(
-        self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False
-    ) -> Found | ColdRead:
+        self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False,
+        wanted: Wanted | None = None,
+    ) -> Found | ColdRead:  # fmt: skip
         """
         Batches from the one that holds ``offset`` on, at least one; the caller knows that ``offset`` is readable.
+
+        With ``wanted``, those that have such a tag; perhaps none, and then ``next_offset`` says how far there is none.
 
         Raises:
             DamagedRange: the batch is damaged.
             OSError: the disk cannot be read.
         """
-        bounds = Bounds(max_bytes, MAX_PULL_BATCHES, MAX_PULL_ENTRIES)
+        only = None if wanted is None else Only(wanted, max_bytes)
+        bounds = Bounds(max_bytes if only is None else SKIM_BYTES, MAX_PULL_BATCHES, MAX_PULL_ENTRIES)
         return read_now(
-            self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time
-        )
+            self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time,
+            only=only,
+        )  # fmt: skip
 
     def reader(self) -> LogReader:
         """The log as it can be read now, for a thread."""

@@ -3,19 +3,24 @@ Batches of a queue read from the log: on the loop while that never waits, else b
 
 The newest lie in memory as they were written. Whatever comes from a file is judged by its checksums before anybody
 gets it, so that what the disk changed is answered as damaged and never handed out.
+
+A read may be for some tags only. Then a batch whose header says that it has none of them is passed, and what else is
+wrong with it does not matter; the header itself is judged all the same.
 """
 
 from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from rmq.wire import layout
+from rmq.wire.columns import tag_names
 from rmq.wire.errors import WireError
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
+from rmq.wire.tags import Wanted
 
 from .commitlog import CommitLog, Extent
 from .consume_queue import Bounds, ConsumeQueue, Location, Window
@@ -30,8 +35,15 @@ LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also
 RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
 
 
+class Only(NamedTuple):
+    """A read for some tags: ``room`` bytes of batches that have one are wanted, at least one batch."""
+
+    wanted: Wanted
+    room: int
+
+
 class Found(NamedTuple):
-    """Whole batches read from a queue, and where to go on."""
+    """Whole batches read from a queue, and where to go on. None, if what lies before that is not wanted."""
 
     buffers: list[Buffer]
     size: int
@@ -61,6 +73,7 @@ class ColdRead(NamedTuple):
     where: list[Location]
     extents: tuple[Extent, ...]
     end: int
+    only: Only | None = None
 
     def run(self, files: Files) -> Found:
         """
@@ -79,18 +92,23 @@ class ColdRead(NamedTuple):
             return self._replace(extents=left)._run(files)
 
     def _run(self, files: Files) -> Found:
-        taken = Taken(self.queue, self.generation, self.offset)
+        taken = Taken(self.queue, self.generation, self.offset, self.only)
         for run in runs(self._locate(files), self.extents):
             extent = extent_of(self.extents, run[0].position)
             size = sum(location.size for location in run)
             if not taken.add(run, _read_or_zeros(files, extent.path, size, run[0].position - extent.start)):
                 break
-        if taken.buffers or self.window is None:
+        if taken.moved or self.window is None:
             return taken.found()
         look = SecondLook(files, self.queue, self.generation, self.window, self.extents).run(self.bounds)
         if isinstance(look, Lost):
             raise DamagedRange(look.next_offset)
-        return Found([*look.buffers], sum(map(len, look.buffers)), look.next_offset)
+        for data in look.buffers:
+            header = layout.parse_header(data)
+            parts = data[: layout.BROKER_PART], data[layout.BROKER_PART :]
+            if not taken.take(Location(header.physical_offset, header.size, header.end_offset), parts):
+                break
+        return taken.found()
 
     def _locate(self, files: Files) -> list[Location]:
         if self.window is None:
@@ -101,10 +119,10 @@ class ColdRead(NamedTuple):
 
 def read_now(
     log: CommitLog, files: Files, *, of: MessageQueue, queue: ConsumeQueue, offset: int, bounds: Bounds,
-    out_of_time: Callable[[], bool],
+    out_of_time: Callable[[], bool], only: Only | None = None,
 ) -> Found | ColdRead:  # fmt: skip
     """
-    What can be had without waiting, at least one batch; a cold read if there is none.
+    What can be had without waiting, at least one batch, taken or passed; a cold read if there is none.
 
     Raises:
         DamagedRange: the batch at ``offset`` is damaged.
@@ -112,17 +130,18 @@ def read_now(
     """
     window = queue.window(offset)
     if window is not None:
-        return ColdRead(of, queue.generation, offset, bounds, window, [], log.extents(), log.written)
+        return ColdRead(of, queue.generation, offset, bounds, window, [], log.extents(), log.written, only)
     where = queue.locate(offset, bounds)
-    taken = Taken(of, queue.generation, offset)
+    taken = Taken(of, queue.generation, offset, only)
     for run in _hot_runs(where, log):
         pair = log.recent.get(run[0].position)
         if pair is not None:
-            taken.take(run[0], pair)
+            if not taken.take(run[0], pair):
+                break
         else:
             data = _cached(log, run)
-            if data is None and not taken.buffers:
-                return ColdRead(of, queue.generation, offset, bounds, None, where, log.extents(), log.written)
+            if data is None and not taken.moved:
+                return ColdRead(of, queue.generation, offset, bounds, None, where, log.extents(), log.written, only)
             if data is None or not taken.add(run, data):
                 break
         if out_of_time():
@@ -139,25 +158,38 @@ def _cached(log: CommitLog, run: list[Location]) -> Buffer | None:
 class Taken:
     """The batches of a queue that a read has gathered so far, from ``offset`` on."""
 
-    def __init__(self, queue: MessageQueue, generation: int, offset: int) -> None:
+    def __init__(self, queue: MessageQueue, generation: int, offset: int, only: Only | None = None) -> None:
         self._queue = queue
         self._generation = generation
+        self._only = only
         self.buffers: list[Buffer] = []
         self._size = 0
+        self._offset = offset
         self._next_offset = offset
         self._damaged_until: int | None = None
 
-    def take(self, location: Location, parts: Sequence[Buffer]) -> None:
-        """A batch that needs no judging."""
-        self.buffers += parts
-        self._size += location.size
+    @property
+    def moved(self) -> bool:
+        """Whether a batch was taken, or passed."""
+        return self._next_offset != self._offset
+
+    def take(self, location: Location, parts: tuple[Buffer, Buffer]) -> bool:
+        """A batch that needs no judging, the broker's part and the rest; False if there is no room for it."""
+        if self._only is None or _holds(self._only.wanted, *parts):
+            if self._is_full(location.size):
+                return False
+            self.buffers += parts
+            self._size += location.size
         self._next_offset = location.end_offset
+        return True
 
     def add(self, run: list[Location], data: Buffer) -> bool:
-        """Judge and take a run of batches; says whether all of it was sound."""
+        """Judge and take a run of batches; says whether all of it was sound, and had room."""
+        if self._only is not None:
+            return self._select(run, data, self._only.wanted)
         at = 0
         for location in run:
-            header = self._sound(data, at, location)
+            header = self._ours(sound(data, at, location))
             if header is None:
                 self._damaged_until = location.end_offset
                 break
@@ -168,16 +200,36 @@ class Taken:
             self._size += at
         return self._damaged_until is None
 
-    def _sound(self, data: Buffer, at: int, location: Location) -> layout.Header | None:
-        """The header of a batch that is what the index says, and holds the next offset."""
-        header = sound(data, at, location)
+    def _select(self, run: list[Location], data: Buffer, wanted: Wanted) -> bool:
+        at = 0
+        for location in run:
+            header = self._ours(sound_header(data, at, location))
+            is_possible = header is not None and wanted.possible(header.tag_bloom)
+            if header is None or (is_possible and not _is_whole(data, at, header)):
+                self._damaged_until = location.end_offset
+                return False
+            meta_at = at + header.header_size
+            if is_possible and wanted.among(tag_names(memoryview(data)[meta_at : meta_at + header.meta_size])):
+                if self._is_full(header.size):
+                    return False
+                self.buffers.append(bytes(data[at : at + header.size]))  # a copy: the run would be kept in memory
+                self._size += header.size
+            at += location.size
+            self._next_offset = header.end_offset
+        return True
+
+    def _is_full(self, size: int) -> bool:
+        return self._only is not None and bool(self.buffers) and self._size + size > self._only.room
+
+    def _ours(self, header: layout.Header | None) -> layout.Header | None:
+        """The header of a batch that is of this queue, and holds the next offset."""
         if header is None or (header.topic, header.queue_id) != self._queue or header.topic_gen != self._generation:
             return None
         return header if header.base_offset <= self._next_offset < header.end_offset else None
 
     def found(self) -> Found:
         """All of it; raises DamagedRange if it begins with damage."""
-        if not self.buffers:
+        if not self.moved:
             assert self._damaged_until is not None
             raise DamagedRange(self._damaged_until)
         return Found(self.buffers, self._size, self._next_offset)
@@ -185,6 +237,12 @@ class Taken:
 
 def sound(data: Buffer, at: int, location: Location) -> layout.Header | None:
     """The header of the batch at a place of ``data``, if batch and place are what the index says."""
+    header = sound_header(data, at, location)
+    return header if header is not None and _is_whole(data, at, header) else None
+
+
+def sound_header(data: Buffer, at: int, location: Location) -> layout.Header | None:
+    """The same, whatever has become of meta and bodies."""
     if not location.size or at + location.size > len(data):
         return None
     try:
@@ -195,10 +253,22 @@ def sound(data: Buffer, at: int, location: Location) -> layout.Header | None:
         header.size == location.size
         and header.physical_offset == location.position
         and layout.header_crc(data, at, header.header_size) == header.header_crc
-        and layout.batch_crc(data, at, header) == header.batch_crc
-        and not any(data[at + header.content_size : at + header.size])
     )
     return header if is_right else None
+
+
+def _is_whole(data: Buffer, at: int, header: layout.Header) -> bool:
+    is_same = layout.batch_crc(data, at, header) == header.batch_crc
+    return is_same and not any(data[at + header.content_size : at + header.size])
+
+
+def _holds(wanted: Wanted, head: Buffer, rest: Buffer) -> bool:
+    """Whether a batch that was judged has a wanted tag."""
+    meta_size, tag_bloom = layout.tag_fields(rest)
+    if not wanted.possible(tag_bloom):
+        return False
+    meta_at = head[7] * 8 - layout.BROKER_PART
+    return wanted.among(tag_names(memoryview(rest)[meta_at : meta_at + meta_size]))
 
 
 def possible(where: list[Location], start: int, end: int) -> list[Location]:

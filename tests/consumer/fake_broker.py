@@ -64,7 +64,11 @@ class FakeBroker:
         self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
         self.min_offsets: dict[MessageQueue, int] = {}
         self.offsets: dict[Key, int] = {}
-        self.attempts: dict[Key, tuple[int, int]] = {}
+        self.attempts: dict[Key, tuple[int, int]] = {}  # of the first message that failed
+        self.runs: dict[Key, dict[int, int]] = defaultdict(dict)  # attempts by offset
+        self.suspicions: dict[Key, tuple[int, int, int]] = {}  # abandoned, suspect_offset, careful_until
+        self.announced: list[tuple[int, int]] = []  # queue_offset and commit_offset of each STARTING
+        self.dead: list[tuple[MessageQueue, int, str]] = []
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
         self.requests: list[Request] = []
@@ -239,8 +243,11 @@ class FakeBroker:
         self._epoch += 1
         self.leases[group, queue] = Held(session, member, self._epoch, self.now)
         self._wake(queue)
+        committed = self.offsets.get((group, queue), NO_OFFSET)
         offset, attempts = self.attempts.get((group, queue), (NO_OFFSET, 0))
-        return ops.Grant(0, self._epoch, self.offsets.get((group, queue), NO_OFFSET), offset, attempts)
+        runs = [ops.AttemptRun(at, at + 1, times) for at, times in sorted(self.runs[group, queue].items())]
+        suspicion = self.suspicions.get((group, queue), (0, NO_OFFSET, NO_OFFSET))
+        return ops.Grant(0, self._epoch, committed, offset, attempts, None, runs, *suspicion)
 
     def _renew(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Renew, payload)
@@ -287,6 +294,32 @@ class FakeBroker:
         queue = MessageQueue(request.topic, request.queue_id)
         self._check(connection, request.group, queue, request.epoch)
         self.attempts[request.group, queue] = (request.queue_offset, request.attempts)
+        first = ops.AttemptRun(request.queue_offset, request.queue_offset + 1, request.attempts)
+        for from_offset, end_offset, attempts in request.runs or [first]:
+            for offset in range(from_offset, end_offset):
+                self.runs[request.group, queue][offset] = attempts
+        return ops.Outcome()
+
+    def _dead_letter(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.DeadLetter, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        known = [offset for of, offset, _ in self.dead if of == queue]
+        committed = self.offsets.get((request.group, queue), 0)
+        for offset in request.queue_offsets:
+            if offset not in known and offset >= committed:
+                self.dead.append((queue, offset, request.reason))
+        if request.commit_offset != NO_OFFSET:
+            self._store(request.group, queue, request.commit_offset)
+        return ops.Outcome()
+
+    def _starting(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(ops.Starting, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        self.announced.append((request.queue_offset, request.commit_offset))
+        if request.commit_offset != NO_OFFSET:
+            self._store(request.group, queue, request.commit_offset)
         return ops.Outcome()
 
     def _ranges(self, connection: FakeConnection, payload: Any) -> Any:
@@ -374,6 +407,8 @@ class FakeBroker:
         self.offsets[group, queue] = max(offset, self.offsets.get((group, queue), NO_OFFSET))
         if self.attempts.get((group, queue), (offset, 0))[0] < offset:
             del self.attempts[group, queue]
+        for at in [at for at in self.runs[group, queue] if at < offset]:
+            del self.runs[group, queue][at]
 
     def _missing(self, queue: MessageQueue) -> errors.Refused | None:
         if queue.topic not in self.topics:

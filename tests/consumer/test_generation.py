@@ -123,7 +123,7 @@ async def test_a_free_guard_is_not_waited_for_and_a_cancelled_wait_leaves_the_ot
     guard = ConsumeGuard()
     await guard.free()
 
-    guard.held = True
+    guard.since = 0.0
     first, second = asyncio.ensure_future(guard.free()), asyncio.ensure_future(guard.free())
     await asyncio.sleep(0)
     first.cancel()
@@ -136,12 +136,12 @@ async def test_a_free_guard_is_not_waited_for_and_a_cancelled_wait_leaves_the_ot
 
 async def test_a_guard_taken_again_before_the_waiter_runs_is_waited_for_again() -> None:
     guard = ConsumeGuard()
-    guard.held = True
+    guard.since = 0.0
     waiting = asyncio.ensure_future(guard.free())
     await asyncio.sleep(0)
 
     guard.release()
-    guard.held = True
+    guard.since = 0.0
     await asyncio.sleep(1)
     assert not waiting.done()
     guard.release()

@@ -26,6 +26,20 @@ def test_what_was_skipped_has_no_epoch_and_what_follows_has_one() -> None:
     assert (epochs.before(20), epochs.before(21)) == (UNKNOWN, 3)
 
 
+def test_what_was_passed_over_under_a_later_start_is_no_later_than_what_follows_it() -> None:
+    epochs = LogEpochs()
+    epochs.fetched(0, 3)
+    epochs.fetched(10, 7)  # the broker of epoch 7 found nothing wanted here
+    assert (epochs.before(10), epochs.before(11)) == (3, 7)
+
+    epochs.fetched(20, 4)
+    assert [epochs.before(at) for at in (10, 11, 20, 21)] == [3, 4, 4, 4]
+
+    epochs.fetched(30, 7)
+    epochs.fetched(40, 4)
+    assert [epochs.before(at) for at in (11, 31, 41)] == [4, 4, 4]
+
+
 def test_a_log_of_very_many_starts_is_remembered_from_its_newest() -> None:
     epochs = LogEpochs()
     for start in range(MOST_RUNS + 10):

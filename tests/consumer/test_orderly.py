@@ -138,6 +138,7 @@ class Harness:
     """A scheduler without a consumer around it, for orders that a consumer makes only by chance."""
 
     connected = True
+    log_epoch = 0
 
     def __init__(self, listener: Any, *, clock: Callable[[], float] | None = None, **settings: Any) -> None:
         self.now = clock or now

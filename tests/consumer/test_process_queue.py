@@ -14,6 +14,7 @@ from rmq.wire.batch import Batch, Rows
 from rmq.wire.compression import CODECS
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
+from rmq.wire.ops import AttemptRun
 
 from support.batches import STAMP, stamped
 
@@ -194,7 +195,7 @@ def test_unwanted_messages_behind_one_in_flight_wait_for_it() -> None:
 
 
 def test_the_message_an_owner_before_failed_at_goes_on_counting() -> None:
-    queue = ProcessQueue(0, attempt_offset=1, attempts=4)
+    queue = ProcessQueue(0, runs=[AttemptRun(1, 2, 4)])
     queue.put(made(0, 3))
 
     assert [message.attempt for message in queue.take(3)] == [1, 5, 1]

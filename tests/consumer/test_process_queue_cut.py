@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rmq.consumer.process_queue import ProcessQueue
 from rmq.consumer.subscription import Subscription
 from rmq.wire.model import StoredMessage
+from rmq.wire.ops import AttemptRun
 
 from .test_process_queue import made, offsets
 
@@ -99,7 +100,7 @@ def test_a_cut_through_what_the_listener_has_is_refused_and_changes_nothing() ->
 
 
 def test_attempts_of_a_lost_message_are_not_counted_for_its_successor() -> None:
-    queue = ProcessQueue(0, attempt_offset=1, attempts=4)
+    queue = ProcessQueue(0, runs=[AttemptRun(1, 2, 4)])
     queue.put(made(0, 2))
 
     assert queue.cut(1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer import Consumer, ConsumeStatus
-from rmq.wire.errors import ConnectionLost, Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
+from rmq.consumer import Consumer
+from rmq.wire.errors import Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, PullResult
 
@@ -44,54 +44,6 @@ async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committe
     assert listener.offsets == [7, 8, 9]
 
 
-@pytest.mark.parametrize(("start_from", "first"), [("first", 4), ("last", 10)])
-async def test_a_group_without_progress_begins_where_it_is_told(
-    broker: FakeBroker, make: Make, start_from: str, first: int
-) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
-    broker.send("t", 0, *[b"x"] * 6)
-    broker.min_offsets[QUEUE] = 4
-
-    async with make(topics={"t": "*"}, start_from=start_from):
-        await asyncio.sleep(0.5)
-        assert asked(broker)[0] == first
-        # The decision is recorded: "last" means the last of now for whoever goes on.
-        assert broker.offsets["g", QUEUE] >= first
-
-
-async def test_a_queue_made_after_the_group_subscribed_is_read_from_0(broker: FakeBroker, make: Make) -> None:
-    broker.create("old")
-    broker.send("old", 0, b"x")
-    listener = Recorder()
-
-    async with make(listener, topics={"t": "*", "old": "*"}, start_from="last"):
-        await asyncio.sleep(1)
-        broker.topics["t"] = 1
-        broker.send("t", 0, b"a", b"b")
-        broker.create("t")
-        await asyncio.sleep(1)
-
-    assert listener.offsets == [0, 1]
-
-
-@pytest.mark.parametrize("error", [Internal("x"), ConnectionLost("x"), RequestTimeout("x")])
-async def test_a_start_that_cannot_be_read_is_asked_for_again_and_never_guessed(
-    broker: FakeBroker, make: Make, error: Exception
-) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
-    broker.refuse[Op.RANGES] = [error]
-    listener = Recorder()
-
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(4)
-
-    assert len(broker.sent(Op.RANGES)) == 2
-    assert asked(broker)[0] == 0
-    assert listener.offsets == [0]
-
-
 async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
 
@@ -109,6 +61,38 @@ async def test_a_pull_without_an_answer_is_asked_again_after_30_s(broker: FakeBr
         await asyncio.sleep(31)
         assert broker.times(Op.PULL) == [0.0, 30.0]
         hold.let_go.set()
+
+
+async def test_pulls_that_found_something_are_followed_by_the_interval_and_others_are_not(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    for _ in range(3):
+        broker.send("t", 0, b"x")
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}, pull_interval_s=2.0, pull_bytes=1):
+        await asyncio.sleep(40)
+
+    assert broker.times(Op.PULL) == [0.0, 2.0, 4.0, 6.0, 21.0, 36.0]
+    assert listener.times == [0.0, 2.0, 4.0]
+
+
+async def test_pulls_that_found_something_are_counted_with_their_response_time(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(2)
+        broker.send("t", 0, b"a", b"b", b"c")
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"d")
+        await asyncio.sleep(20)  # and one comes back empty
+        assert consumer._running is not None
+        pulled = consumer._running.statistics.read(23.0)["t@g"].pulled
+
+    assert (pulled.total, pulled.calls) == (4, 2)
+    assert pulled.mean_s == pytest.approx((2 + 1) / 2)
 
 
 async def test_a_message_is_delivered_when_it_arrives(broker: FakeBroker, make: Make) -> None:
@@ -157,78 +141,6 @@ async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: Fake
     kinds = [request.op for request in broker.requests[before:-1]]
     assert set(kinds) == {Op.PULL, Op.JOIN, Op.RENEW}
     assert len(kinds) == 4 + 2 + 3
-
-
-async def test_above_a_thousand_messages_no_pull_is_asked_for(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 1010)
-    listener = Recorder(takes_s=1.0)
-
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(9.5)
-        assert len(broker.sent(Op.PULL)) == 1
-        await asyncio.sleep(1)
-        # Ten are done at 10 s: a thousand are left.
-        assert broker.times(Op.PULL) == [0.0, 10.0]
-
-
-async def test_bytes_are_shared_out_to_the_queues_and_one_batch_is_always_let_in(
-    broker: FakeBroker, make: Make
-) -> None:
-    broker.create("t", 2)
-    for queue_id in (0, 1):
-        for _ in range(4):
-            broker.send("t", queue_id, b"x" * 600)
-    listener = Recorder(takes_s=10.0)
-
-    async with make(listener, topics={"t": "*"}, cache_bytes=3000):
-        await asyncio.sleep(5)
-        pulls = broker.sent(Op.PULL)
-        # 1500 a queue: one batch of 760, then one more; a third would be asked for above the share.
-        assert [pull.payload.max_bytes for pull in pulls if pull.payload.queues[0].queue_id == 0] == [1500, 740]
-        await asyncio.sleep(60)
-    assert len(listener.calls) == 8
-
-
-@pytest.mark.parametrize("commit_every", [100, 4, 12])
-@pytest.mark.parametrize("limit", [{"cache_messages": 3}, {"cache_bytes": 300}])
-async def test_a_listener_gets_as_many_uncommitted_messages_as_it_needs(
-    broker: FakeBroker, make: Make, commit_every: int, limit: dict[str, int]
-) -> None:
-    broker.create("t")
-    for _ in range(6):
-        broker.send("t", 0, *[b"x"] * 2)
-    calls = 0
-
-    async def listener(messages: Any, context: Any) -> ConsumeStatus:
-        nonlocal calls
-        calls += 1
-        context.auto_commit = False
-        return ConsumeStatus.SUCCESS if calls % commit_every else ConsumeStatus.COMMIT
-
-    async with make(listener, topics={"t": "*"}, pull_bytes=1, **limit):
-        await asyncio.sleep(1)
-        assert calls == 12
-        assert broker.offsets["g", QUEUE] == (0 if commit_every == 100 else 12)
-
-
-async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_time_with_a_warning(
-    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker.create("t")
-    for _ in range(20):
-        broker.send("t", 0, b"x")
-
-    async def listener(messages: Any, context: Any) -> ConsumeStatus:
-        context.auto_commit = False
-        await asyncio.sleep(1)
-        return ConsumeStatus.SUCCESS
-
-    async with make(listener, topics={"t": "*"}, cache_messages=3, pull_bytes=1):
-        await asyncio.sleep(8.5)
-        # Four were let in; from then on one is asked for when the last has been done.
-        assert asked(broker) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
-    assert caplog.text.count("pull.uncommitted") == 1
 
 
 async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make) -> None:

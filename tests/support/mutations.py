@@ -30,6 +30,7 @@ BATCHES = [
     bytes(batch.encode(TOPIC, 1, Rows([b"a", b"", b"c" * 300], BORN_AT), by=ProducerMark(7, 1, 0))),
     bytes(batch.encode(TOPIC, 2, FULL)),
 ]
+MOST_BYTES = 4 << 20  # of what is repeated
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 4, 255, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63), 0.5, -1e300,
     float("nan"), float("inf"), "", "orders", "g", "x" * 300, "a/b", "ü\u2028", "\0", b"", b"\0" * 16, b"\xff" * 300,
@@ -119,7 +120,8 @@ def changed_value(rng: Random, value: Any) -> Any:
         case 1:
             value.insert(at, rng.choice(VALUES))
         case 2:
-            value = value * rng.choice((2, 30, 300))
+            # Of what is in it already: three such repetitions of one list would be gigabytes.
+            value = value * min(rng.choice((2, 30, 300)), max(1, MOST_BYTES // len(msgpack.packb(value))))
         case _:
             value[at] = changed_value(rng, value[at])
     return value

@@ -26,6 +26,7 @@ from rmq.wire.errors import (
 )  # fmt: skip
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Pull, PullQueue
+from rmq.wire.tags import Wanted
 
 from ..builders import ORDERS, Opened, segment_files
 from ..fakes import FakeService, HeldPool, Peer, Turns, request
@@ -42,6 +43,9 @@ class Fence:
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         if epoch != self.epoch:
             raise Fenced(f"epoch {epoch} is not {self.epoch}")
+
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        return None
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         pass

@@ -17,6 +17,7 @@ from rmq.broker.store.reading import ColdRead, Found
 from rmq.wire.errors import Internal, TooManyInFlight, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
+from rmq.wire.tags import Wanted
 
 from ..builders import ORDERS, Opened
 from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request
@@ -25,6 +26,9 @@ from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request
 class NoFence:
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         pass
+
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        return None
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         pass

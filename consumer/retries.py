@@ -1,0 +1,148 @@
+"""
+``Retries``: what becomes of messages that the listener failed at.
+
+Each message has its own count of deliveries. Those that reached ``max_attempts`` are copied to the dead letters, and
+only the others are given again. Either is acknowledged by the broker before the pause begins, so that neither starts
+anew after a take-over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from rmq.client.log import get_logger
+from rmq.wire.errors import Fenced, Refused, RmqError
+from rmq.wire.model import StoredMessage
+from rmq.wire.ops import NO_OFFSET
+
+from .attempts import exhausted, failed_runs
+from .config import ConsumerConfig
+from .generation import Generation
+from .group_client import GroupClient
+from .turns import retry_pause
+
+log = get_logger("rmq.consumer")
+
+AWAY_S = 0.05  # how often a broker that is away, or is not known to have our messages, is looked for
+REASON_LENGTH = 200
+
+
+class Failed(NamedTuple):
+    """Messages that are put back, in the order of their offsets: the listener failed at them, or must not get them."""
+
+    messages: list[StoredMessage]
+    reason: str
+    asked_pause_s: float | None = None
+    convicted: bool = False  # they are not given to the listener again, whatever their count
+
+
+class Retries:
+    """Records failures. Every method returns only when the broker has answered, or nothing can be recorded."""
+
+    def __init__(self, config: ConsumerConfig, broker: GroupClient) -> None:
+        self._config = config
+        self._broker = broker
+
+    async def settle(self, generation: Generation, failed: Failed) -> float | None:
+        """
+        Record a failure and free the guard; returns the pause before what is left is given again.
+
+        None if nothing is left. A dead letter that the broker refuses stays in the queue and counts on: it is given
+        to the listener again after the pause, and offered again if that fails too.
+        """
+        try:
+            dead = failed.messages if failed.convicted else exhausted(failed.messages, self._config.max_attempts)
+            left = failed.messages
+            if dead and await self._bury(generation, dead, failed.reason):
+                gone = set(map(id, dead))
+                left = [message for message in left if id(message) not in gone]
+            if not left:
+                return None
+            head = left[0]
+            pause_s = retry_pause(head.attempt, failed.asked_pause_s, self._config.suspend_s)
+            if not failed.convicted:
+                await self._count(generation, left, pause_s)
+            return pause_s
+        finally:
+            generation.guard.release()
+
+    async def _bury(self, generation: Generation, dead: list[StoredMessage], reason: str) -> bool:
+        """Have messages copied to the dead letters; says whether they are out of the way."""
+        cache, broker = generation.cache, self._broker
+
+        async def ask() -> None:
+            # The log may have lost some since they failed, and given their offsets to others.
+            there = cache.still_held(dead)
+            if not there:
+                return
+            progress = cache.commit_offset_without(there)
+            commit_offset = progress if progress != cache.commit_offset else NO_OFFSET
+            await broker.dead_letter(
+                generation.queue,
+                generation.epoch,
+                [message.queue_offset for message in there],
+                commit_offset=commit_offset,
+                reason=reason[:REASON_LENGTH],
+            )
+
+        if not await self._answered(generation, ask, "dead_letter.refused"):
+            return False
+        generation.reported = max(generation.reported, cache.commit_offset_without(dead))
+        log.warning(
+            "message.dead_lettered",
+            queue=str(generation.queue),
+            queue_offset=dead[0].queue_offset,
+            count=len(dead),
+            attempts=dead[0].attempt,
+            reason=reason,
+        )
+        cache.remove(dead)
+        return True
+
+    async def _count(self, generation: Generation, messages: list[StoredMessage], pause_s: float) -> None:
+        """Count a delivery of each message, here and at the broker."""
+        runs, head = failed_runs(messages), messages[0]
+        # Not each time: a queue that is retried every 10 ms would fill the log.
+        if head.attempt & (head.attempt - 1) == 0:
+            log.warning(
+                "message.retrying",
+                queue=str(generation.queue),
+                queue_offset=head.queue_offset,
+                attempt=head.attempt,
+                pause_s=pause_s,
+            )
+        for message in messages:
+            message.attempt += 1
+        await self._answered(
+            generation,
+            lambda: self._broker.attempt(generation.queue, generation.epoch, runs),
+            "attempt.refused",
+        )
+
+    async def _answered(self, generation: Generation, ask: Callable[[], Awaitable[None]], refused: str) -> bool:
+        """Ask until there is an answer; says whether it was yes."""
+        while not generation.lease.lost:
+            agrees = generation.agrees(self._broker.log_epoch)
+            if agrees:
+                try:
+                    await ask()
+                    return True
+                except Fenced as error:
+                    generation.lose(error.text)
+                    return False
+                except Refused as error:
+                    log.error(refused, queue=str(generation.queue), error=str(error))
+                    return False
+                except RmqError:
+                    pass  # whether it arrived is not known: asking again does no harm
+            if generation.dropped:
+                return False
+            await generation.pause(self._config.lock_retry_s if self._broker.connected and agrees else AWAY_S)
+        return False
+
+
+def reason_of(error: BaseException | None, messages: Sequence[StoredMessage]) -> str:
+    """Why messages were given up, for whoever finds them among the dead letters."""
+    what = "the listener asked for it again" if error is None else f"{type(error).__name__}: {error}"
+    return f"delivery {messages[0].attempt} failed: {what}"

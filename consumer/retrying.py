@@ -1,0 +1,35 @@
+"""The pause after a request of a queue's puller failed, before the same is asked again."""
+
+from __future__ import annotations
+
+from rmq.client.log import get_logger
+from rmq.wire.errors import ConnectionLost, Refused, RequestTimeout, RmqError
+
+from .generation import Generation
+from .group_client import GroupClient
+from .topics import GONE
+
+log = get_logger("rmq.consumer")
+
+
+def says_gone(error: RmqError) -> bool:
+    """Whether a request was refused because there is no such topic or queue any more."""
+    return isinstance(error, Refused) and error.code in GONE
+
+
+async def after_failure(generation: Generation, error: RmqError, broker: GroupClient, *, pause_s: float) -> None:
+    """
+    Wait until asking again makes sense: at once, when there is a connection, or after ``pause_s``.
+
+    A drop of the generation ends it; cancelling is safe.
+    """
+    if isinstance(error, RequestTimeout):
+        return
+    if isinstance(error, ConnectionLost):
+        try:
+            return await broker.link.wait_connected()
+        except RmqError:
+            pass  # closed for good: whoever closed it drops us
+    else:
+        log.error("pull.refused", queue=str(generation.queue), error=str(error))
+    await generation.pause(pause_s)

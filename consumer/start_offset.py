@@ -1,0 +1,71 @@
+"""``StartOffset``: where a group without progress begins in a queue, found out once and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from rmq.client.log import get_logger
+from rmq.wire.errors import OK, BadRequest, Refused, RmqError, code_name
+from rmq.wire.model import MessageQueue
+
+from .config import ConsumerConfig
+from .generation import Generation
+from .group_client import GroupClient
+from .retrying import after_failure, says_gone
+
+log = get_logger("rmq.consumer")
+
+
+class Topics(Protocol):
+    """What is asked and learned about topics; see :class:`~rmq.consumer.rebalancer.Rebalancer`."""
+
+    def is_new(self, queue: MessageQueue) -> bool: ...
+    def topic_missing(self, topic: str, generation: int | None) -> None: ...
+
+
+class StartOffset:
+    """
+    A queue that came into being after the group subscribed is read from 0, any other from where ``start_from`` says.
+
+    A read that fails is repeated: guessing would skip messages or deliver them again.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, broker: GroupClient, *, topics: Topics, progressed: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._broker = broker
+        self._topics = topics
+        self._progressed = progressed
+
+    async def find(self, generation: Generation) -> None:
+        """Decide, have the cache begin there, and have it reported; returns early only if the generation drops."""
+        queue = generation.queue
+        while not generation.dropped:
+            generation.pulled_at = self._broker.now()
+            is_new = self._topics.is_new(queue)
+            try:
+                start = 0 if is_new else await self._read(queue)
+            except RmqError as error:
+                if says_gone(error):
+                    self._topics.topic_missing(queue.topic, generation.topic_generation)
+                    return generation.lose(str(error))
+                log.warning("start.unknown", queue=str(queue), error=str(error))
+                await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
+                continue
+            log.info("start.found", queue=str(queue), queue_offset=start)
+            generation.cache.skip_to(start)
+            if self._config.start_from == "first" and not is_new:
+                generation.found_start = start
+            self._progressed()
+            return
+
+    async def _read(self, queue: MessageQueue) -> int:
+        held = await self._broker.range(queue)
+        if held.status != OK:
+            raise Refused(held.text or code_name(held.status), code=held.status)
+        start = held.min_offset if self._config.start_from == "first" else held.max_offset
+        if start < 0:
+            raise BadRequest(f"the broker says that {queue} begins at {start}")
+        return start

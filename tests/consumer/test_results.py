@@ -1,0 +1,63 @@
+"""How an answer of the listener is read: one row for each cell, and the type of each result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq.consumer.results import ResultType, is_success, read_status, result_type
+from rmq.wire.model import ConsumeStatus
+
+SUCCESS, SUSPEND = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
+COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    ("auto_commit", "status", "read", "warning"),
+    [
+        (True, SUCCESS, COMMIT, None),
+        (True, COMMIT, COMMIT, "listener.commits_itself"),
+        # RocketMQ commits here; whoever asks for messages again does not want them committed.
+        (True, ROLLBACK, SUSPEND, "listener.rolls_back_itself"),
+        (True, SUSPEND, SUSPEND, None),
+        (False, SUCCESS, SUCCESS, None),
+        (False, COMMIT, COMMIT, None),
+        (False, ROLLBACK, ROLLBACK, None),
+        (False, SUSPEND, SUSPEND, None),
+        (True, None, SUSPEND, "listener.returned_nothing"),
+        (False, None, SUSPEND, "listener.returned_nothing"),
+        (True, "success", SUSPEND, "listener.returned_no_status"),
+        (False, 0, SUSPEND, "listener.returned_no_status"),
+    ],
+)
+def test_the_eight_cells_of_status_and_auto_commit(
+    auto_commit: bool, status: Any, read: ConsumeStatus, warning: str | None
+) -> None:
+    reading = read_status(status, auto_commit)
+
+    assert reading.status is read
+    assert (reading.warning and reading.warning[0]) == warning
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "timed_out", "expected", "success"),
+    [
+        (SUCCESS, None, False, ResultType.SUCCESS, True),
+        (COMMIT, None, False, ResultType.SUCCESS, True),
+        (SUCCESS, None, True, ResultType.TIME_OUT, True),
+        (SUSPEND, None, True, ResultType.TIME_OUT, False),
+        (SUSPEND, None, False, ResultType.FAILED, False),
+        (ROLLBACK, None, False, ResultType.FAILED, False),
+        ("done", None, False, ResultType.FAILED, False),
+        (None, None, False, ResultType.RETURNED_NULL, False),
+        (None, None, True, ResultType.RETURNED_NULL, False),
+        (None, ValueError(), False, ResultType.EXCEPTION, False),
+        (None, ValueError(), True, ResultType.EXCEPTION, False),
+    ],
+)
+def test_types_of_results(
+    status: Any, error: BaseException | None, timed_out: bool, expected: ResultType, success: bool
+) -> None:
+    assert result_type(status, error, timed_out=timed_out) is expected
+    assert is_success(status, error) is success
