@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgpack
+
+from rmq.client.greeting import version
 from rmq.client.log import get_logger
 from rmq.wire import ops
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, ConnectionLost, RmqError
+from rmq.wire.errors import OK, BadRequest, ConnectionLost, RmqError, code_name
+from rmq.wire.group_ops import RunningInfo
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Push
+from rmq.wire.ops import Op, Push
 
 from .config import ConsumerConfig
 from .generation import Generation
@@ -24,6 +28,7 @@ from .orderly import OrderlyScheduler
 from .pauses import Pauses
 from .puller import Puller
 from .rebalancer import Rebalancer
+from .running_info import Program, running_info
 from .stall_watch import StallWatch
 from .statistics import Statistics
 from .subscription import Subscription
@@ -78,6 +83,7 @@ class Running:
             now=now,
         )
         self._broker = GroupClient(self._link, config.group, now=now, timeout_s=config.request_timeout_s)
+        self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
 
@@ -189,6 +195,27 @@ class Running:
             group, topic, queue_id = payload[:3]
             if group == self._config.group:
                 self.rebalancer.lease_free(MessageQueue(topic, queue_id))
+        elif push == Push.RUNNING_INFO:
+            token, group = payload[:2]
+            if group == self._broker.group:
+                self._tell_running_info(int(token))
+
+    def _tell_running_info(self, token: int) -> None:
+        """Answer at once and wait for nothing: whoever asked has a second, and nobody else may be kept waiting."""
+        answer = msgpack.packb(RunningInfo(token, self.info()))
+        try:
+            self._link.submit(Op.RUNNING_INFO, (answer,), _note_reply)
+        except ConnectionLost as error:
+            log.debug("running_info.unsent", error=str(error))
+
+    def info(self) -> dict[str, Any]:
+        """What this consumer does at this moment."""
+        now = self._broker.now()
+        program = Program(
+            version(), self._link.member, self._broker.group, now - self._began_at, self.stalls.lag_s,
+            self.scheduler.turns,
+        )  # fmt: skip
+        return running_info(program, self._config, self.generations.values(), self.statistics.read(now), now=now)
 
     # The end
 
@@ -236,3 +263,8 @@ class Running:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._config.group, error=str(error) or "no connection")
+
+
+def _note_reply(status: int, _: object) -> None:
+    if status != OK:
+        log.debug("running_info.refused", reason=code_name(status))

@@ -94,7 +94,7 @@ class GroupAdminHandler:
         told = members[: self._most.members]
         held = Counter(lease.session for lease in leases)
         answer = GroupDescription(
-            group, *self._mode(group), len(members) - len(told), more_queues, self._members.subscriptions(group),
+            group, *self._mode(group), len(members) - len(told), more_queues, self._members.subscribed(group),
             [self._member(member, held[member.session.id]) for member in told],
             [self._queue(group, queue, rows.get(queue)) for queue in queues],
         )  # fmt: skip
@@ -108,7 +108,7 @@ class GroupAdminHandler:
     def _topics_of(self, group: str, leases: Iterable[Lease]) -> set[str]:
         """What it subscribes to, and what it got somewhere in before."""
         leased = {lease.queue.topic for lease in leases}
-        return leased.union(self._members.subscriptions(group), self._offsets.topics(group))
+        return leased.union(self._members.subscribed(group), self._offsets.topics(group))
 
     def _queues(self, topics: Iterable[str]) -> tuple[list[MessageQueue], int]:
         """The queues of those topics that exist, and how many of them are too many."""

@@ -145,7 +145,7 @@ class Membership:
         """The members of a group, in the order they joined."""
         return list(self._groups.get(group, {}).values())
 
-    def subscriptions(self, group: str) -> dict[str, str]:
+    def subscribed(self, group: str) -> dict[str, str]:
         """What all members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it."""
         joined = (member for member in self._groups.get(group, {}).values() if member.mode is not None)
         return next((member.subscriptions for member in joined), {})

@@ -293,10 +293,10 @@ def test_what_a_group_has_is_told_and_who_has_not_joined_sets_nothing(
     table: Membership, a: Session, b: Session
 ) -> None:
     table.restore("g", a, now=0.0)
-    assert (table.groups(), table.subscriptions("g"), table.subscriptions("other")) == (["g"], {}, {})
+    assert (table.groups(), table.subscribed("g"), table.subscribed("other")) == (["g"], {}, {})
 
     table.join("g", MODE, ORDERS, b, now=1.0)
 
-    assert table.subscriptions("g") == ORDERS
+    assert table.subscribed("g") == ORDERS
     assert [member.mode for member in table.of_group("g")] == [None, MODE]
     assert table.of_group("other") == []
