@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq.wire.errors import MemberSilent
+from rmq.wire.group_ops import ANSWER_S
+
 from .command import Command, Group, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -121,7 +124,7 @@ def group_text(told: GroupDescription) -> str:
     text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {_count(told.lag, 'message')} behind\n"
     for topic, expression in sorted(told.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
-    text += "\n" + member_table(told.members)
+    text += "\n" + (member_table(told.members) if told.members else "no members\n")
     if told.more_members:
         text += f"and {told.more_members} more members\n"
     if told.queues:
@@ -215,8 +218,14 @@ def member_card(member: MemberState, reports: dict[str, MemberReport]) -> str:
     if report is None:
         return text + "  left the group meanwhile\n"
     if report.status:
-        return text + f"  silent: {printable(report.text or 'no answer')}\n"
+        return text + f"  {_why_not(report)}\n"
     return text + "".join(f"  {line}\n" for line in info_text(report.info).splitlines())
+
+
+def _why_not(report: MemberReport) -> str:
+    if report.status == MemberSilent.code:
+        return f"silent: no answer within {ANSWER_S:g} s; it may be stopped, or its event loop is blocked"
+    return printable(f"not asked: {report.text or 'for no reason that was told'}")
 
 
 def _mode(told: GroupRow | GroupDescription) -> str | None:

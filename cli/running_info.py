@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from .render import printable, seconds, table
 
-QUEUE_COLUMNS: Final = ("queue", "head", "held", "size", "calls", "locked", "doing")
+QUEUE_COLUMNS: Final = ("queue", "head", "held", "size", "flight", "renewed", "doing")
 MAX_SHOWN: Final = 200  # characters of a text that is only told
 
 
@@ -54,12 +54,13 @@ def _program(info: dict[str, Any]) -> str:
         parts.append(f"up {seconds(up_s)}")
     if (lag_s := _number(info, "loop_lag_s")) is not None:
         parts.append(f"loop late by {lag_s:.3f}s")
-    if (turns := _number(info, "turns")) is not None:
-        parts.append(f"{turns} of {_number(info, 'slots')} slots busy")
+    turns, slots = _number(info, "turns"), _number(info, "slots")
+    if turns is not None and slots is not None:
+        parts.append(f"{turns}/{slots} slots")
     held, weight = _number(info, "cached_messages"), _number(info, "cached_bytes")
     if held is not None and weight is not None:
-        parts.append(f"{held} messages held ({size(weight)})")
-    return printable(", ".join(parts))
+        parts.append(f"{held} held, {size(weight)}")
+    return _short(", ".join(parts))
 
 
 def _settings(info: dict[str, Any]) -> str:
