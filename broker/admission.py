@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from typing import TYPE_CHECKING, Final
 
 from rmq.wire.errors import TooManyConnections
@@ -10,16 +9,15 @@ from rmq.wire.errors import TooManyConnections
 if TYPE_CHECKING:
     from .connection import Connection
 
-RESERVED_DESCRIPTORS: Final = 100
 MAX_TURNED_AWAY: Final = 16  # connections beyond the limit that are still being told why
 
 
 class Admission:
-    """The connections that are served; ``wanted`` 0 means as many as the limit of open files allows."""
+    """The connections that are served, ``most`` of them."""
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, most: int) -> None:
         self.connections: set[Connection] = set()
-        self._most = _possible(wanted)
+        self._most = most
         self._turned_away: dict[Connection, None] = {}  # in the order they came
 
     def opened(self, connection: Connection) -> TooManyConnections | None:
@@ -42,10 +40,3 @@ class Admission:
             del self._turned_away[eldest]
             eldest.abort()
         self._turned_away[connection] = None
-
-
-def _possible(wanted: int) -> int:
-    """As many as wanted, and as the limit of open files allows: beyond that nobody could be told why."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    possible = max(soft - RESERVED_DESCRIPTORS, 16)
-    return min(wanted, possible) if wanted else possible

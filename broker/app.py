@@ -25,12 +25,15 @@ from .clock import boottime, wall_us
 from .committer import Committer
 from .config import BrokerConfig
 from .connection import Connection
+from .descriptors import possible_connections
 from .disk_watch import DiskWatch
+from .handlers.dead_letters import DeadLetterHandler
 from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
 from .handlers.messages import MessageHandler
 from .handlers.notices import Notices
+from .handlers.progress import ProgressHandler
 from .handlers.pull import PullHandler
 from .handlers.running_info import RunningInfoHandler
 from .handlers.send import SendHandler
@@ -42,11 +45,10 @@ from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
 from .service import Handler
-from .services.attempt_table import AttemptTable
 from .services.hold_table import HoldTable
+from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
-from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
@@ -97,7 +99,7 @@ class Broker:
         self.shared_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.handlers: dict[int, Handler] = {}
-        self._admission = Admission(config.max_connections)
+        self._admission = Admission(possible_connections(config.max_connections))
         self._connections = self._admission.connections
         self._server: asyncio.Server | None = None
         self._timers = Timers()
@@ -140,7 +142,7 @@ class Broker:
         self._timers.every(TICK_S, self._tick)
         self._timers.every(SECOND_S, self._each_second)
         self._timers.every(self.config.hold_sweep_s, self._pulls.sweep)
-        self._timers.every(self.config.offset_flush_s, self._groups.flush_riding)
+        self._timers.every(self.config.offset_flush_s, self._progress.flush_riding)
 
     def _open_store(self) -> None:
         self._directory = DataDirectory(self.config.data_path(), self._files)
@@ -164,8 +166,7 @@ class Broker:
     def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
         self._topics = TopicTable()
-        self._offsets = OffsetTable()
-        self._attempts = AttemptTable()
+        self._ledger = Ledger()
         self._locks = LockTable(config.lock_lease_s)
         self._sessions = SessionTable(config.grace_s)
         self._members = Membership(config.member_expiry_s)
@@ -176,7 +177,7 @@ class Broker:
         self._upkeep_pool = ReadPool(loop, 1)
 
     def _recover(self) -> None:
-        self._replay = Replay(self._topics, self._offsets, self._attempts, self._locks, self._producers, now=self.now())
+        self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, now=self.now())
         self.recovered = self._store.recover(self._replay)
         self._locks.start(self._store.log_epoch)
         if self.recovered.cut is not None:
@@ -188,8 +189,8 @@ class Broker:
     def _build_upkeep(self) -> None:
         config, store = self.config, self._store
         snapshot = Snapshot(
-            store, topics=self._topics, offsets=self._offsets, attempts=self._attempts, locks=self._locks,
-            producers=self._producers, grace_s=lambda: self._grace_s, now=self.now,
+            store, topics=self._topics, ledger=self._ledger, locks=self._locks, producers=self._producers,
+            grace_s=lambda: self._grace_s, now=self.now,
         )  # fmt: skip
         schedule = Schedule(
             config.checkpoint_bytes, config.checkpoint_s, config.retention_hours * 3600, config.retention_bytes
@@ -212,13 +213,17 @@ class Broker:
             auto_create=config.auto_create_topics, wall_us=wall_us,
         )  # fmt: skip
         notices = Notices(self._members, self._sessions, call_soon=loop.call_soon, call_later=loop.call_later)
+        self._progress = ProgressHandler(
+            topics=self._topics, members=self._members, locks=self._locks, ledger=self._ledger,
+            committer=self._committer, now=self.now, holds=store.readable_range,
+        )  # fmt: skip
         self._groups = GroupHandler(
             topics=self._topics, sessions=self._sessions, members=self._members, locks=self._locks,
-            offsets=self._offsets, attempts=self._attempts, committer=self._committer, now=self.now,
-            readable_end=lambda queue: store.queue(queue).readable, topic_info=topics.info, notices=notices,
+            ledger=self._ledger, progress=self._progress, committer=self._committer, now=self.now,
+            topic_info=topics.info, notices=notices,
         )  # fmt: skip
         self._pulls = PullHandler(
-            store, self._topics, self._holds, self._groups, now=self.now, clock=self.clock,
+            store, self._topics, self._holds, self._progress, now=self.now, clock=self.clock,
             call_soon=loop.call_soon, max_hold_s=config.max_hold_s, pool=self._read_pool,
         )  # fmt: skip
         self._sends = SendHandler(
@@ -226,8 +231,8 @@ class Broker:
             clock=self.clock, call_soon=loop.call_soon,
         )  # fmt: skip
         hello = HelloHandler(
-            config, sessions=self._sessions, locks=self._locks, attempts=self._attempts, producers=self._producers,
-            groups=self._groups, committer=self._committer, now=self.now,
+            config, sessions=self._sessions, locks=self._locks, ledger=self._ledger, producers=self._producers,
+            progress=self._progress, committer=self._committer, now=self.now,
             identity=lambda: (store.store_id, store.log_epoch),
             durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
         )  # fmt: skip
@@ -235,26 +240,33 @@ class Broker:
             store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,
             clock=self.clock,
         )  # fmt: skip
+        dead_letters = DeadLetterHandler(
+            store, topics=self._topics, locks=self._locks, ledger=self._ledger, progress=self._progress,
+            committer=self._committer, pool=self._read_pool, make_topic=topics.own,
+            refusal=lambda: self._sends.refuse_because, now=self.now,
+        )  # fmt: skip
         group_admin = GroupAdminHandler(
             self._groups, topics=self._topics, store=store, members=self._members, locks=self._locks,
-            offsets=self._offsets, attempts=self._attempts, committer=self._committer, now=self.now,
+            ledger=self._ledger, progress=self._progress, committer=self._committer, now=self.now,
         )  # fmt: skip
         self._inquiries = RunningInfoHandler(group_admin, self._members, now=self.now)
-        topics.progress = self._groups
+        topics.progress = self._progress
         topics.changed = notices.topic_changed
         topics.deleted = notices.topic_deleted
         topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
         self._groups.resubscribed = self._pulls.resubscribed
-        groups = self._groups
+        self._progress.revoke = self._groups.revoke
+        groups, progress = self._groups, self._progress
         self.handlers = {
             Op.HELLO: hello.hello, Op.PING: hello.ping, Op.SEND: self._sends.send, Op.PULL: self._pulls.pull,
-            Op.COMMIT: groups.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
-            Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: groups.attempt,
+            Op.COMMIT: progress.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
+            Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: progress.attempt,
             Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
             Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
             Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: self._build_stats().stats,
             Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
+            Op.STARTING: progress.starting, Op.DEAD_LETTER: dead_letters.dead_letter, Op.RESET_OFFSETS: progress.reset,
             Op.LIST_GROUPS: group_admin.list_groups, Op.DESCRIBE_GROUP: group_admin.describe,
             Op.MEMBER_INFO: self._inquiries.ask, Op.RUNNING_INFO: self._inquiries.answer,
         }  # fmt: skip
@@ -301,9 +313,9 @@ class Broker:
         """An epoch must never be given twice: this start is in the log, synced, before anything is granted."""
         assert self.recovered is not None
         if self.recovered.damages:
-            for _, topic, queue_id, offset in self._offsets.rows():
+            for _, topic, queue_id, offset in self._ledger.offsets.rows():
                 self._store.reserve(MessageQueue(topic, queue_id), offset)
-        lowered = self._replay.lower_offsets(lambda queue: self._store.queue(queue).readable)
+        lowered = self._ledger.lower(lambda queue: self._store.queue(queue).readable)
         self._lowered = len(lowered)
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)
@@ -340,6 +352,7 @@ class Broker:
 
     def _topic_ended(self, topic: Topic) -> None:
         """What a deleted topic takes with it."""
+        self._progress.forget_topic(topic.name)
         self._groups.forget_topic(topic.name)
         self._store.drop_topic(topic.name, topic.generation)
         self._pulls.topic_ended(topic.name, topic.queues)
@@ -419,7 +432,7 @@ class Broker:
     async def _drain(self) -> None:
         for connection in list(self._connections):
             connection.quiesce()
-        self._groups.flush_riding()
+        self._progress.flush_riding()
         await self._until(lambda: self._committer.idle)
 
     async def _until(self, condition: Callable[[], bool]) -> None:

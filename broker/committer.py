@@ -12,7 +12,7 @@ they stay in line, and so do the answers that wait for them: nothing is answered
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -92,6 +92,22 @@ class Committer:
         if self._topic_made:
             self._stage_changes()
 
+    def in_order(self) -> None:
+        """Something is about to be staged that must come behind everything that was recorded so far."""
+        self._stage_changes()
+
+    def append_now(self, changes: Sequence[Change], ticket: SendTicket, written: Callable[[], None]) -> None:
+        """
+        Write the turn so far, with what was staged for a ticket and the changes that hold only together with it.
+
+        ``written`` makes them true, before anybody can look. If the write fails they were never there, unlike other
+        changes, and the ticket is told so before this returns.
+        """
+        self.in_order()
+        self._store.stage_changes(changes)
+        self._sends.append(ticket)
+        self._commit(written)
+
     def _stage_changes(self) -> None:
         changes, self._changes = self._changes, []
         self._topic_made = False
@@ -116,6 +132,9 @@ class Committer:
     def commit(self) -> None:
         """Write the turn and publish it; answers follow now or when the flusher has posted."""
         self._scheduled = False
+        self._commit(lambda: None)
+
+    def _commit(self, written: Callable[[], None]) -> None:
         sends, self._sends = self._sends, []
         self._stage_changes()
         changes, self._staged = self._staged, []
@@ -125,6 +144,7 @@ class Committer:
             self._failing = True
             self._take_back(changes, sends, error)
         else:
+            written()
             self._written(sends)
         self.turn_over()
         self._failing = False

@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rmq.wire import layout
-from rmq.wire.model import MessageQueue
 
-from .log import get_logger
-from .services.attempt_table import AttemptTable
+from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
-from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import (
     Attempted,
     Change,
     Committed,
+    DeadLettered,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
     ProducerKnown,
     SnapshotEnded,
     Started,
+    Suspected,
     TopicDeleted,
     TopicMade,
 )
 from .services.topics import TopicTable
-
-log = get_logger(__name__)
 
 
 class Replay:
     """Applies the log, in order, to the tables of a broker that starts."""
 
     def __init__(
-        self, topics: TopicTable, offsets: OffsetTable, attempts: AttemptTable, locks: LockTable,
-        producers: ProducerTable, *, now: float,
-    ) -> None:  # fmt: skip
+        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, *, now: float
+    ) -> None:
         self._topics = topics
-        self._offsets = offsets
-        self._attempts = attempts
+        self._ledger = ledger
         self._locks = locks
         self._producers = producers
         self._now = now
@@ -61,12 +54,8 @@ class Replay:
                 self._locks.restore(change, now=self._now)
             case LeaseEnded():
                 self._locks.restore_end(change)
-            case Committed():
-                self._offsets.apply(change)
-                queue = MessageQueue(change.topic, change.queue_id)
-                self._attempts.forget_below(change.group, queue, change.queue_offset)
-            case Attempted():
-                self._attempts.apply(change)
+            case Committed() | Attempted() | Suspected() | DeadLettered():
+                self._ledger.apply(change)
             case ProducerKnown():
                 self._producers.apply(change, self._now)
             case ProducerEpoch():
@@ -75,8 +64,7 @@ class Replay:
     def _topic(self, change: TopicMade | TopicDeleted) -> None:
         ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
         if ended:  # a generation, and with it what groups knew of it
-            self._offsets.forget_topic(change.topic)
-            self._attempts.forget_topic(change.topic)
+            self._ledger.forget_topic(change.topic)
             self._locks.release_topic(change.topic)
 
     def is_live(self, header: layout.Header) -> bool:
@@ -91,33 +79,14 @@ class Replay:
         return topic is not None and topic.generation == header.topic_gen and header.queue_id < topic.queues
 
     def batch(self, header: layout.Header) -> None:
-        """A data batch, of a living topic or not: its producer's number is taken."""
+        """A data batch, of a living topic or not: its producer's number is taken, and a copy is known as one."""
+        if header.origin:
+            self._ledger.dead.found_copy(header.topic, header.origin)
         if header.producer_id:
             self._producers.replay(
                 header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
-
-    def lower_offsets(self, readable_end: Callable[[MessageQueue], int]) -> list[Change]:
-        """
-        A log that lost its tail may have lost messages that were consumed: a group goes on where the queue ends.
-
-        Failed deliveries of a lost message are forgotten, since another one takes its offset. Returns the changes.
-        """
-        lowered: list[Change] = []
-        for group, topic, queue_id, offset in list(self._offsets.rows()):
-            queue = MessageQueue(topic, queue_id)
-            end = readable_end(queue)
-            if self._offsets.lower(group, queue, end):
-                log.warning("offset.lowered", group=group, queue=str(queue), was=offset, now=end)
-                lowered.append(Committed(group, queue.topic, queue.queue_id, end))
-        for attempted in list(self._attempts.rows()):
-            queue = MessageQueue(attempted.topic, attempted.queue_id)
-            forgotten = self._attempts.forget_from(attempted.group, queue, readable_end(queue))
-            if forgotten is not None:
-                log.warning("attempts.forgotten", group=attempted.group, queue=str(queue), was=attempted.queue_offset)
-                lowered.append(forgotten)
-        return lowered
 
     def open_sessions(self, sessions: SessionTable, members: Membership, *, now: float) -> None:
         """

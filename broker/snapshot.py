@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .services.attempt_table import AttemptTable
+from .services.ledger import Ledger
 from .services.lock_table import LockTable
-from .services.offset_table import OffsetTable
 from .services.producers import ProducerTable
 from .services.state import Change, SnapshotEnded, Started
 from .services.topics import TopicTable
@@ -17,13 +16,12 @@ class Snapshot:
     """Reads the tables, between two turns."""
 
     def __init__(
-        self, store: MessageStore, *, topics: TopicTable, offsets: OffsetTable, attempts: AttemptTable,
-        locks: LockTable, producers: ProducerTable, grace_s: Callable[[], float], now: Callable[[], float],
+        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, locks: LockTable,
+        producers: ProducerTable, grace_s: Callable[[], float], now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
-        self._offsets = offsets
-        self._attempts = attempts
+        self._ledger = ledger
         self._locks = locks
         self._producers = producers
         self._grace_s = grace_s
@@ -36,8 +34,7 @@ class Snapshot:
         told += [topic.made() for topic in self._topics.all()]
         told += store.holds()
         told += [lease.granted() for lease in self._locks.rows(now=now)]
-        told += self._offsets.rows()
-        told += self._attempts.rows()
+        told += self._ledger.rows()
         told += self._producers.rows(now=now, rings=rings)
         told.append(SnapshotEnded(store.log.written, len(told), self._topics.last_generation))
         return told
@@ -46,5 +43,5 @@ class Snapshot:
         """Topics, leases and offsets: what people ask for. It is told every few seconds, so the many are left out."""
         told: list[Change] = [topic.made() for topic in self._topics.all()]
         told += [lease.granted() for lease in self._locks.rows(now=self._now())]
-        told += self._offsets.rows()
+        told += self._ledger.offsets.rows()
         return [*told, SnapshotEnded(self._store.log.written, len(told), self._topics.last_generation)]

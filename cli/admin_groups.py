@@ -9,6 +9,7 @@ import click
 from rmq.wire.errors import MemberSilent
 from rmq.wire.group_ops import ANSWER_S
 
+from .admin_offsets import reset_offset
 from .command import Command, Group, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -31,10 +32,11 @@ _SESSION_DIGITS = 8
     rmq-admin group list
     rmq-admin group describe billing
     rmq-admin group members billing --verbose
+    rmq-admin group reset-offset billing --topic orders --to first --dry-run
     """,
 )
 def group() -> None:
-    """Look at consumer groups: progress, members, and what they do."""
+    """Look at consumer groups, and put them elsewhere in their queues."""
 
 
 @group.command(
@@ -112,7 +114,7 @@ def group_object(told: GroupDescription) -> dict[str, Any]:
 
 def _queue_object(queue: GroupQueue) -> dict[str, Any]:
     fields = queue._asdict()
-    for name in ("committed", "retry_offset"):
+    for name in ("committed", "retry_offset", "suspect_offset"):
         fields[name] = None if fields[name] < 0 else fields[name]
     if queue.owner is None:
         fields["epoch"] = fields["lease_left_s"] = None
@@ -157,9 +159,12 @@ def _trouble(queue: GroupQueue) -> str | None:
     where = f"{queue.topic}/{queue.queue_id}"
     if queue.state not in (None, "held", "grace"):
         return printable(f"{where}: {queue.state}")
+    parts = ["nobody has it"]
     if queue.attempts:
-        return f"{where}: nobody has it; offset {queue.retry_offset} failed {_count(queue.attempts, 'time')}"
-    return None
+        parts.append(f"offset {queue.retry_offset} failed {_count(queue.attempts, 'time')}")
+    if queue.abandoned:
+        parts.append(f"{_count(queue.abandoned, 'owner')} lost at offset {queue.suspect_offset}")
+    return f"{where}: {', '.join(parts)}" if len(parts) > 1 else None
 
 
 @group.command(
@@ -220,6 +225,9 @@ def member_card(member: MemberState, reports: dict[str, MemberReport]) -> str:
     if report.status:
         return text + f"  {_why_not(report)}\n"
     return text + "".join(f"  {line}\n" for line in info_text(report.info).splitlines())
+
+
+group.add_command(reset_offset)
 
 
 def _why_not(report: MemberReport) -> str:

@@ -27,7 +27,7 @@ _LOOK_AT_PIPE_S = 0.25
 _FLAGS = {
     "broker": "--broker HOST:PORT",
     "group": "--group GROUP",
-    "start_from": "--from first|last",
+    "start_from": "--from first|last|TIME",
     "on_gap": "--on-gap stop|skip",
 }
 

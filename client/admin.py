@@ -29,6 +29,9 @@ from rmq.wire.ops import (
     QueueRef,
     Range,
     Ranges,
+    ResetEntry,
+    ResetOffsets,
+    ResetResult,
     Route,
     TopicInfo,
 )  # fmt: skip
@@ -47,7 +50,7 @@ class Admin:
     One connection for questions; use it as ``async with Admin("127.0.0.1:10911") as admin``.
 
     Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's own refusals
-    by their classes. Cancelling any of them is safe; a topic may then have been made, grown or deleted.
+    by their classes. Cancelling any of them is safe; a change may then have been made.
     """
 
     def __init__(self, address: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
@@ -137,6 +140,21 @@ class Admin:
         reply = await self._connection.request(Op.DESCRIBE_GROUP, asked, timeout_s=self._timeout_s)
         return decode(GroupDescription, reply)
 
+    async def reset_offsets(
+        self, group: str, entries: Iterable[ResetEntry], *, dry_run: bool = False
+    ) -> list[ResetResult]:
+        """
+        Put a group anywhere in queues, back or ahead; returns when that is durable, in the order asked for.
+
+        Whoever holds one of these queues loses it at once, and whoever is next begins at the new offset. The ``status``
+        of a queue that has no such offset says so. With ``dry_run`` nothing is done.
+        """
+        asked, done = list(entries), []
+        for at in range(0, len(asked), MAX_ENTRIES):
+            part = ResetOffsets(group, asked[at : at + MAX_ENTRIES], dry_run)
+            done += decode_list(ResetResult, await self._change(Op.RESET_OFFSETS, part))
+        return done
+
     async def member_info(self, group: str, member: str) -> dict[str, Any]:
         """
         What a member of a group does at this moment, in its own words: names may come and go with versions.
@@ -193,5 +211,5 @@ class Admin:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
 
-    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic) -> Any:
+    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic | ResetOffsets) -> Any:
         return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

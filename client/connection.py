@@ -33,6 +33,7 @@ from rmq.wire.errors import (
 from rmq.wire.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_header, pack_parts
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
+from rmq.wire.rooms import client_in
 
 from . import backoff, clock
 from .greeting import greeted, greeting
@@ -58,7 +59,8 @@ class Connection:
 
     ``on_push(push, payload)`` gets what the broker says unasked; ``on_connected(hello)`` and ``on_lost(error)`` tell of
     each change, ``on_writable()`` of the end of back-pressure, ``on_ended(error)`` that there will be no connection any
-    more because the broker does not want this client. If one of them raises, that is logged, no more.
+    more because the broker does not want this client. If one of them raises, that is logged, no more. ``room`` is the
+    machine room of this client, which its name tells to the members of its groups.
     """
 
     def __init__(
@@ -74,10 +76,11 @@ class Connection:
         producer_hello: Callable[[], ops.ProducerHello] | None = None,
         keep_alive: bool = False,
         now: Callable[[], float] | None = None,
+        room: str = "",
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.address = parse_address(address)
-        self.client = client or f"{socket.gethostname()}@{os.getpid()}"
+        self.client = client_in(room, client or f"{socket.gethostname()}@{os.getpid()}")
         self.session = secrets.token_bytes(16)
         self.member = f"{self.client}#{self.session.hex()[:8]}"
         self.hello: ops.HelloReply | None = None  # the newest greeting of the broker

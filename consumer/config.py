@@ -6,7 +6,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rmq.wire.errors import BadName, ConfigError
-from rmq.wire.names import check_group
+from rmq.wire.names import check_group, check_namespace, wrap
+from rmq.wire.rooms import check_room
+
+from .allocation import needs_room, parse_strategy
+from .start_from import parse_start
 
 SUSPEND_MIN_S = 0.01
 SUSPEND_MAX_S = 30.0
@@ -24,7 +28,9 @@ class ConsumerConfig:
     broker: str = _setting("127.0.0.1:10911", "host:port of the broker")
     group: str = _setting("rmq-consume", "name of the consumer group; its members share the queues")
     model: str = _setting("clustering", "clustering: each message goes to one member of the group")
-    start_from: str = _setting("first", "where a group without progress begins: first or last")
+    start_from: str = _setting(
+        "first", "where a group without progress begins: first, last, or a time such as 2026-01-31T12:00"
+    )
     on_gap: str = _setting(
         "stop", "what to do where the log lost messages before the group got them: stop the queue there, or skip"
     )
@@ -77,10 +83,7 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         self._check_types()
-        try:
-            check_group(self.group)
-        except BadName as error:
-            raise ConfigError(f"group: {error}") from error
+        self._check_names()
         self._check_choices()
         self._check_ranges()
         self._check_order()
@@ -93,11 +96,23 @@ class ConsumerConfig:
             elif type(value) is not kind:
                 raise ConfigError(f"{item.name} must be {_article(kind)}, not {value!r}")
 
+    def _check_names(self) -> None:
+        for what, check, name in (
+            ("namespace", check_namespace, self.namespace),
+            ("group", check_group, wrap(self.namespace, self.group)),
+            ("room", check_room, self.room),
+        ):
+            try:
+                if name or what == "group":
+                    check(name)
+            except BadName as error:
+                raise ConfigError(f"{what}: {error}") from error
+
     def _check_choices(self) -> None:
-        if self.start_from not in ("first", "last"):
-            raise ConfigError(
-                f'start_from must be "first" or "last", not {self.start_from!r}; a point in time is not supported yet'
-            )
+        parse_start(self.start_from)
+        parse_strategy(self.strategy)
+        if needs_room(self.strategy) and not self.room:
+            raise ConfigError(f"strategy {self.strategy!r} needs to know where this member is: set room")
         if self.on_gap not in ("stop", "skip"):
             raise ConfigError(f'on_gap must be "stop" or "skip", not {self.on_gap!r}')
         if self.model != "clustering":
@@ -116,6 +131,7 @@ class ConsumerConfig:
             ("relock_every_s", self.relock_every_s, "lock_ttl_s", self.lock_ttl_s),
             ("relock_first_s", self.relock_first_s, "lock_ttl_s", self.lock_ttl_s),
             ("pull_wait_s", self.pull_wait_s, "pull_timeout_s", self.pull_timeout_s),
+            ("pull_wait_s", self.pull_wait_s, "pull_expiry_s", self.pull_expiry_s),
         ):
             if smaller >= larger:
                 raise ConfigError(f"{name} ({smaller:g}) must be less than {other} ({larger:g})")

@@ -12,8 +12,9 @@ from rmq.client.connection import Connection
 from rmq.client.log import get_logger
 from rmq.wire.errors import BadName, ConfigError, RmqError
 from rmq.wire.model import MessageQueue
-from rmq.wire.names import check_topic
+from rmq.wire.names import check_readable, wrap
 
+from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
 from .hooks import Hooks
 from .listeners import Listener, adapt
@@ -45,6 +46,7 @@ class Consumer:
         group: str | None = None,
         listener: Listener,
         orderly: bool = True,
+        strategy: str | Strategy | Allocate | None = None,
         topics: Mapping[str, str] | None = None,
         config: ConsumerConfig | None = None,
         connect: Connect = Connection,
@@ -53,6 +55,11 @@ class Consumer:
     ) -> None:
         """
         ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+
+        ``strategy`` is the setting of that name, or a way to share queues out of your own: a
+        :class:`~rmq.consumer.allocation.Strategy`, or a function ``(queues, members, member) -> queues`` that says
+        the same in every member. With a ``namespace`` the group and its topics are apart from those of others; you
+        name them, and see them, without it.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -65,7 +72,10 @@ class Consumer:
             settings["group"] = group
         if config is None and "group" not in settings:
             raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
+        if isinstance(strategy, str):
+            settings["strategy"] = strategy
         self.config = configure(config, **settings)
+        self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect
@@ -97,10 +107,10 @@ class Consumer:
         if not isinstance(topic, str):
             raise ConfigError(f"a topic must be text, not {topic!r}")
         try:
-            check_topic(topic)
+            check_readable(self._on_the_wire(topic))
         except BadName as error:
             raise ConfigError(str(error)) from error
-        self._subscriptions[topic] = Subscription(expression)
+        self._subscriptions[self._on_the_wire(topic)] = Subscription(expression)
         self._subscriptions_changed()
 
     def unsubscribe(self, topic: str) -> None:
@@ -110,8 +120,11 @@ class Consumer:
         Without the last topic the consumer leaves its group until it is subscribed again. While it has others, what
         :meth:`subscribe` says about the members of a group is true here, too.
         """
-        self._subscriptions.pop(topic, None)
+        self._subscriptions.pop(self._on_the_wire(topic), None)
         self._subscriptions_changed()
+
+    def _on_the_wire(self, topic: str) -> str:
+        return wrap(self.config.namespace, topic)
 
     def _subscriptions_changed(self) -> None:
         if self._running is not None:
@@ -147,7 +160,7 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
         generations = {} if self._running is None else self._running.generations
-        return sorted(queue for queue, generation in generations.items() if not generation.dropped)
+        return sorted(generation.shown for generation in generations.values() if not generation.dropped)
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
@@ -158,8 +171,8 @@ class Consumer:
         """
         generations = {} if self._running is None else self._running.generations
         reasons = {
-            queue: generation.crash_loop or (generation.stopped and str(generation.stopped.gap))
-            for queue, generation in sorted(generations.items())
+            generation.shown: generation.crash_loop or (generation.stopped and str(generation.stopped.gap))
+            for _, generation in sorted(generations.items())
             if not generation.dropped
         }
         return {queue: reason for queue, reason in reasons.items() if reason}
@@ -219,6 +232,7 @@ class Consumer:
                 on_failure=self._failed,
                 pauses=self._pauses,
                 hooks=self._hooks,
+                strategy=self._strategy,
             )
             self._running.start()
 

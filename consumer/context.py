@@ -25,7 +25,7 @@ class ConsumeContext:
     @property
     def queue(self) -> MessageQueue:
         """The queue of the messages."""
-        return self._generation.queue
+        return self._generation.shown
 
     @property
     def epoch(self) -> int:

@@ -110,6 +110,7 @@ class Generation:
         suspicion: Suspicion | None = None,
     ) -> None:
         self.lease = lease
+        self.shown = lease.queue  # as the user knows it: without the namespace; the rebalancer's
         self.topic_generation = topic_generation  # which of the topics of this name
         self.agreed = agreed  # the log epoch of the broker that last had what our progress is about; see agrees()
         self.cache = cache

@@ -7,12 +7,14 @@ from typing import Any, Protocol, TypeVar
 
 from rmq.wire import ops
 from rmq.wire.codec import decode, decode_list
-from rmq.wire.errors import BadRequest
+from rmq.wire.errors import BadRequest, RequestTimeout
 from rmq.wire.layout import Buffer
+from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
 
 T = TypeVar("T")
+SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 
 class Link(Protocol):
@@ -41,11 +43,21 @@ class GroupClient:
     ``now`` is the clock of leases: it goes on while the machine is suspended.
     """
 
-    def __init__(self, link: Link, group: str, *, now: Callable[[], float], timeout_s: float) -> None:
+    def __init__(
+        self,
+        link: Link,
+        group: str,
+        *,
+        now: Callable[[], float],
+        timeout_s: float,
+        lock_timeout_s: float | None = None,
+    ) -> None:
         self.link = link
-        self.group = group
+        self.group = group  # as the broker knows it: with the namespace, if any
         self.now = now
         self._timeout_s = timeout_s
+        self._lock_timeout_s = timeout_s if lock_timeout_s is None else lock_timeout_s
+        self._patience_s = self._lock_timeout_s
 
     @property
     def member(self) -> str:
@@ -82,9 +94,11 @@ class GroupClient:
         """Which start of the broker this is: what it stored before may have been lost."""
         return 0 if self.link.hello is None else self.link.hello.log_epoch
 
-    async def join(self, subscriptions: dict[str, str]) -> ops.JoinReply:
-        """Become or stay a member."""
-        payload = ops.Join(self.group, True, "clustering", "average", subscriptions)
+    async def join(
+        self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
+    ) -> ops.JoinReply:
+        """Become or stay a member; in topics of ``from_end`` a group without progress begins at the end."""
+        payload = ops.Join(self.group, True, "clustering", strategy, subscriptions, list(from_end))
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
@@ -139,6 +153,12 @@ class GroupClient:
         (held,) = await self._list(Op.RANGES, payload, ops.Range, 1)
         return held
 
+    async def offset_at(self, queue: MessageQueue, time_us: int) -> OffsetAt:
+        """The first offset of a queue that was stored at a time or later."""
+        payload = OffsetsAt(time_us, [ops.QueueRef(*queue)])
+        (found,) = await self._list(Op.OFFSETS_AT, payload, OffsetAt, 1)
+        return found
+
     async def pull(
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
@@ -149,7 +169,10 @@ class GroupClient:
         return results[0] if results else None
 
     async def _outcomes(
-        self, op: Op, shape: Callable[[str, list[Any]], Sequence[Any]], entries: list[Any]
+        self,
+        op: Op,
+        shape: Callable[[str, list[Any]], Sequence[Any]],
+        entries: list[Any],
     ) -> list[ops.Outcome]:
         """Have the same done for each entry, in as many requests as it takes."""
         outcomes: list[ops.Outcome] = []
@@ -159,7 +182,21 @@ class GroupClient:
         return outcomes
 
     async def _request(self, op: Op, payload: Sequence[Any]) -> Any:
-        return await self.link.request(op, payload, timeout_s=self._timeout_s)
+        if op in (Op.ACQUIRE, Op.RENEW):
+            return await self._lock_request(op, payload)
+        timeout_s = max(self._timeout_s, SEARCH_TIMEOUT_S) if op is Op.OFFSETS_AT else self._timeout_s
+        return await self.link.request(op, payload, timeout_s=timeout_s)
+
+    async def _lock_request(self, op: Op, payload: Sequence[Any]) -> Any:
+        """Locks are asked for with little time; a broker that was too late gets more, or it would never be heard."""
+        most = max(self._lock_timeout_s, self._timeout_s)
+        try:
+            reply = await self.link.request(op, payload, timeout_s=min(self._patience_s, most))
+        except RequestTimeout:
+            self._patience_s = min(2 * self._patience_s, most)
+            raise
+        self._patience_s = self._lock_timeout_s
+        return reply
 
     async def _list(self, op: Op, payload: Sequence[Any], shape: type[T], count: int) -> list[T]:
         items = decode_list(shape, await self._request(op, payload))

@@ -17,6 +17,7 @@ from rmq.wire import batch as batches
 from rmq.wire.batch import Batch
 from rmq.wire.errors import OK, BadBatch, Damaged, Fenced, LogTruncated, OffsetOutOfRange, Refused, code_name
 from rmq.wire.ops import EMPTY, NO_OFFSET, PullResult
+from rmq.wire.tags import ALL
 
 from .config import ConsumerConfig
 from .gap import Gap, Stopped, gap_of
@@ -24,7 +25,6 @@ from .generation import Generation
 from .group_client import GroupClient
 from .retrying import after_failure
 from .start_offset import Topics
-from .subscription import ALL
 from .topics import GONE
 from .turns import SLICE_S
 
@@ -131,6 +131,8 @@ class Intake:
         if generation.topic_generation not in (None, header.topic_gen):
             self.gone(generation, f"the topic has generation {header.topic_gen}")
             return None
+        if generation.shown is not generation.queue:
+            batch.show_topic(generation.shown.topic)
         return batch
 
     def _pass_filtered(self, generation: Generation, to_offset: int, result: PullResult, asked_as: Asked) -> bool:

@@ -81,7 +81,7 @@ class OrderlyScheduler:
         self._leases = leases
         self._on_turn = on_turn
         self._stalled = stalled
-        self._hooks = hooks or Hooks(config.group, consume_timeout_s=config.consume_timeout_s)
+        self._hooks = Hooks(config.group, consume_timeout_s=config.consume_timeout_s) if hooks is None else hooks
         self._statistics = statistics or Statistics(config.group)
         self._retries = Retries(config, broker)
         self._careful = Careful(config, broker)

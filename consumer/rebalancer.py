@@ -1,10 +1,11 @@
 """
 ``Rebalancer``: which queues this member should have, and the way there.
 
-A pass first drops what is not ours any more, then asks for what we lack, in one request. Dropping does not wait: each
-queue has a hand-over task of its own, which lets the running call end and then commits and unlocks in one request.
-Passes run when connected, when told (gathered for 100 ms), when a lease becomes free, and every 20 s. A queue has one
-generation at a time: one that comes back while the last is still ending is asked for when that has ended.
+A pass first drops what is not ours any more or is not pulled for no reason, then asks for what we lack, in one request.
+Dropping does not wait: each queue has a hand-over task of its own. Passes run when connected, when told (gathered for
+100 ms), when a lease becomes free, and every 20 s; a word that comes during a pass makes one more. A queue has one
+generation at a time: one that comes back while the last is still ending is asked for when that has ended. After a
+change of what we hold the group hears of us at once.
 
 The queues of a topic that was deleted are lost at once, without a request. If it is made again under the same name, its
 queues are others: nothing that was asked for, cached or done before is taken over.
@@ -13,7 +14,7 @@ queues are others: nothing that was asked for, cached or done before is taken ov
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rmq.client.log import get_logger
 from rmq.wire.errors import (
@@ -28,17 +29,21 @@ from rmq.wire.errors import (
     code_name,
 )  # fmt: skip
 from rmq.wire.model import MessageQueue
+from rmq.wire.names import unwrap
 from rmq.wire.ops import MAX_ENTRIES, Grant, TopicInfo
 
 from . import timers
-from .allocation import evenly
+from .allocation import Strategy, parse_strategy
 from .attempts import Suspicion, runs_of
+from .comparison import compare
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
+from .hand_over import HandOvers, Workers
 from .lease import Lease
-from .offsets import lease_end
 from .process_queue import ProcessQueue
+from .shares import Share, Shares
+from .start_from import LAST
 from .subscription import Subscription
 from .tasks import TaskSet
 from .topics import GONE, KnownTopics
@@ -46,7 +51,6 @@ from .topics import GONE, KnownTopics
 log = get_logger("rmq.consumer")
 
 JOIN_RETRY_S = 1.0
-RELEASE_RETRY_S = 0.1
 TOPIC_GONE = "the topic was deleted"
 HOPELESS = (GroupMismatch, BadName, BadRequest)  # asking again would be refused again
 
@@ -57,13 +61,6 @@ class _Asked(NamedTuple):
     at: float
     log_epoch: int
     generations: dict[str, int | None]
-
-
-class Workers(Protocol):
-    """Whoever works on the generations the rebalancer makes."""
-
-    def start_generation(self, generation: Generation) -> None: ...
-    async def finish_generation(self, generation: Generation) -> None: ...
 
 
 class Rebalancer:
@@ -78,13 +75,16 @@ class Rebalancer:
         *,
         workers: Workers,
         tasks: TaskSet,
+        strategy: Strategy | None = None,
     ) -> None:
+        """``strategy`` is a user's own, in place of the configured one."""
         self._generations = generations
         self._subscriptions = subscriptions
         self._config = config
         self._broker = broker
         self._workers = workers
-        self._tasks = tasks
+        self._shares = Shares(strategy or parse_strategy(config.strategy), config.namespace)
+        self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
         self._members_told = 0  # how many lists of members were pushed
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
@@ -92,7 +92,7 @@ class Rebalancer:
         self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
-        self._hand_overs: set[asyncio.Task[None]] = set()
+        self._changed = False  # what we hold is not what the group last heard of
         self._stopping = False
         self._due = self._join_due = float("inf")
         self._noticed = asyncio.Event()
@@ -201,8 +201,10 @@ class Rebalancer:
         # A member that is about to leave consumes what it did: to others of the group, nothing is another subscription.
         asked = dict(self._subscriptions or self._accepted)
         self._topics.joining()
+        # Where a group begins is decided once, when its first member names the topic.
+        first = [topic for topic in asked if topic not in self._accepted] if self._config.start_from == LAST else []
         try:
-            reply = await self._broker.join(_expressions(asked))
+            reply = await self._broker.join(_expressions(asked), strategy=self._shares.strategy.name, from_end=first)
         except GroupMismatch as error:
             if not self.joined or _expressions(asked) == _expressions(self._accepted):
                 raise
@@ -210,7 +212,7 @@ class Rebalancer:
         except HOPELESS:
             raise
         except RmqError as error:
-            log.warning("group.join_failed", group=self._config.group, error=str(error))
+            log.warning("group.join_failed", group=self._broker.group, error=str(error))
             if self._broker.connected:
                 self._join_due = loop.time() + JOIN_RETRY_S
             return
@@ -222,7 +224,7 @@ class Rebalancer:
         self._accept(asked)
         if not self.joined:
             self.joined = True
-            log.info("group.joined", group=self._config.group, member=self._broker.member)
+            log.info("group.joined", group=self._broker.group, member=self._broker.member)
 
     def _accept(self, subscriptions: dict[str, Subscription]) -> None:
         """Select by these from here on; what is already decoded is still delivered."""
@@ -235,7 +237,7 @@ class Rebalancer:
         """The group consumes something else: go on with what the broker accepted of us before."""
         self._join_due = 0.0
         if self._subscriptions == refused:  # else they have changed again, and the next request will tell
-            log.error("group.subscription_refused", group=self._config.group, error=str(error))
+            log.error("group.subscription_refused", group=self._broker.group, error=str(error))
             self._subscriptions.clear()
             self._subscriptions.update(self._accepted)
 
@@ -244,39 +246,55 @@ class Rebalancer:
         try:
             await self._broker.leave([])
         except RmqError as error:
-            log.warning("group.leave_failed", group=self._config.group, error=str(error))
+            log.warning("group.leave_failed", group=self._broker.group, error=str(error))
             self.notice(JOIN_RETRY_S)
             return
         self.joined = False
         self._members, self._accepted = [], {}
-        log.info("group.left", group=self._config.group, leases=0)
+        log.info("group.left", group=self._broker.group, leases=0)
 
     # A pass
 
-    def _wanted(self) -> set[MessageQueue]:
-        wanted: set[MessageQueue] = set()
-        for topic in self._subscriptions:
-            # A queue taken before its subscription is accepted would be selected by nothing.
-            if topic in self._accepted:
-                wanted.update(evenly(self._topics.queues(topic), self._members, self._broker.member))
-        return wanted
+    def _computed(self) -> dict[str, Share]:
+        # A queue taken before its subscription is accepted would be selected by nothing.
+        topics = {topic: self._topics.places(topic) for topic in self._subscriptions if topic in self._accepted}
+        held = (queue for queue, generation in self._generations.items() if not generation.dropped)
+        return self._shares.of_topics(topics, self._members, self._broker.member, held=held)
 
     async def _balance(self) -> None:
         """Drop, then ask; a queue whose hand-over is not finished is asked for when it is."""
-        wanted = self._wanted()
-        leaving = [g for g in self._generations.values() if g.queue not in wanted and not g.dropped]
-        for generation in leaving:
-            log.info("queue.dropped", queue=str(generation.queue), epoch=generation.epoch)
-            self._hand_over(generation)
-        for generation in leaving:
-            if not generation.guard.held:
-                # Idle: it takes a few steps of the loop, and its unlock is sent before we ask for others.
-                await generation.ended.wait()
+        shares = self._computed()
+        self._shares.report(self._broker.group, shares)
+        wanted = _all_of(shares)
+        await self._drop(wanted)
         self._refused = {queue: reason for queue, reason in self._refused.items() if queue in wanted}
         missing = sorted(queue for queue in wanted | self._unsure if queue not in self._generations)
         for at in range(0, len(missing), MAX_ENTRIES):
             if self._stopping or not await self._acquire(missing[at : at + MAX_ENTRIES]):
-                return
+                break
+        if self._changed and self._subscriptions and not self._stopping:
+            await self._tell_change(wanted)
+
+    async def _drop(self, wanted: set[MessageQueue]) -> None:
+        now = self._broker.now()
+        leaving, expired, _ = compare(self._generations, wanted, now=now, pull_expiry_s=self._config.pull_expiry_s)
+        for generation in leaving:
+            log.info("queue.dropped", queue=str(generation.queue), epoch=generation.epoch)
+            self._hand_overs.begin(generation)
+        for generation in expired:
+            ago = round(now - generation.pulled_at, 3)
+            log.warning("queue.pull_expired", queue=str(generation.queue), epoch=generation.epoch, pulled_ago_s=ago)
+            self._hand_overs.begin(generation)
+        await self._hand_overs.idle_ended(leaving)
+        await self._hand_overs.idle_gone(expired, self._config.lock_timeout_s)
+        self._hand_overs.count_tries()
+
+    async def _tell_change(self, wanted: set[MessageQueue]) -> None:
+        """Report that we are alive, now that we hold others than before; the answer may bring news as well."""
+        self._changed = False
+        await self._join()
+        if _all_of(self._computed()) != wanted:
+            self.notice()
 
     async def _acquire(self, queues: list[MessageQueue]) -> bool:
         """Ask for queues, in one request; says whether there was an answer."""
@@ -303,14 +321,15 @@ class Rebalancer:
             self.notice(self._config.lock_retry_s)
             return False
         self._unsure.difference_update(queues)
+        wanted = _all_of(self._computed())
         for queue, grant in zip(queues, grants, strict=True):
             if grant.status == OK:
-                self._begin(queue, grant, asked)
+                self._begin(queue, grant, asked, queue in wanted)
             else:
                 self._note_refused(queue, grant, asked)
         return True
 
-    def _begin(self, queue: MessageQueue, grant: Grant, asked: _Asked) -> None:
+    def _begin(self, queue: MessageQueue, grant: Grant, asked: _Asked, is_wanted: bool) -> None:
         self._refused.pop(queue, None)
         topic_generation = asked.generations[queue.topic]
         cache = ProcessQueue(
@@ -327,12 +346,14 @@ class Rebalancer:
             suspicion=Suspicion.of(grant),
         )
         generation.reported = grant.committed_offset
+        if self._config.namespace:
+            generation.shown = MessageQueue(unwrap(self._config.namespace, queue.topic), queue.queue_id)
         self._generations[queue] = generation
         # If the topic was deleted and made again meanwhile, nobody knows which of the two this is about.
         is_current = topic_generation == self._topics.generation(queue.topic)
-        if self._stopping or not is_current or queue not in self._wanted():
-            self._hand_over(generation)
-            return
+        if self._stopping or not is_current or not is_wanted:
+            return self._hand_overs.begin(generation)
+        self._changed = True
         log.info("queue.acquired", queue=str(queue), epoch=grant.epoch, queue_offset=grant.committed_offset)
         self._workers.start_generation(generation)
 
@@ -354,49 +375,27 @@ class Rebalancer:
         report = log.info if reason == TOPIC_GONE else log.warning
         report("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
         if not self._stopping and not generation.dropped:
-            self._hand_over(generation)
+            self._hand_overs.begin(generation)
 
-    def _hand_over(self, generation: Generation) -> None:
-        generation.drop()
-        task = self._tasks.start(self._end(generation), f"hand-over of {generation.queue}")
-        self._hand_overs.add(task)
-        task.add_done_callback(self._hand_overs.discard)
-
-    async def _end(self, generation: Generation) -> None:
-        """Let the running call end, discard what was not started, then commit and unlock in one request."""
-        await self._tasks.cancel(generation.puller)
-        await self._workers.finish_generation(generation)
-        generation.cache.discard()
-        generation.ended.set()
-        if await self._release(generation) and self._generations.get(generation.queue) is generation:
-            del self._generations[generation.queue]
-            self.notice()
-
-    async def _release(self, generation: Generation) -> bool:
-        """Give the lease back; False if a stop came first, which gives everything back in one request."""
-        while not generation.lease.lost:
-            if self._stopping:
-                return False
-            try:
-                await self._broker.release([lease_end(generation, self._broker.log_epoch)])
-                log.info("queue.released", queue=str(generation.queue), epoch=generation.epoch)
-                return True
-            except RmqError as error:
-                log.debug("release.failed", queue=str(generation.queue), error=str(error))
-                await asyncio.sleep(RELEASE_RETRY_S)
-        return True
+    def _handed_over(self, generation: Generation) -> None:
+        self._changed |= not generation.lease.lost
+        self.notice()
 
     # The end
 
     def halt(self) -> None:
         """No further pass; the loop ends after the one under way, whose grants are handed over at once."""
         self._stopping = True
+        self._hand_overs.halt()
         self._noticed.set()
 
     async def hand_overs_ended(self) -> None:
         """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
-        if self._hand_overs:
-            await asyncio.wait(set(self._hand_overs))
+        await self._hand_overs.all_ended()
+
+
+def _all_of(shares: dict[str, Share]) -> set[MessageQueue]:
+    return {queue for share in shares.values() for queue in share.ours}
 
 
 def _expressions(subscriptions: dict[str, Subscription]) -> dict[str, str]:

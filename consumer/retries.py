@@ -69,9 +69,10 @@ class Retries:
 
     async def _bury(self, generation: Generation, dead: list[StoredMessage], reason: str) -> bool:
         """Have messages copied to the dead letters; says whether they are out of the way."""
-        cache, broker = generation.cache, self._broker
+        cache, broker, there = generation.cache, self._broker, dead
 
         async def ask() -> None:
+            nonlocal there
             # The log may have lost some since they failed, and given their offsets to others.
             there = cache.still_held(dead)
             if not there:
@@ -88,16 +89,17 @@ class Retries:
 
         if not await self._answered(generation, ask, "dead_letter.refused"):
             return False
-        generation.reported = max(generation.reported, cache.commit_offset_without(dead))
-        log.warning(
-            "message.dead_lettered",
-            queue=str(generation.queue),
-            queue_offset=dead[0].queue_offset,
-            count=len(dead),
-            attempts=dead[0].attempt,
-            reason=reason,
-        )
-        cache.remove(dead)
+        if there:
+            generation.reported = max(generation.reported, cache.commit_offset_without(there))
+            cache.remove(there)
+            log.warning(
+                "message.dead_lettered",
+                queue=str(generation.queue),
+                queue_offset=there[0].queue_offset,
+                count=len(there),
+                attempts=there[0].attempt,
+                reason=reason,
+            )
         return True
 
     async def _count(self, generation: Generation, messages: list[StoredMessage], pause_s: float) -> None:

@@ -15,8 +15,10 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import OK, BadRequest, ConnectionLost, RmqError, code_name
 from rmq.wire.group_ops import RunningInfo
 from rmq.wire.model import MessageQueue
+from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
+from .allocation import Strategy
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
@@ -49,6 +51,7 @@ class Connect(Protocol):
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
+        room: str = "",
     ) -> Link: ...
 
 
@@ -66,9 +69,11 @@ class Running:
         on_failure: Callable[[BaseException], None],
         pauses: Pauses | None = None,
         hooks: Hooks | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         self._config = config
         self._hooks = hooks
+        self._strategy = strategy
         self.statistics = Statistics(config.group)
         self._subscriptions = subscriptions
         self._pauses = pauses or Pauses()
@@ -81,8 +86,15 @@ class Running:
             on_lost=self._on_connection_lost,
             keep_alive=True,
             now=now,
+            room=config.room,
         )
-        self._broker = GroupClient(self._link, config.group, now=now, timeout_s=config.request_timeout_s)
+        self._broker = GroupClient(
+            self._link,
+            wrap(config.namespace, config.group),
+            now=now,
+            timeout_s=config.request_timeout_s,
+            lock_timeout_s=config.lock_timeout_s,
+        )
         self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
@@ -104,7 +116,9 @@ class Running:
             stalled=self.stalls.stalled,
         )
         self.reporter.busy = lambda: self.scheduler.turns > 0
-        self.rebalancer = Rebalancer(generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks)
+        self.rebalancer = Rebalancer(
+            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+        )
         self.puller = Puller(
             generations,
             config,
@@ -137,13 +151,13 @@ class Running:
     def pauses_changed(self) -> None:
         """What the user has paused is other than before."""
         for generation in self.generations.values():
-            generation.set_paused(self._pauses.covers(generation.queue))
+            generation.set_paused(self._pauses.covers(generation.shown))
 
     # For the rebalancer
 
     def start_generation(self, generation: Generation) -> None:
         """Pull and consume a queue, unless the user has paused it."""
-        generation.set_paused(self._pauses.covers(generation.queue))
+        generation.set_paused(self._pauses.covers(generation.shown))
         self.keeper.added(generation)
         self.scheduler.start(generation)
         self.puller.start(generation)
@@ -157,7 +171,7 @@ class Running:
     def _on_connected(self, hello: ops.HelloReply) -> None:
         """A lease that the broker still lists under our epoch goes on; any other is lost."""
         held = {
-            (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._config.group
+            (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
         }
         for generation in list(self.generations.values()):
             if (*generation.queue, generation.epoch) in held:
@@ -173,7 +187,7 @@ class Running:
         self.rebalancer.connected()
 
     def _on_connection_lost(self, error: Exception) -> None:
-        log.debug("consumer.disconnected", group=self._config.group, error=str(error))
+        log.debug("consumer.disconnected", group=self._broker.group, error=str(error))
 
     def _on_push(self, push: int, payload: list[Any]) -> None:
         try:
@@ -189,11 +203,11 @@ class Running:
             self.rebalancer.topic_deleted(str(topic), int(topic_generation))
         elif push == Push.MEMBERS_CHANGED:
             group, members = payload[:2]
-            if group == self._config.group:
+            if group == self._broker.group:
                 self.rebalancer.members_changed(list(members))
         elif push == Push.LEASE_FREE:
             group, topic, queue_id = payload[:3]
-            if group == self._config.group:
+            if group == self._broker.group:
                 self.rebalancer.lease_free(MessageQueue(topic, queue_id))
         elif push == Push.RUNNING_INFO:
             token, group = payload[:2]
@@ -257,12 +271,12 @@ class Running:
                     leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
                         await self._broker.leave(leases)
-                        log.info("group.left", group=self._config.group, leases=len(leases))
+                        log.info("group.left", group=self._broker.group, leases=len(leases))
                         return
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:
-            log.warning("group.left_without_answer", group=self._config.group, error=str(error) or "no connection")
+            log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
 
 
 def _note_reply(status: int, _: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Protocol
 
 from rmq.client.log import get_logger
@@ -13,6 +14,7 @@ from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
 from .retrying import after_failure, says_gone
+from .start_from import FIRST, LAST, parse_start, to_us
 
 log = get_logger("rmq.consumer")
 
@@ -26,7 +28,9 @@ class Topics(Protocol):
 
 class StartOffset:
     """
-    A queue that came into being after the group subscribed is read from 0, any other from where ``start_from`` says.
+    A queue that came into being after the group subscribed is read from 0, any other from where ``start_from`` says:
+    its first message, or the first that was stored at a time or later. For ``last`` the broker records the ends of all
+    queues of a topic when the first member of the group names it, so that whoever comes later agrees.
 
     A read that fails is repeated: guessing would skip messages or deliver them again.
     """
@@ -56,16 +60,30 @@ class StartOffset:
                 continue
             log.info("start.found", queue=str(queue), queue_offset=start)
             generation.cache.skip_to(start)
-            if self._config.start_from == "first" and not is_new:
+            if self._config.start_from == FIRST and not is_new:
                 generation.found_start = start
             self._progressed()
             return
 
     async def _read(self, queue: MessageQueue) -> int:
+        start = parse_start(self._config.start_from)
+        if start == LAST:
+            return 0  # the end was recorded for all queues there were when the group came: this one is younger
+        if isinstance(start, datetime):
+            return await self._search(queue, start)
         held = await self._broker.range(queue)
         if held.status != OK:
             raise Refused(held.text or code_name(held.status), code=held.status)
-        start = held.min_offset if self._config.start_from == "first" else held.max_offset
-        if start < 0:
-            raise BadRequest(f"the broker says that {queue} begins at {start}")
-        return start
+        return _checked(queue, held.min_offset)
+
+    async def _search(self, queue: MessageQueue, time: datetime) -> int:
+        found = await self._broker.offset_at(queue, to_us(time))
+        if found.status != OK:
+            raise Refused(found.text or code_name(found.status), code=found.status)
+        return _checked(queue, found.offset)
+
+
+def _checked(queue: MessageQueue, start: int) -> int:
+    if start < 0:
+        raise BadRequest(f"the broker says that {queue} begins at {start}")
+    return start

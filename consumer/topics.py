@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rmq.wire.errors import QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import TopicInfo
+from rmq.wire.ops import QueueInfo, TopicInfo
 
 GONE = (TopicNotFound.code, QueueNotFound.code)  # refusals that say: what we know of the topic is not true any more
 
@@ -32,10 +32,14 @@ class KnownTopics:
         info = self._infos.get(topic)
         return None if info is None else info.generation
 
+    def places(self, topic: str) -> list[QueueInfo]:
+        """The queues of a topic with their brokers; none if it does not exist."""
+        info = self._infos.get(topic)
+        return [] if info is None else info.queues
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic; none if it does not exist."""
-        info = self._infos.get(topic)
-        return [] if info is None else [MessageQueue(topic, queue.queue_id) for queue in info.queues]
+        return [MessageQueue(topic, place.queue_id) for place in self.places(topic)]
 
     def is_new(self, queue: MessageQueue) -> bool:
         """Whether a queue came into being after its topic was subscribed to."""

@@ -91,6 +91,10 @@ class Batch:
         self._origin = BatchOrigin(header, columns, store_id)
         self._bounds: list[int] | None = None  # made with the first message: a batch may wait for long
 
+    def show_topic(self, topic: str) -> None:
+        """Have the messages of the batch tell this as their topic: without its namespace, for example."""
+        self._origin.topic = topic
+
     def messages(self, from_offset: int = 0) -> list[StoredMessage]:
         """The messages at ``from_offset`` and behind."""
         first = max(0, from_offset - self.header.base_offset)
@@ -111,9 +115,10 @@ class Batch:
 class BatchOrigin:
     """What the messages of one batch share; it keeps no body alive."""
 
-    __slots__ = ("columns", "header", "store_id")
+    __slots__ = ("columns", "header", "store_id", "topic")
 
     def __init__(self, header: Header, columns: Columns, store_id: int) -> None:
+        self.topic = header.topic  # as readers see it
         self.header = header
         self.columns = columns
         self.store_id = store_id

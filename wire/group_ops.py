@@ -65,7 +65,7 @@ class GroupQueue(NamedTuple):
     A queue of a topic of the group: ``[min_offset, max_offset)`` can be read; ``committed`` is -1 for none.
 
     Without an ``owner`` the fields of its lease are 0, or None. The message at ``retry_offset`` (-1: none) failed
-    ``attempts`` times.
+    ``attempts`` times; ``abandoned`` owners in a row were lost at the one at ``suspect_offset``.
     """
 
     topic: str
@@ -80,6 +80,8 @@ class GroupQueue(NamedTuple):
     state: str | None = None
     retry_offset: int = NO_OFFSET
     attempts: int = 0
+    suspect_offset: int = NO_OFFSET
+    abandoned: int = 0
 
 
 class GroupDescription(NamedTuple):

@@ -34,8 +34,16 @@ class Hello(NamedTuple):
     producer: ProducerHello | None = None
 
 
+class AttemptRun(NamedTuple):
+    """Each message from ``from_offset`` to before ``end_offset`` was delivered ``attempts`` times in vain."""
+
+    from_offset: int
+    end_offset: int
+    attempts: int
+
+
 class ResumedLease(NamedTuple):
-    """A lease the session still holds."""
+    """A lease the session still holds; ``runs`` as in a grant."""
 
     group: str
     topic: str
@@ -44,6 +52,7 @@ class ResumedLease(NamedTuple):
     committed_offset: int
     attempt_offset: int
     attempts: int
+    runs: list[AttemptRun] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
 
 class Limits(NamedTuple):

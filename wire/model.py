@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from .names import ORIGIN_TOPIC, RETRIES
+
 if TYPE_CHECKING:
     from .batch import BatchOrigin
 
@@ -71,8 +73,9 @@ class StoredMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to."""
-        return self._origin.header.topic
+        """The topic it was sent to; one that waits to be tried again shows that of its original."""
+        topic = self._origin.topic
+        return self.properties.get(ORIGIN_TOPIC, topic) if topic.startswith(RETRIES) else topic
 
     @property
     def queue_id(self) -> int:

@@ -12,6 +12,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 DEAD_LETTERS = "%DLQ%"
 RETRIES = "%RETRY%"
+ORIGIN_TOPIC = "RMQ_ORIGIN_TOPIC"  # the property of a copied message that names the topic it was sent to
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 _RESERVED = frozenset({SCHEDULE_TOPIC})
@@ -53,8 +54,11 @@ def retry_topic(group: str) -> str:
 
 
 def wrap(namespace: str, name: str) -> str:
-    """The name of a topic or group inside a namespace; an empty one is none."""
-    return f"{namespace}%{name}" if namespace else name
+    """The name of a topic or group inside a namespace, also behind the prefix of a topic that rmq makes."""
+    for prefix in (DEAD_LETTERS, RETRIES):
+        if name.startswith(prefix):
+            return prefix + wrap(namespace, name[len(prefix) :])
+    return f"{namespace}%{name}" if namespace else name  # an empty one is none
 
 
 def unwrap(namespace: str, name: str) -> str:

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from .errors import OK
+from .hello import AttemptRun as AttemptRun
 from .hello import Hello as Hello
 from .hello import HelloReply as HelloReply
 from .hello import Limits as Limits
@@ -175,14 +176,6 @@ class Acquire(NamedTuple):
     queues: list[QueueRef]
 
 
-class AttemptRun(NamedTuple):
-    """Each message from ``from_offset`` to before ``end_offset`` was delivered ``attempts`` times in vain."""
-
-    from_offset: int
-    end_offset: int
-    attempts: int
-
-
 class Grant(NamedTuple):
     """
     A lease, with all that a new owner needs to begin; or who holds it.
@@ -236,13 +229,19 @@ class Release(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Become (or stay) a member of a group; repeated as heartbeat. ``subscriptions``: topic -> tag expression."""
+    """
+    Become (or stay) a member of a group; repeated as heartbeat. ``subscriptions``: topic -> tag expression.
+
+    ``from_end`` are topics that this member joins for the first time, and whose group begins at their end: if nobody
+    of it subscribes to one yet and it has no progress there, the end of each of its queues becomes its progress.
+    """
 
     group: str
     ordered: bool
     model: str
     strategy: str
     subscriptions: dict[str, str]
+    from_end: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
 
 class QueueInfo(NamedTuple):
@@ -374,3 +373,28 @@ class Starting(NamedTuple):
     epoch: int
     queue_offset: int
     commit_offset: int = NO_OFFSET
+
+
+class ResetEntry(NamedTuple):
+    """Where a group is to go on in a queue."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class ResetOffsets(NamedTuple):
+    """Put a group anywhere in queues, also back; ``dry_run`` only tells what would be done."""
+
+    group: str
+    entries: list[ResetEntry]
+    dry_run: bool = False
+
+
+class ResetResult(NamedTuple):
+    """Where the group was in a queue and where it goes on, or why not; an offset of -1 is none."""
+
+    status: int
+    old_offset: int = NO_OFFSET
+    new_offset: int = NO_OFFSET
+    text: str | None = None

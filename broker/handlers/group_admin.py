@@ -15,13 +15,13 @@ from rmq.wire.ops import LockRow
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
-from ..services.attempt_table import AttemptTable
+from ..services.ledger import Ledger
 from ..services.lock_table import Lease, LockTable
 from ..services.membership import Member, Membership
-from ..services.offset_table import OffsetTable
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
 from .groups import GroupHandler
+from .progress import ProgressHandler
 
 
 class Most(NamedTuple):
@@ -40,7 +40,7 @@ class GroupAdminHandler:
 
     def __init__(
         self, groups: GroupHandler, *, topics: TopicTable, store: MessageStore, members: Membership, locks: LockTable,
-        offsets: OffsetTable, attempts: AttemptTable, committer: Committer, now: Callable[[], float],
+        ledger: Ledger, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
         most: Most = MOST,
     ) -> None:  # fmt: skip
         self._groups = groups
@@ -48,8 +48,9 @@ class GroupAdminHandler:
         self._store = store
         self._members = members
         self._locks = locks
-        self._offsets = offsets
-        self._attempts = attempts
+        self._offsets = ledger.offsets
+        self._ledger = ledger
+        self._progress = progress
         self._committer = committer
         self._now = now
         self._most = most
@@ -57,7 +58,7 @@ class GroupAdminHandler:
     def list_groups(self, connection: Connection, request_id: int, payload: Any) -> object:
         """The groups behind a name, as many as go into one answer without keeping the others waiting."""
         after = decode(ListGroups, payload).after
-        self._groups.flush_riding()  # what rides on pulls is progress, and a group may have no other
+        self._progress.flush_riding()  # what rides on pulls is progress, and a group may have no other
         leases = self._locks.by_group(now=self._now())
         page: list[GroupRow] = []
         queues = 0
@@ -84,7 +85,7 @@ class GroupAdminHandler:
         names.check_group(group)
         if topic is not None:
             self._topics.require(topic)
-        self._groups.flush_riding()
+        self._progress.flush_riding()
         leases = self._locks.rows(group, now=self._now())
         self.require(group, leases)
         topics = self._topics_of(group, leases)
@@ -130,8 +131,11 @@ class GroupAdminHandler:
         told = GroupQueue(*queue, index.min_offset, index.readable, committed, lag)
         if row is not None:
             told = told._replace(owner=row.owner, epoch=row.epoch, lease_left_s=row.expires_in_s, state=row.state)
-        retry_offset, attempts = self._attempts.get(group, queue)
-        return told._replace(retry_offset=retry_offset, attempts=attempts)
+        retry_offset, attempts = self._ledger.attempts.get(group, queue)
+        mark = self._ledger.suspects.get(group, queue)
+        return told._replace(
+            retry_offset=retry_offset, attempts=attempts, suspect_offset=mark.suspect_offset, abandoned=mark.abandoned
+        )
 
     def _member(self, member: Member, leases: int) -> MemberState:
         session = member.session

@@ -25,11 +25,11 @@ from ..committer import Committer
 from ..config import BrokerConfig
 from ..connection import DEFERRED, Connection
 from ..log import get_logger
-from ..services.attempt_table import AttemptTable
+from ..services.ledger import Ledger
 from ..services.lock_table import LockTable
 from ..services.producers import Known, ProducerTable, Resumed, Spent
 from ..services.sessions import Session, SessionTable
-from .groups import GroupHandler
+from .progress import ProgressHandler
 
 log = get_logger(__name__)
 
@@ -47,16 +47,16 @@ class HelloHandler:
     """
 
     def __init__(
-        self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, attempts: AttemptTable,
-        producers: ProducerTable, groups: GroupHandler, committer: Committer, now: Callable[[], float],
+        self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, ledger: Ledger,
+        producers: ProducerTable, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
         identity: Callable[[], tuple[int, int]], durable_to: Callable[[], int],
     ) -> None:  # fmt: skip
         self._config = config
         self._sessions = sessions
         self._locks = locks
-        self._attempts = attempts
+        self._ledger = ledger
         self._producers = producers
-        self._groups = groups
+        self._progress = progress
         self._committer = committer
         self._now = now
         self._identity = identity
@@ -148,7 +148,9 @@ class HelloHandler:
         leases = [
             ResumedLease(
                 lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,
-                self._groups.committed(lease.group, lease.queue), *self._attempts.get(lease.group, lease.queue),
+                self._progress.committed(lease.group, lease.queue),
+                *self._ledger.attempts.get(lease.group, lease.queue),
+                self._ledger.attempts.runs(lease.group, lease.queue),
             )
             for lease in self._locks.of_session(session.id, now=self._now())
         ]  # fmt: skip

@@ -202,25 +202,27 @@ class PullHandler:
 
     def _work(self) -> None:
         began = self._clock()
-        self._working = False
-        while self._line:
-            if self._clock() - began > WORK_S:
-                self._working = True
+        try:
+            while self._line and self._clock() - began <= WORK_S:
+                self._work_off(self._line.popleft())
+        finally:
+            self._working = bool(self._line)
+            if self._working:  # asked for here only: who gets into line meanwhile does not make a second turn of it
                 self._call_soon(self._work)
+
+    def _work_off(self, item: PullRequest | Parked) -> None:
+        request = item if isinstance(item, PullRequest) else _request(item)
+        try:
+            if isinstance(item, Parked) and self._stays_parked(item):
                 return
-            item = self._line.popleft()
-            request = item if isinstance(item, PullRequest) else _request(item)
-            try:
-                if isinstance(item, Parked) and self._stays_parked(item):
-                    continue
-                self._serve(request)
-            except Refused as error:
-                self._done(request)
-                request.connection.refuse(request.request_id, error)
-            except Exception as error:
-                self._done(request)
-                request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
-            self._pass_on(request.connection)
+            self._serve(request)
+        except Refused as error:
+            self._done(request)
+            request.connection.refuse(request.request_id, error)
+        except Exception as error:
+            self._done(request)
+            request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
+        self._pass_on(request.connection)
 
     def _stays_parked(self, parked: Parked) -> bool:
         """Look at what arrived for a parked pull; False if it is taken out, to be served."""

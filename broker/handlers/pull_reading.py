@@ -53,6 +53,9 @@ class Progress(Protocol):
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Note progress that came with a pull."""
 
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
+        """Note how far the owner of a lease was given messages."""
+
 
 class Cold(Exception):
     """A part of the answer is not in memory."""
@@ -115,13 +118,18 @@ class PullReader:
                 continue
             if found.buffers:
                 room -= found.size
-                parts[i] = self._answer(request, i, 0, next_offset=found.next_offset, buffers=found.buffers)
+                parts[i] = self._found(request, i, found)
             if out_of_time():
                 request.is_behind = request.is_filtered
                 break
         if colder is not None and not parts and not is_over:
             raise colder
         return parts
+
+    def _found(self, request: PullRequest, i: int, found: Found) -> list[Buffer]:
+        if request.pull.group is not None:
+            self._progress.fetched(request.pull.group, request.queues[i], found.next_offset)
+        return self._answer(request, i, 0, next_offset=found.next_offset, buffers=found.buffers)
 
     def empty(self, request: PullRequest, i: int) -> list[Buffer]:
         """The answer that there is nothing, up to where unwanted batches were passed."""

@@ -15,7 +15,7 @@ from typing import Any
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.codec import decode
-from rmq.wire.errors import OK, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
+from rmq.wire.errors import OK, BadName, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_BATCHES, OutgoingBatch, Send, SendResult
 
@@ -167,6 +167,8 @@ class SendHandler:
             raise DiskFull(self.refuse_because)
         if header.kind != layout.KIND_DATA:
             raise UnsupportedFormat(f"a producer may not send batches of kind {header.kind}")
+        if header.topic[:1] == "%":
+            raise BadName(f"the topic {header.topic!r} is written by the broker alone: send to one of your own")
         topic = self._topics.require_queue(header.topic, queue_id, generation)
         self._committer.before_send()
         return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)

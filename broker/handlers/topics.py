@@ -101,6 +101,14 @@ class TopicHandler:
             self._change(topic)
         return self._later(connection, request_id, self._info(topic))
 
+    def own(self, name: str) -> Topic:
+        """A topic that the broker itself writes to, made at once if it is missing."""
+        topic, made = self._topics.make_own(name, created_at=self._wall_us())
+        if made:
+            log.info("topic.created", topic=name, queues=topic.queues, generation=topic.generation)
+            self._change(topic)
+        return topic
+
     def grow(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Give a topic more queues."""
         request = decode(GrowTopic, payload)

@@ -14,17 +14,24 @@ from typing import Final
 
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
 
 from .state import LeaseEnded, LeaseGranted
 
 Key = tuple[str, MessageQueue]
 
 MAX_SHOWN: Final = 64  # characters of a client's text in a sentence
+MAX_FORMER: Final = 10_000  # queues whose last owner is remembered until the next one comes
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A queue in the hands of a session. ``renewed_at`` is written by the table only."""
+    """
+    A queue in the hands of a session. ``renewed_at`` is written by the table only.
+
+    ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
+    lease from the log has it anew with its owner's next pull.
+    """
 
     group: str
     queue: MessageQueue
@@ -33,6 +40,7 @@ class Lease:
     epoch: int
     granted_at: float
     renewed_at: float
+    fetched: int = NO_OFFSET
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
@@ -57,6 +65,7 @@ class LockTable:
         self._last_epoch = 0
         self._leases: OrderedDict[Key, Lease] = OrderedDict()  # the one renewed longest ago comes first
         self._of_session: dict[bytes, dict[Key, Lease]] = {}
+        self._former: OrderedDict[Key, str] = OrderedDict()  # who lost a queue that nobody has taken since
 
     def start(self, log_epoch: int) -> None:
         """Grant under this log epoch from now on; it must have been raised since the last start."""
@@ -118,12 +127,25 @@ class LockTable:
         self._remove(lease)
         return True
 
+    def revoke(self, group: str, queue: MessageQueue) -> Lease | None:
+        """Take a queue from whoever has it; the lease that ended, if there was one."""
+        lease = self._leases.get((group, queue))
+        if lease is not None:
+            self._remove(lease)
+            self._note_former(lease)
+        return lease
+
     def release_session(self, session: bytes) -> list[Lease]:
         """Free all leases of a session that is gone."""
         leases = list(self._of_session.get(session, {}).values())
         for lease in leases:
             self._remove(lease)
+            self._note_former(lease)
         return leases
+
+    def take_former(self, group: str, queue: MessageQueue) -> str | None:
+        """The member that lost a queue without giving it back, if nobody has asked since."""
+        return self._former.pop((group, queue), None)
 
     def release_topic(self, topic: str) -> list[Lease]:
         """Free all leases of a topic that is gone."""
@@ -145,6 +167,7 @@ class LockTable:
             if not self._expired(lease, now):
                 break
             self._remove(lease)
+            self._note_former(lease)
             freed.append(lease)
         return freed
 
@@ -199,6 +222,12 @@ class LockTable:
         del own[key]
         if not own:
             del self._of_session[lease.session]
+
+    def _note_former(self, lease: Lease) -> None:
+        self._former[_key(lease)] = lease.member
+        self._former.move_to_end(_key(lease))
+        if len(self._former) > MAX_FORMER:
+            self._former.popitem(last=False)
 
     def _why_fenced(self, group: str, queue: MessageQueue, epoch: int | None, now: float) -> str:
         holder = self.holder(group, queue, now=now)

@@ -209,7 +209,7 @@ def _check_subscriptions(subscriptions: Mapping[str, str]) -> None:
     if len(subscriptions) > MAX_SUBSCRIPTIONS:
         raise BadRequest(f"a member subscribes to at most {MAX_SUBSCRIPTIONS} topics, not {len(subscriptions)}")
     for topic, expression in subscriptions.items():
-        names.check_topic(topic)
+        names.check_readable(topic)
         if len(expression) > MAX_EXPRESSION:
             raise BadRequest(
                 f"the tag expression for {topic!r} has {len(expression)} characters, "

@@ -15,6 +15,7 @@ import msgpack
 
 from rmq.wire.codec import decode
 from rmq.wire.errors import BadBatch, BadRequest, UnsupportedFormat
+from rmq.wire.ops import AttemptRun
 
 
 class TopicMade(NamedTuple):
@@ -69,13 +70,18 @@ class Committed(NamedTuple):
 
 
 class Attempted(NamedTuple):
-    """Delivery number ``attempts`` of the message at ``queue_offset`` failed; -1 and 0: no message fails any more."""
+    """
+    All failing messages of a queue: ``runs``, or without them the one at ``queue_offset``; -1 and 0: none fails.
+
+    ``queue_offset`` and ``attempts`` are those of the first.
+    """
 
     group: str
     topic: str
     queue_id: int
     queue_offset: int
     attempts: int
+    runs: list[AttemptRun] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
 
 class TopicDeleted(NamedTuple):
@@ -126,6 +132,33 @@ class ProducerEpoch(NamedTuple):
     first: int
 
 
+class Suspected(NamedTuple):
+    """
+    What is held against the message at ``suspect_offset`` of a queue; -1, 0, -1, False and 0: nothing any more.
+
+    See :class:`~rmq.broker.services.suspects.Mark`.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    suspect_offset: int
+    abandoned: int
+    careful_until: int
+    is_careful: bool
+    announced_by: int
+
+
+class DeadLettered(NamedTuple):
+    """Copies of these messages are in the dead-letter topic of the group; ``is_all``: and of no others."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offsets: list[int]
+    is_all: bool = False
+
+
 Change: TypeAlias = (
     TopicMade
     | Started
@@ -138,6 +171,8 @@ Change: TypeAlias = (
     | ProducerKnown
     | SnapshotEnded
     | ProducerEpoch
+    | Suspected
+    | DeadLettered
 )
 
 SHAPES: Final[dict[int, type[Change]]] = {
@@ -152,6 +187,8 @@ SHAPES: Final[dict[int, type[Change]]] = {
     9: ProducerKnown,
     10: SnapshotEnded,
     11: ProducerEpoch,
+    12: Suspected,
+    13: DeadLettered,
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
 

@@ -70,6 +70,15 @@ class TopicTable:
             raise TopicExists(f"the topic {name!r} exists with {topic.queues} queues, not {queues}: use it as it is")
         return topic, False
 
+    def make_own(self, name: str, *, created_at: int) -> tuple[Topic, bool]:
+        """Make a topic of one queue that the broker itself writes to, or find it; says whether it is new."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic, False
+        topic = Topic(name, self._last_generation + 1, 1, 1, created_at)
+        self._put(topic)
+        return topic, True
+
     def grow(self, name: str, queues: int) -> tuple[Topic, bool]:
         """
         Give a topic more queues; says whether it has more now. ``shards`` stays, so that no key moves.

@@ -66,6 +66,7 @@ class Recovered(NamedTuple):
 
 class _Owner(NamedTuple):
     base_offset: int
+    origin: int
     topic_gen: int
     queue_id: int
     kind: int
@@ -212,6 +213,11 @@ class MessageStore:
             queue.belong(generation, f"{self._index_directory}/{of.topic}@{generation}/{of.queue_id}")
         return queue
 
+    def readable_range(self, of: MessageQueue) -> tuple[int, int]:
+        """The offsets of a queue that can be read: the first, and the one behind the last."""
+        queue = self.queue(of)
+        return queue.min_offset, queue.readable
+
     def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
         """The index of a queue, if there is one of just this generation."""
         queue = self._queues.get(of)
@@ -260,13 +266,19 @@ class MessageStore:
 
     # ---- append
 
-    def stage(self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked) -> Placed:
-        """Give a judged batch its offset and place; it exists once :meth:`write` returned."""
+    def stage(
+        self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked, origin: int = 0
+    ) -> Placed:
+        """
+        Give a judged batch its offset and place; it exists once :meth:`write` returned.
+
+        ``origin`` is the handle of the message that it is a copy of, 0 for none.
+        """
         header, columns = checked.header, checked.columns
         queue = self._queues.get(to)
         if queue is None or queue.generation != generation:
             queue = self.queue_of(to, generation)
-        owner = _Owner(queue.end, generation, to.queue_id, layout.KIND_DATA)
+        owner = _Owner(queue.end, origin, generation, to.queue_id, layout.KIND_DATA)
         placed = self._place(batch, header.header_size, owner)
         keyed = _keyed(placed.physical_offset, placed.stored_at, columns)
         self._staged.append(
@@ -280,12 +292,12 @@ class MessageStore:
         for i in range(0, len(changes), STATE_CHUNK):
             body = pack_changes(changes[i : i + STATE_CHUNK])
             batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
-            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, layout.KIND_STATE))
+            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, 0, layout.KIND_STATE))
 
     def _place(self, batch: bytes | bytearray, header_size: int, owner: _Owner) -> Placed:
         log, stored_at = self.log, self._now_us()
         position = log.end
-        by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, 0, *owner[1:])
+        by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, *owner[1:])
         head = layout.stamp(batch, header_size, by)
         log.stage(head, memoryview(batch)[layout.BROKER_PART :], len(batch))
         self._last = (position, int.from_bytes(head[8:12], "big"))

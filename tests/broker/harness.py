@@ -106,9 +106,9 @@ class Client:
 
     async def join(
         self, group: str = "g", *, ordered: bool = True, topics: Sequence[str] = ("orders",), model: str = "clustering",
-        strategy: str = "average",
+        strategy: str = "average", expression: str = "*",
     ) -> ops.JoinReply:  # fmt: skip
-        payload = ops.Join(group, ordered, model, strategy, dict.fromkeys(topics, "*"))
+        payload = ops.Join(group, ordered, model, strategy, dict.fromkeys(topics, expression))
         return decode(ops.JoinReply, await self.request(Op.JOIN, payload))
 
     async def acquire(self, queue: MessageQueue = ORDERS, *, group: str = "g") -> ops.Grant:
@@ -135,10 +135,31 @@ class Client:
         return decode(ops.Outcome, outcome)
 
     async def attempt(
-        self, epoch: int, offset: int, attempts: int, queue: MessageQueue = ORDERS, *, group: str = "g"
-    ) -> ops.Outcome:
-        payload = ops.Attempt(group, *queue, epoch, offset, attempts)
+        self, epoch: int, offset: int, attempts: int, queue: MessageQueue = ORDERS, *, group: str = "g",
+        runs: Sequence[tuple[int, int, int]] = (),
+    ) -> ops.Outcome:  # fmt: skip
+        payload = ops.Attempt(group, *queue, epoch, offset, attempts, [ops.AttemptRun(*run) for run in runs])
         return decode(ops.Outcome, await self.request(Op.ATTEMPT, payload))
+
+    async def starting(
+        self, epoch: int, offset: int, commit: int = NO_OFFSET, queue: MessageQueue = ORDERS, *, group: str = "g"
+    ) -> ops.Outcome:
+        payload = ops.Starting(group, *queue, epoch, offset, commit)
+        return decode(ops.Outcome, await self.request(Op.STARTING, payload))
+
+    async def dead_letter(
+        self, epoch: int, *offsets: int, commit: int = NO_OFFSET, queue: MessageQueue = ORDERS, group: str = "g",
+        reason: str = "poison",
+    ) -> ops.Outcome:  # fmt: skip
+        payload = ops.DeadLetter(group, *queue, epoch, list(offsets), commit, reason)
+        return decode(ops.Outcome, await self.request(Op.DEAD_LETTER, payload))
+
+    async def reset(
+        self, offset: int, queue: MessageQueue = ORDERS, *, group: str = "g", dry_run: bool = False
+    ) -> ops.ResetResult:
+        payload = ops.ResetOffsets(group, [ops.ResetEntry(*queue, offset)], dry_run)
+        (result,) = await self.request(Op.RESET_OFFSETS, payload)
+        return decode(ops.ResetResult, result)
 
     async def locks(self, group: str | None = None) -> list[ops.LockRow]:
         return decode_list(ops.LockRow, await self.request(Op.LOCK_STATUS, ops.LockStatus(group)))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 from typing import cast
 
-import pytest
-
-from rmq.broker.admission import MAX_TURNED_AWAY, RESERVED_DESCRIPTORS, Admission
+from rmq.broker.admission import MAX_TURNED_AWAY, Admission
 from rmq.broker.connection import Connection
 from rmq.wire.errors import TooManyConnections
 
@@ -56,12 +53,3 @@ def test_of_those_that_are_being_told_why_the_eldest_makes_room() -> None:
     come(admission, 2)
 
     assert [peer.aborted for peer in peers] == [False, True, True] + [False] * (MAX_TURNED_AWAY - 2)
-
-
-@pytest.mark.parametrize("wanted", [0, 1 << 30])
-def test_there_are_never_more_than_open_files_allow(wanted: int) -> None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    admission = Admission(wanted)
-
-    assert admission._most == max(soft - RESERVED_DESCRIPTORS, 16)

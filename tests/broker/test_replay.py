@@ -81,7 +81,7 @@ async def test_leases_come_back_to_their_session_and_every_later_epoch_is_higher
         back, other = Client(after, "a"), Client(after, "b")
         back.connection.session = session
         async with back, other:
-            assert [tuple(lease) for lease in back.hello.leases] == [("g", "orders", 0, epoch, 1, -1, 0)]
+            assert [tuple(lease) for lease in back.hello.leases] == [("g", "orders", 0, epoch, 1, -1, 0, [])]
             assert back.hello.log_epoch > log_epoch
             await back.join()
             await other.join()
@@ -327,5 +327,5 @@ async def test_failed_deliveries_of_a_message_that_the_log_lost_are_forgotten_fo
             await client.leave(group="g")
             await client.leave(group="h")
 
-    (entry,) = [entry for entry in logs if entry["event"] == "attempts.forgotten"]
-    assert (entry["group"], entry["queue"], entry["was"]) == ("g", "orders/0", 2)
+    (entry,) = [entry for entry in logs if entry["event"] == "progress.forgotten"]
+    assert (entry["group"], entry["queue"], entry["since"]) == ("g", "orders/0", 2)

@@ -4,13 +4,21 @@ from pathlib import Path
 
 from rmq.broker.people import documents
 from rmq.broker.replay import Replay
-from rmq.broker.services.attempt_table import AttemptTable
+from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
-from rmq.broker.services.offset_table import OffsetTable
 from rmq.broker.services.producers import ProducerTable
-from rmq.broker.services.state import Change, QueueHolds, SnapshotEnded, Started, pack_changes, unpack_changes
+from rmq.broker.services.state import (
+    Change,
+    DeadLettered,
+    QueueHolds,
+    SnapshotEnded,
+    Started,
+    pack_changes,
+    unpack_changes,
+)
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.snapshot import Snapshot
+from rmq.wire.ops import AttemptRun
 
 from .builders import ORDERS, Opened
 
@@ -20,19 +28,18 @@ class Tables:
 
     def __init__(self) -> None:
         self.topics = TopicTable()
-        self.offsets = OffsetTable()
-        self.attempts = AttemptTable()
+        self.ledger = Ledger()
         self.locks = LockTable()
         self.producers = ProducerTable()
 
     def snapshot(self, opened: Opened, *, now: float = 0.0) -> Snapshot:
         return Snapshot(
-            opened.store, topics=self.topics, offsets=self.offsets, attempts=self.attempts, locks=self.locks,
+            opened.store, topics=self.topics, ledger=self.ledger, locks=self.locks,
             producers=self.producers, grace_s=lambda: 5.0, now=lambda: now,
         )  # fmt: skip
 
     def replay(self) -> Replay:
-        return Replay(self.topics, self.offsets, self.attempts, self.locks, self.producers, now=0.0)
+        return Replay(self.topics, self.ledger, self.locks, self.producers, now=0.0)
 
     def fill(self) -> None:
         self.topics.create("orders", 4, created_at=12)
@@ -40,8 +47,10 @@ class Tables:
         self.locks.start(3)
         self.locks.acquire("g", ORDERS, b"s" * 16, "m#1", now=0.0)
         self.locks.acquire("h", ORDERS, b"t" * 16, "m#2", now=0.0)
-        self.offsets.commit("g", ORDERS, 17)
-        self.attempts.record("g", ORDERS, 17, 3)
+        self.ledger.commit("g", ORDERS, 17)
+        self.ledger.attempts.record("g", ORDERS, [AttemptRun(17, 20, 3)])
+        self.ledger.suspects.abandon("g", ORDERS, epoch=1, committed=17, fetched=30)
+        self.ledger.dead.apply(DeadLettered("g", *ORDERS, [18, 19]))
 
 
 def test_an_empty_broker_tells_who_it_is_and_that_this_is_all(memory_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rmq.broker.committer import Committer, without_the_dead
 from rmq.broker.replay import Replay
-from rmq.broker.services.attempt_table import AttemptTable
+from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
 from rmq.broker.services.offset_table import OffsetTable
 from rmq.broker.services.producers import ProducerTable
@@ -152,8 +152,9 @@ class Found:
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             copy = Path(folder, "copy")
             shutil.copytree(rig.path, copy)
-            self.topics, self.offsets = TopicTable(), OffsetTable()
-            replay = Replay(self.topics, self.offsets, AttemptTable(), LockTable(), ProducerTable(), now=0.0)
+            self.topics, ledger = TopicTable(), Ledger()
+            self.offsets = ledger.offsets
+            replay = Replay(self.topics, ledger, LockTable(), ProducerTable(), now=0.0)
             if without:
                 for segment in segment_files(copy)[:without]:
                     segment.unlink()

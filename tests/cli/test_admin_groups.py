@@ -32,7 +32,7 @@ TOLD = GroupDescription(
     "billing", True, "clustering", "average", 0, 0, {"orders": "paid || sent"}, MEMBERS,
     [
         GroupQueue("orders", 0, 2, 9, 4, 5, OWNER, (1 << 32) + 7, 51.5, "held"),
-        GroupQueue("orders", 1, 0, 3, -1, 3, None, 0, 0.0, None, 1, 4),
+        GroupQueue("orders", 1, 0, 3, -1, 3, None, 0, 0.0, None, 1, 4, 1, 2),
         GroupQueue("orders", 2, 0, 3, 3, 0, OWNER, 9, 4.0, "grace, retrying offset 2 (attempt 3)", 2, 2),
     ],
 )  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_group_for_people() -> None:
         ["orders", "2", "0", "3", "3", "0", "abcd1234", "9", "4.0s"],
     ]
     assert lines[12:] == [
-        "orders/1: nobody has it; offset 1 failed 4 times",
+        "orders/1: nobody has it, offset 1 failed 4 times, 2 owners lost at offset 1",
         "orders/2: grace, retrying offset 2 (attempt 3)",
     ]
     assert max(map(len, lines)) <= 80
@@ -107,6 +107,7 @@ def test_a_group_for_programs() -> None:
     assert told["queues"][1] == {
         "topic": "orders", "queue_id": 1, "min_offset": 0, "max_offset": 3, "committed": None, "lag": 3, "owner": None,
         "epoch": None, "lease_left_s": None, "state": None, "retry_offset": 1, "attempts": 4,
+        "suspect_offset": 1, "abandoned": 2,
     }  # fmt: skip
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, GroupNotFound, MemberNotFound, MemberSilent, TopicNotFound
+from rmq.wire.errors import OffsetOutOfRange
 from rmq.wire.group_ops import ASKED_AT_ONCE, RunningInfo
-from rmq.wire.ops import Join, Op
+from rmq.wire.ops import Join, Op, ResetEntry, ResetResult
 
 pytestmark = pytest.mark.virtual_time
 
@@ -98,3 +99,21 @@ async def test_members_of_a_group_nobody_knows_are_refused() -> None:
     async with InMemoryBroker() as broker, Admin(broker.address) as admin:
         with pytest.raises(GroupNotFound):
             await admin.members_info("nobody")
+
+
+async def test_offsets_are_reset_in_parts_and_a_dry_run_does_nothing() -> None:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin:
+        await admin.create_topic("orders", 1024)
+        await admin.create_topic("payments", 1)
+        entries = [ResetEntry("orders", i, 0) for i in range(1024)] + [ResetEntry("payments", 0, 0)]
+
+        dry = await admin.reset_offsets("g", entries, dry_run=True)
+        with pytest.raises(GroupNotFound):
+            await admin.describe_group("g")
+        done = await admin.reset_offsets("g", entries)
+        refused = await admin.reset_offsets("g", [ResetEntry("payments", 0, 1)])
+
+        assert dry == done == [ResetResult(0, -1, 0)] * 1025
+        assert (await admin.list_groups())[0].topics == 2
+        assert refused[0].status == OffsetOutOfRange.code
+        assert await admin.reset_offsets("g", []) == []

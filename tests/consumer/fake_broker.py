@@ -11,31 +11,17 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from rmq.wire import batch, errors, layout, ops
+from rmq.wire import errors, message_ops, ops
 from rmq.wire.codec import decode
-from rmq.wire.compression import Codec
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push
 
 from .fake_connection import FakeConnection, Hold, Request
+from .fake_log import STORE_ID, FakeLog
 
-STORE_ID = 0xABCDEF
 Key = tuple[str, MessageQueue]
-
-
-class Stored(NamedTuple):
-    """A batch in the log of a queue."""
-
-    base_offset: int
-    count: int
-    data: bytes
-    log_epoch: int
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + self.count
 
 
 @dataclass
@@ -48,22 +34,18 @@ class Held:
     renewed_at: float
 
 
-class FakeBroker:
+class FakeBroker(FakeLog):
     """The broker's side. ``connect`` is what a consumer takes in place of ``Connection``."""
 
     def __init__(self, *, grace_s: float = 5.0, lease_s: float = 60.0, expiry_s: float = 120.0) -> None:
+        super().__init__()
         self.grace_s = grace_s
         self.lease_s = lease_s
         self.expiry_s = expiry_s
         self.up = True
-        self.log_epoch = 1
-        self.compares = True  # whether it tells readers that the log has lost what they have
         self.topics: dict[str, int] = {}
-        self.generations: dict[str, int] = {}
-        self.damaged: dict[MessageQueue, range] = {}
-        self.logs: dict[MessageQueue, list[Stored]] = defaultdict(list)
-        self.min_offsets: dict[MessageQueue, int] = {}
         self.offsets: dict[Key, int] = {}
+        self.offsets_at: dict[tuple[MessageQueue, int], int] = {}  # by queue and time in microseconds
         self.attempts: dict[Key, tuple[int, int]] = {}  # of the first message that failed
         self.runs: dict[Key, dict[int, int]] = defaultdict(dict)  # attempts by offset
         self.suspicions: dict[Key, tuple[int, int, int]] = {}  # abandoned, suspect_offset, careful_until
@@ -71,14 +53,15 @@ class FakeBroker:
         self.dead: list[tuple[MessageQueue, int, str]] = []
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
+        self.subscribed: dict[bytes, dict[str, set[str]]] = defaultdict(dict)  # by session and group
+        self.brokers: dict[MessageQueue, str] = {}  # where queues are, if not at "fake"
         self.requests: list[Request] = []
         self.connections: list[FakeConnection] = []
         self.refuse: dict[Op, list[Exception]] = defaultdict(list)  # errors for the next requests of a kind
         self.before: dict[Op, list[Hold]] = defaultdict(list)
         self.after: dict[Op, list[Hold]] = defaultdict(list)
-        self._changed: dict[MessageQueue, asyncio.Event] = defaultdict(asyncio.Event)
+        self._made: dict[str, int] = {}
         self._epoch = 0
-        self._generation = 0
 
     @property
     def now(self) -> float:
@@ -92,8 +75,13 @@ class FakeBroker:
         return connection
 
     def create(self, topic: str, queues: int = 1) -> None:
-        """Make a topic, or have it grow."""
-        self.topics[topic] = queues
+        """Make a topic, or have it grow; a group that waits for it reads new queues from their beginning."""
+        for queue_id in range(self._made.get(topic, 0), queues):
+            for group in [
+                g for g, members in self.members.items() if any(self._subscribes(s, g, topic) for s in members)
+            ]:
+                self.offsets.setdefault((group, MessageQueue(topic, queue_id)), 0)
+        self.topics[topic] = self._made[topic] = queues
         info = self._info(topic)
         for connection in self.connections:
             connection.push(Push.TOPIC_CHANGED, info)
@@ -101,6 +89,7 @@ class FakeBroker:
     def delete(self, topic: str, *, tell: bool = True) -> None:
         """A topic goes, with all that belongs to it; parked pulls are answered, and everybody is told."""
         del self.topics[topic]
+        self._made.pop(topic, None)
         generation = self.generations.pop(topic)
         tables: list[dict[Any, Any]] = [self.logs, self.min_offsets, self.damaged]
         for table in tables:
@@ -123,31 +112,6 @@ class FakeBroker:
             if of == queue:
                 self.offsets[group, of] = min(self.offsets[group, of], self.max_offset(queue))
         self.log_epoch += 1
-
-    def send(
-        self,
-        topic: str,
-        queue_id: int,
-        *bodies: bytes,
-        tags: list[str | None] | None = None,
-        codec: Codec | None = None,
-    ) -> None:
-        """Append one batch."""
-        queue = MessageQueue(topic, queue_id)
-        base = self.max_offset(queue)
-        rows = batch.Rows(bodies, 1_700_000_000_000_000, tags=tags)
-        encoded = batch.encode(topic, queue_id, rows, codec=codec)
-        stamp = layout.Stamp(
-            self.log_epoch, base * 8, base, 1_700_000_000_000_000, 0, 0, self._generation_of(topic), queue_id,
-            layout.KIND_DATA,
-        )  # fmt: skip
-        header = layout.stamp(encoded, layout.parse_header(encoded).header_size, stamp)
-        self.logs[queue].append(Stored(base, len(bodies), header + encoded[layout.BROKER_PART :], self.log_epoch))
-        self._wake(queue)
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        log = self.logs[queue]
-        return log[-1].end_offset if log else 0
 
     def sent(self, op: Op) -> list[Request]:
         """The requests of one kind."""
@@ -210,6 +174,10 @@ class FakeBroker:
     def _join(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Join, payload)
         members = self.members[request.group]
+        for topic in request.from_end:
+            if topic in self.topics and not any(self._subscribes(s, request.group, topic) for s in members):
+                self._begin_at_end(request.group, topic)
+        self.subscribed[connection.session][request.group] = set(request.subscriptions)
         is_new = connection.session not in members
         members[connection.session] = connection.member
         if is_new:
@@ -332,6 +300,22 @@ class FakeBroker:
             for queue in queues
         ]
 
+    def _offsets_at(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(message_ops.OffsetsAt, payload)
+        return [
+            message_ops.OffsetAt(0, self.offsets_at.get((MessageQueue(*ref), request.time_us), 0))
+            for ref in request.queues
+        ]
+
+    def _begin_at_end(self, group: str, topic: str) -> None:
+        queues = [MessageQueue(topic, queue_id) for queue_id in range(self.topics[topic])]
+        if not any((group, queue) in self.offsets for queue in queues):
+            for queue in queues:
+                self.offsets[group, queue] = self.max_offset(queue)
+
+    def _subscribes(self, session: bytes, group: str, topic: str) -> bool:
+        return topic in self.subscribed[session].get(group, ())
+
     async def _pull(self, connection: FakeConnection, pull: ops.Pull) -> Any:
         (wanted,) = pull.queues
         queue = MessageQueue(wanted.topic, wanted.queue_id)
@@ -362,38 +346,6 @@ class FakeBroker:
             except TimeoutError:
                 pass
 
-    def _unreadable(self, queue: MessageQueue, wanted: ops.PullQueue, low: int, high: int) -> ops.PullResult | None:
-        at = wanted.queue_offset
-        agreed = self._agreed(queue, at, wanted.log_epoch)
-        if agreed < at:
-            return ops.PullResult(0, errors.LogTruncated.code, agreed, low, high, b"", "truncated")
-        if at < low:
-            return ops.PullResult(0, errors.MessagesLost.code, low, low, high, b"", "retention")
-        if at > high:
-            return ops.PullResult(0, errors.OffsetOutOfRange.code, at, low, high, b"", "out of range")
-        if at in (damaged := self.damaged.get(queue, range(0))):
-            return ops.PullResult(0, errors.Damaged.code, damaged.stop, low, high, b"", "rot")
-        return None
-
-    def _agreed(self, queue: MessageQueue, offset: int, log_epoch: int) -> int:
-        """Up to where a reader whose message before ``offset`` has this log epoch holds what the log does."""
-        if not log_epoch or not self.compares:
-            return offset
-        return min(offset, max((s.end_offset for s in self.logs[queue] if s.log_epoch <= log_epoch), default=0))
-
-    def _found(self, queue: MessageQueue, offset: int, room: int, low: int, high: int) -> ops.PullResult:
-        blob, following = b"", offset
-        for stored in self.logs[queue]:
-            end = stored.end_offset
-            if end <= offset:
-                continue
-            if stored.base_offset in self.damaged.get(queue, ()):
-                break
-            if blob and len(blob) + len(stored.data) > room:
-                break
-            blob, following = blob + stored.data, end
-        return ops.PullResult(0, 0, following, low, high, blob)
-
     # Inside
 
     def _check(self, connection: FakeConnection, group: str, queue: MessageQueue, epoch: int | None) -> None:
@@ -417,19 +369,13 @@ class FakeBroker:
             return errors.QueueNotFound(f"there is no queue {queue}")
         return None
 
-    def _generation_of(self, topic: str) -> int:
-        if topic not in self.generations:
-            self._generation += 1
-            self.generations[topic] = self._generation
-        return self.generations[topic]
-
-    def _wake(self, queue: MessageQueue) -> None:
-        self._changed[queue].set()
-
     def _info(self, topic: str) -> ops.TopicInfo:
         queues = self.topics[topic]
         return ops.TopicInfo(
-            topic, self._generation_of(topic), queues, [ops.QueueInfo(i, "fake") for i in range(queues)]
+            topic,
+            self._generation_of(topic),
+            queues,
+            [ops.QueueInfo(i, self.brokers.get(MessageQueue(topic, i), "fake")) for i in range(queues)],
         )
 
     def _tell(self, group: str, push: Push, payload: Any, but: FakeConnection | None = None) -> None:

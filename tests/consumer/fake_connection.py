@@ -12,6 +12,7 @@ import msgpack
 
 from rmq.wire import errors, ops
 from rmq.wire.ops import Op, Push
+from rmq.wire.rooms import client_in
 
 if TYPE_CHECKING:
     from .fake_broker import FakeBroker
@@ -46,11 +47,12 @@ class FakeConnection:
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
+        room: str = "",
     ) -> None:
         assert keep_alive, "a consumer has to ping, or it loses its leases"
         self.broker = broker
         self.session = secrets.token_bytes(16)
-        self.member = f"member-{len(broker.connections)}"
+        self.member = client_in(room, f"member-{len(broker.connections)}")
         self.hello: ops.HelloReply | None = None
         self.connected = False
         self.reachable = True  # a test's partition

@@ -9,8 +9,9 @@ from rmq.wire.codec import decode
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
 
-from .fake_broker import STORE_ID, FakeBroker
+from .fake_broker import FakeBroker
 from .fake_connection import FakeConnection
+from .fake_log import STORE_ID
 
 
 class FilteringBroker(FakeBroker):

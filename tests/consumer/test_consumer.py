@@ -34,9 +34,9 @@ async def listener(messages: Any, context: Any) -> ConsumeStatus:
     [
         ({"orderly": False}, "orderly=False .* is not supported yet"),
         ({"model": "broadcasting"}, "broadcasting is not supported yet"),
-        ({"max_attempts": 3}, "dead letters are not supported yet"),
+        ({"max_attempts": 0}, r"max_attempts must be -1 \(no limit\) or 1 and more"),
         ({"slot": 3}, "no setting 'slot'"),
-        ({"topics": {"a%b": "*"}}, "may hold only"),
+        ({"topics": {"a%b%c": "*"}}, "may hold only"),
         ({"topics": {"t": "a b"}}, "is not '\\*' or tags"),
         ({"topics": {"t": None}}, "an expression must be text"),
         ({"topics": {5: "*"}}, "a topic must be text, not 5"),

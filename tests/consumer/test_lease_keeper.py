@@ -49,7 +49,7 @@ async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, mak
     broker.create("t")
     hold = broker.hold_reply(Op.RENEW)
 
-    async with make(topics={"t": "*"}, request_timeout_s=100.0):
+    async with make(topics={"t": "*"}, lock_timeout_s=100.0):
         await asyncio.sleep(50)
         hold.let_go.set()
         await asyncio.sleep(40)
@@ -96,7 +96,7 @@ async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(br
     broker.send("t", 0, *[b"x"] * 100)
     hold, listener = broker.hold_reply(Op.RENEW), Recorder(takes_s=1.0)
 
-    async with make(listener, topics={"t": "*"}):
+    async with make(listener, topics={"t": "*"}, lock_timeout_s=3.0):
         await asyncio.sleep(3.5)
         hold.let_go.set()
         broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 3

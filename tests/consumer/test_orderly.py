@@ -140,7 +140,14 @@ class Harness:
     connected = True
     log_epoch = 0
 
-    def __init__(self, listener: Any, *, clock: Callable[[], float] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        listener: Any,
+        *,
+        clock: Callable[[], float] | None = None,
+        stalled: Callable[[float], bool] = lambda _: False,
+        **settings: Any,
+    ) -> None:
         self.now = clock or now
         self.failures: list[BaseException] = []
         self.lost: list[str] = []
@@ -152,6 +159,7 @@ class Harness:
             tasks=self.tasks,
             leases=self,
             on_turn=lambda: None,
+            stalled=stalled,
         )
 
     def generation(self, messages: int, queue: MessageQueue = QUEUE) -> Generation:

@@ -101,7 +101,7 @@ async def test_a_lease_the_broker_lists_goes_on_and_is_renewed_at_once(broker: F
 
     assert len(broker.sent(Op.ACQUIRE)) == 1
     assert broker.times(Op.RENEW) == [1.0, 3.0]
-    assert broker.times(Op.JOIN) == [0.0, 3.0]
+    assert broker.times(Op.JOIN) == [0.0, 0.0, 3.0]
     assert recorder.times == [3.0]
 
 

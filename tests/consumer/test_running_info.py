@@ -144,7 +144,7 @@ def test_the_map_of_a_consumer() -> None:
 def test_only_settings_that_differ_from_the_default_are_told_and_long_ones_cut() -> None:
     assert changed_settings(CONFIG) == {}
 
-    told = changed_settings(ConsumerConfig(group="g", strategy="config:" + "orders/1," * 100, batch=1))
+    told = changed_settings(ConsumerConfig(group="g", strategy="config:" + ",".join(["orders/1"] * 100), batch=1))
 
     assert list(told) == ["strategy"]
     assert len(told["strategy"]) == MAX_TEXT
@@ -189,7 +189,7 @@ def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
     rate = Rate(huge, huge, 1.1, 1.1)
     topic = TopicStatistics(rate, rate, rate, dict.fromkeys(ResultType, huge))
     statistics = {f"{i:0127}@{'g' * 127}": topic for i in range(MAX_TOPICS + 1)}
-    config = ConsumerConfig(group="g", strategy="config:" + "orders/1," * 10_000)
+    config = ConsumerConfig(group="g", strategy="config:" + ",".join(["orders/1"] * 10_000))
     program = PROGRAM._replace(member="€" * 137, group="g" * 127)
 
     told = running_info(program, config, queues, statistics, now=0.5)

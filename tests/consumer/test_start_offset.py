@@ -10,6 +10,7 @@ import pytest
 
 from rmq.consumer import Consumer
 from rmq.wire.errors import ConnectionLost, Internal, RequestTimeout
+from rmq.wire.message_ops import OffsetAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, Range
 
@@ -20,6 +21,8 @@ pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_ru
 
 Make = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
+NOON = "timestamp:2026-01-31T12:00Z"
+NOON_US = 1_769_860_800_000_000
 
 
 def asked(broker: FakeBroker) -> list[int]:
@@ -75,20 +78,28 @@ async def test_a_start_that_cannot_be_read_is_asked_for_again_and_never_guessed(
 
 
 class Odd(FakeBroker):
-    """A broker that answers the first reads of a range from a script."""
+    """A broker that answers the first reads of where a queue begins from a script."""
 
-    script: list[Range] = []  # noqa: RUF012  # replaced, never changed in place
+    script: list[tuple[int, int, str | None]] = []  # noqa: RUF012  # replaced, never changed in place
 
     def _ranges(self, connection: Any, payload: Any) -> Any:
         if self.script:
-            answer, *self.script = self.script
-            return [answer]
+            (status, offset, text), *self.script = self.script
+            return [Range(status, offset, offset, text=text)]
         return super()._ranges(connection, payload)
 
+    def _offsets_at(self, connection: Any, payload: Any) -> Any:
+        if self.script:
+            (status, offset, text), *self.script = self.script
+            return [OffsetAt(status, offset, text=text)]
+        return super()._offsets_at(connection, payload)
 
-@pytest.mark.parametrize("odd", [Range(0, -1, -1), Range(Internal.code, 3, 3, text="log id 7")])
-@pytest.mark.parametrize("start_from", ["first", "last"])
-async def test_only_a_read_that_succeeded_is_an_offset_and_a_negative_one_never(odd: Range, start_from: str) -> None:
+
+@pytest.mark.parametrize("odd", [(0, -1, None), (Internal.code, 3, "log id 7")])
+@pytest.mark.parametrize(("start_from", "op"), [("first", Op.RANGES), (NOON, Op.OFFSETS_AT)])
+async def test_only_a_read_that_succeeded_is_an_offset_and_a_negative_one_never(
+    odd: tuple[int, int, str | None], start_from: str, op: Op
+) -> None:
     """RocketMQ takes a failed read for the offset -1, by which the group is rewound to the start of the queue."""
     broker, listener = Odd(), Recorder()
     broker.script = [odd]
@@ -102,6 +113,68 @@ async def test_only_a_read_that_succeeded_is_an_offset_and_a_negative_one_never(
     async with consumer:
         await asyncio.sleep(4)
 
-    assert broker.times(Op.RANGES) == [0.0, 3.0]
-    assert asked(broker)[0] == (0 if start_from == "first" else 1)
+    assert broker.times(op) == [0.0, 3.0]
+    assert asked(broker)[0] == 0
     assert all(offset >= 0 for offset in asked(broker))
+
+
+# The table of RocketMQ's RebalancePushImplTest
+
+
+@pytest.mark.parametrize(
+    ("start_from", "stored", "expected"),
+    [
+        ("first", 7, 7),
+        ("last", 7, 7),
+        (NOON, 7, 7),
+        ("first", None, 0),
+        ("last", None, 10),
+        (NOON, None, 5),
+    ],
+)
+async def test_stored_progress_counts_and_without_any_the_setting(
+    broker: FakeBroker, make: Make, start_from: str, stored: int | None, expected: int
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 10)
+    broker.offsets_at[QUEUE, NOON_US] = 5
+    if stored is not None:
+        broker.offsets["g", QUEUE] = stored
+
+    async with make(topics={"t": "*"}, start_from=start_from):
+        await asyncio.sleep(0.5)
+
+    assert asked(broker)[0] == expected
+
+
+async def test_last_is_the_same_for_a_member_that_comes_after_more_messages(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 2)
+    broker.send("t", 1, b"old")
+    broker.set_members("g", "zzz")  # the second queue falls to somebody who does not take it yet
+    listener = Recorder()
+
+    async with make(topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+        broker.send("t", 1, b"new")
+    broker.set_members("g")
+    async with make(listener, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+
+    assert listener.offsets == [1]
+
+
+async def test_last_does_not_pass_a_queue_that_was_made_while_nobody_of_the_group_was_there(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"old")
+    listener = Recorder()
+
+    async with make(topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+    broker.create("t", 2)
+    broker.send("t", 1, b"new")
+    async with make(listener, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+
+    assert listener.calls == [(1.0, 1, [0])]

@@ -189,8 +189,7 @@ class Target:
         return (
             broker._store.log.written,
             [(topic.name, topic.generation, topic.queues) for topic in broker._topics.all()],
-            list(broker._offsets.rows()),
-            list(broker._attempts.rows()),
+            list(broker._ledger.rows()),
             [(lease.group, lease.queue, lease.session, lease.epoch) for lease in self._leases()],
             {group: broker._members.members(group) for group in (GROUP, "")},
         )

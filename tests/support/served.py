@@ -16,6 +16,7 @@ from zlib import crc32
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
+from rmq.broker.services.state import Change, Committed
 from rmq.broker.store.files import Files
 from rmq.broker.store.flusher import Failed, FlusherFactory, SyncableLog, Synced
 from rmq.broker.store.key_index import Gap, Hit, Wanted
@@ -133,7 +134,8 @@ class Found(NamedTuple):
     messages: dict[Queue, list[Message]]
     committed: dict[OfGroup, int]
     leases: dict[OfGroup, int]  # the epoch
-    attempts: dict[OfGroup, tuple[int, int]]
+    attempts: dict[OfGroup, tuple[int, int]]  # of the first failing message
+    failing: list[Change]  # attempts, marks and dead letters, as they would stand in a snapshot
     producers: dict[int, tuple[int, int, dict[int, Any]]]  # epoch, last number, and what became of the newest ones
     keys: dict[str, tuple[list[int], list[Gap]]]  # what the key index finds: places, and where it cannot tell
 
@@ -165,9 +167,10 @@ async def describe(broker: Broker) -> Found:
         topics=topics,
         ranges=ranges,
         messages=messages,
-        committed={tuple(row[:3]): row[3] for row in broker._offsets.rows()},  # type: ignore[misc]
+        committed={tuple(row[:3]): row[3] for row in broker._ledger.offsets.rows()},  # type: ignore[misc]
         leases={(group, *queue): lease.epoch for (group, queue), lease in broker._locks._leases.items()},
-        attempts={tuple(row[:3]): (row[3], row[4]) for row in broker._attempts.rows()},  # type: ignore[misc]
+        attempts={tuple(row[:3]): (row[3], row[4]) for row in broker._ledger.attempts.rows()},  # type: ignore[misc]
+        failing=[change for change in broker._ledger.rows() if not isinstance(change, Committed)],
         producers={of: (line.epoch, line.last, _fates(line)) for of, line in broker._producers._lines.items()},
         keys=await _keys(broker),
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmq.wire import batch, layout
 from rmq.wire.batch import Rows
-from rmq.wire.columns import Columns
+from rmq.wire.columns import Columns, check_columns, tag_names
 from rmq.wire.errors import BadBatch, Refused
 from rmq.wire.hashing import tag_bloom, tag_hash
 
@@ -64,6 +64,15 @@ def test_columns_can_be_added_behind_those_known() -> None:
     data = with_columns({}, b"later", {"much": "later"})
 
     assert batch.check(data, stamped=True).columns.tag(0) == "created"
+
+
+def test_the_tags_of_a_batch_are_read_from_its_meta_alone() -> None:
+    for data in (sample(), with_columns({"tags": None})):
+        header = layout.parse_header(data)
+        meta = memoryview(data)[header.header_size : header.header_size + header.meta_size]
+        tags = check_columns(meta, header).tags
+
+        assert tag_names(meta) == ([] if tags is None else tags.names)
 
 
 def test_the_key_hashes_are_the_crc_of_each_key() -> None:

@@ -51,6 +51,9 @@ REFUSED = {
     151: ("LockHeld", "LOCK_HELD"),
     152: ("NotAMember", "NOT_A_MEMBER"),
     153: ("GroupMismatch", "GROUP_MISMATCH"),
+    154: ("GroupNotFound", "GROUP_NOT_FOUND"),
+    155: ("MemberNotFound", "MEMBER_NOT_FOUND"),
+    156: ("MemberSilent", "MEMBER_SILENT"),
 }
 
 

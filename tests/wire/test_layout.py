@@ -49,6 +49,14 @@ def test_a_field_is_a_big_endian_number_at_its_place(at: int, size: int, field: 
     assert int.from_bytes(data[at : at + size], "big") == getattr(parse_header(data), field)
 
 
+def test_what_tells_of_tags_is_found_in_the_rest_of_a_batch_alone() -> None:
+    data = sample()
+    header = parse_header(data)
+
+    assert header.tag_bloom
+    assert layout.tag_fields(data[layout.BROKER_PART :]) == (header.meta_size, header.tag_bloom)
+
+
 @pytest.mark.parametrize(
     ("at", "fmt", "value", "why"),
     [

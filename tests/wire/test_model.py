@@ -10,7 +10,7 @@ import pytest
 from rmq.wire import batch, layout
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
 
-from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample
+from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
 
 
 def test_a_queue_reads_as_topic_and_number() -> None:
@@ -94,3 +94,22 @@ def test_microseconds_are_exact(us: int, moment: datetime) -> None:
 
 def test_a_listener_answers_by_name() -> None:
     assert {status.name for status in ConsumeStatus} >= {"SUCCESS", "SUSPEND", "COMMIT", "ROLLBACK"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "shown"),
+    [
+        ("orders", {}, "orders"),
+        ("orders", {"RMQ_ORIGIN_TOPIC": "other"}, "orders"),
+        ("%RETRY%billing", {"RMQ_ORIGIN_TOPIC": "orders"}, "orders"),
+        ("%RETRY%billing", {}, "%RETRY%billing"),
+        ("%DLQ%billing", {"RMQ_ORIGIN_TOPIC": "orders"}, "%DLQ%billing"),
+    ],
+)
+def test_a_message_that_is_tried_again_shows_the_topic_of_its_original(
+    topic: str, properties: dict[str, str], shown: str
+) -> None:
+    rows = batch.Rows([b"x"], BORN_AT, properties=[properties])
+    stored = batch.read(stamped(batch.encode(topic, 0, rows)), store_id=STORE_ID)
+
+    assert stored.pick([0])[0].topic == shown

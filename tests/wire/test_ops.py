@@ -28,14 +28,17 @@ def test_operations_keep_their_numbers() -> None:
         "HELLO": 1, "PING": 2, "SEND": 3, "PULL": 4, "COMMIT": 5, "ACQUIRE": 6, "RENEW": 7, "RELEASE": 8, "JOIN": 9,
         "LEAVE": 10, "ROUTE": 11, "CREATE_TOPIC": 12, "LIST_TOPICS": 13, "RANGES": 14, "LOCK_STATUS": 15, "ATTEMPT": 16,
         "DELETE_TOPIC": 17, "GROW_TOPIC": 18, "DESCRIBE_TOPIC": 19, "QUERY_MESSAGES": 20, "GET_MESSAGE": 21,
-        "OFFSETS_AT": 22, "STATS": 23,
+        "OFFSETS_AT": 22, "STATS": 23, "DEAD_LETTER": 24, "STARTING": 25, "RESET_OFFSETS": 26, "LIST_GROUPS": 27,
+        "DESCRIBE_GROUP": 28, "MEMBER_INFO": 29, "RUNNING_INFO": 30,
     }  # fmt: skip
 
 
 def test_pushes_keep_their_numbers() -> None:
     pushes = {push.name: push.value for push in Push}
 
-    assert pushes == {"MEMBERS_CHANGED": 1, "LEASE_FREE": 2, "TOPIC_CHANGED": 3, "CLOSING": 4, "TOPIC_DELETED": 5}
+    assert pushes == {
+        "MEMBERS_CHANGED": 1, "LEASE_FREE": 2, "TOPIC_CHANGED": 3, "CLOSING": 4, "TOPIC_DELETED": 5, "RUNNING_INFO": 6,
+    }  # fmt: skip
 
 
 def test_constants_of_the_protocol_never_change() -> None:
@@ -46,16 +49,21 @@ def test_constants_of_the_protocol_never_change() -> None:
 # Fields may be added at the end, with a default; never moved, renamed or taken away.
 FIELDS = {
     "Acquire": "group queues",
-    "Attempt": "group topic queue_id epoch queue_offset attempts",
+    "Attempt": "group topic queue_id epoch queue_offset attempts runs=[]",
+    "AttemptRun": "from_offset end_offset attempts",
     "Commit": "group entries",
     "CommitEntry": "topic queue_id epoch queue_offset",
     "CreateTopic": "topic queues",
+    "DeadLetter": "group topic queue_id epoch queue_offsets commit_offset=-1 reason=''",
     "DeletedTopic": "topic generation",
     "DeleteTopic": "topic generation=0",
     "DescribeTopic": "topic",
     "FoundBatch": "batch indexes",
     "GetMessage": "message_id",
-    "Grant": "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None",
+    "Grant": (
+        "status epoch=0 committed_offset=-1 attempt_offset=-1 attempts=0 text=None runs=[] abandoned=0"
+        " suspect_offset=-1 careful_until=-1"
+    ),
     "GroupState": "group members committed",
     "GrowTopic": "topic queues",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
@@ -88,10 +96,14 @@ FIELDS = {
     "Ranges": "group queues",
     "Release": "group leases",
     "Renew": "group leases",
-    "ResumedLease": "group topic queue_id epoch committed_offset attempt_offset attempts",
+    "ResetEntry": "topic queue_id queue_offset",
+    "ResetOffsets": "group entries dry_run=False",
+    "ResetResult": "status old_offset=-1 new_offset=-1 text=None",
+    "ResumedLease": "group topic queue_id epoch committed_offset attempt_offset attempts runs=[]",
     "Route": "topic create=False",
     "Send": "batches",
     "SendResult": "status base_offset=0 physical_offset=0 stored_at=0 durable=False duplicate=False text=None",
+    "Starting": "group topic queue_id epoch queue_offset commit_offset=-1",
     "TopicDescription": "topic generation shards created_at more_groups queues groups",
     "TopicInfo": "topic generation shards queues",
 }
@@ -185,6 +197,7 @@ topics = st.builds(
     ops.TopicInfo, texts, numbers, numbers, st.lists(st.builds(ops.QueueInfo, numbers, texts), max_size=3)
 )
 seconds = st.floats(0, 1e9)
+runs = st.lists(st.builds(ops.AttemptRun, numbers, numbers, numbers), max_size=3)
 found = st.builds(message_ops.FoundBatch, st.binary(max_size=5), st.lists(numbers, max_size=3))
 payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5), numbers), max_size=3)),
@@ -196,7 +209,15 @@ payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(ops.Commit, texts, st.lists(committed, max_size=3)),
     st.builds(ops.Outcome, numbers, optional_text),
     st.builds(ops.Acquire, texts, queues),
-    st.builds(ops.Grant, numbers, numbers, numbers, numbers, numbers, optional_text),
+    st.builds(
+        ops.Grant, numbers, numbers, numbers, numbers, numbers, optional_text, runs, numbers, numbers, numbers
+    ),
+    st.builds(ops.DeadLetter, texts, texts, numbers, numbers, st.lists(numbers, max_size=3), numbers, texts),
+    st.builds(ops.Starting, texts, texts, numbers, numbers, numbers, numbers),
+    st.builds(
+        ops.ResetOffsets, texts, st.lists(st.builds(ops.ResetEntry, texts, numbers, numbers), max_size=3), st.booleans()
+    ),
+    st.builds(ops.ResetResult, numbers, numbers, numbers, optional_text),
     st.builds(ops.Renew, texts, st.lists(st.builds(ops.LeaseRef, texts, numbers, numbers), max_size=3)),
     st.builds(ops.Release, texts, ends),
     st.builds(ops.Leave, texts, ends),
@@ -211,7 +232,7 @@ payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(
         ops.LockRow, texts, texts, numbers, texts, texts, numbers, seconds, seconds, seconds, texts
     ),
-    st.builds(ops.Attempt, texts, texts, numbers, numbers, numbers, numbers),
+    st.builds(ops.Attempt, texts, texts, numbers, numbers, numbers, numbers, runs),
     st.builds(topic_ops.DeleteTopic, texts, numbers),
     st.builds(topic_ops.DeletedTopic, texts, numbers),
     st.builds(topic_ops.GrowTopic, texts, numbers),

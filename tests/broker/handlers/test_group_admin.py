@@ -30,7 +30,7 @@ def narrow(broker: InMemoryBroker, most: Most) -> None:
     app = broker.broker
     handler = GroupAdminHandler(
         app._groups, topics=app._topics, store=app._store, members=app._members, locks=app._locks,
-        offsets=app._offsets, attempts=app._attempts, committer=app._committer, now=app.now, most=most,
+        ledger=app._ledger, progress=app._progress, committer=app._committer, now=app.now, most=most,
     )  # fmt: skip
     app.handlers |= {Op.LIST_GROUPS: handler.list_groups, Op.DESCRIBE_GROUP: handler.describe}
 

@@ -85,7 +85,7 @@ async def test_a_group_without_members_can_be_joined_in_another_mode(broker: InM
         assert (await client.join(ordered=False)).members == [client.member]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "%RETRY%g", "x" * 128, "../etc", "größe"])
+@pytest.mark.parametrize("name", ["", "a b", "%RETRY%", "%other%g", "x" * 128, "../etc", "größe"])
 async def test_a_bad_name_of_a_group_or_topic_is_refused(broker: InMemoryBroker, name: str) -> None:
     async with Client(broker) as client:
         with pytest.raises(BadName):
@@ -175,7 +175,7 @@ async def test_no_request_is_served_and_no_text_repeated_for_a_bad_group(
             assert len(refused.value.text) < 200
 
 
-@pytest.mark.parametrize("op", [Op.RENEW, Op.RELEASE, Op.COMMIT, Op.ACQUIRE])
+@pytest.mark.parametrize("op", [Op.RENEW, Op.RELEASE, Op.COMMIT, Op.ACQUIRE, Op.RESET_OFFSETS])
 async def test_a_refusal_repeats_little_of_a_long_topic(broker: InMemoryBroker, op: Op) -> None:
     async with Client(broker) as client:
         await client.join()
@@ -184,7 +184,7 @@ async def test_a_refusal_repeats_little_of_a_long_topic(broker: InMemoryBroker, 
         (refused,) = await client.request(op, ["g", [entry]])
 
         assert refused[0] != 0
-        assert len(refused[-1]) < 400
+        assert all(len(field) < 400 for field in refused if isinstance(field, str))
 
 
 @pytest.mark.parametrize("op", [Op.ACQUIRE, Op.RENEW, Op.RELEASE, Op.LEAVE, Op.COMMIT])
@@ -344,7 +344,7 @@ async def test_a_blip_below_the_grace_moves_nothing_and_the_hello_lists_the_leas
         await one.blip()
         await until(20.0)
 
-        assert [tuple(lease) for lease in one.hello.leases] == [("g", "orders", 0, epoch, 1, 1, 2)]
+        assert [tuple(lease) for lease in one.hello.leases] == [("g", "orders", 0, epoch, 1, 1, 2, [(1, 2, 2)])]
         assert (await one.renew(epoch)).status == 0
         assert two.pushes == []
         assert (await two.acquire()).status == LockHeld.code

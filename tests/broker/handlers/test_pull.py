@@ -66,17 +66,6 @@ async def test_a_pull_of_several_queues_lists_only_those_that_have_something(bro
         assert [(result.index, result.status, bodies(result)) for result in results] == [(2, 0, [b"x"])]
 
 
-async def test_a_pull_of_several_queues_shares_its_bytes(broker: InMemoryBroker) -> None:
-    async with Client(broker) as client:
-        await client.create()
-        for queue_id in range(3):
-            await client.send(b"x" * 1000, to=MessageQueue("orders", queue_id))
-
-        results = await client.pull_many(*(PullQueue("orders", i, 0) for i in range(3)), max_bytes=2000)
-
-        assert [result.index for result in results] == [0, 1]
-
-
 @pytest.mark.parametrize("offset", [-1, -(1 << 63), 3, (1 << 64) - 1])
 async def test_an_offset_outside_of_the_queue_is_told_with_its_bounds(broker: InMemoryBroker, offset: int) -> None:
     async with Client(broker) as client:

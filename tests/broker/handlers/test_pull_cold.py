@@ -50,6 +50,9 @@ class Fence:
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         pass
 
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
+        pass
+
 
 class Rig:
     """A pull handler over a store of which nothing is in memory."""

@@ -108,6 +108,17 @@ def test_an_arrival_before_the_pull_is_found_and_one_after_it_wakes_it(rig: Rig)
     assert rig.statuses() == [(2, 0)]
 
 
+def test_a_pull_of_several_queues_shares_its_bytes(rig: Rig) -> None:
+    for queue_id in range(3):
+        rig.opened.append(b"x" * 1000, to=MessageQueue("orders", queue_id))
+    queues = [PullQueue("orders", queue_id, 0) for queue_id in range(3)]
+
+    rig.peer.send(request(1, Op.PULL, Pull(None, 0, 2000, queues)))
+
+    ((_, _, _, parts),) = rig.peer.answers()
+    assert [part[0] for part in parts] == [0, 1]
+
+
 def test_an_arrival_that_is_withheld_is_found_and_counted_by_the_sweep(rig: Rig, logs: list[dict[str, Any]]) -> None:
     rig.peer.send(pull(1))
     rig.pulls.sweep()

@@ -172,6 +172,8 @@ class Holds(RuleBasedStateMachine):
         assert self.table.next_deadline() == min((parked.expires_at for parked in self.model), default=None)
         for queue in (Q0, Q1, Q2):
             assert self.table.of_queue(queue) == [parked for parked in self.model if queue in parked.queues]
+        for owner in ("c1", "c2"):
+            assert self.table.of_owner(owner) == [parked for parked in self.model if parked.owner == owner]
         assert not any(parked.waits for parked in self.handed_out)
 
 

@@ -122,6 +122,31 @@ def test_a_member_that_is_alone_may_change_its_mind(table: Membership, a: Sessio
     assert table.subscribers("payments") == {a.id}
 
 
+@pytest.mark.parametrize("expression", ["a | b", "||", "* || a", "a b"])
+def test_an_expression_that_is_none_is_refused_and_nobody_joins(table: Membership, a: Session, expression: str) -> None:
+    with pytest.raises(BadRequest, match="is not '\\*' or tags joined by"):
+        table.join("g", MODE, {"orders": expression}, a, now=0.0)
+
+    assert table.members("g") == []
+
+
+def test_what_a_member_wants_of_a_topic_is_known_while_it_is_one(table: Membership, a: Session, b: Session) -> None:
+    assert (table.wanted("g", a.id, "orders"), table.subscriptions("g", a.id)) == (None, None)
+    table.restore("g", a, now=0.0)
+    assert (table.wanted("g", a.id, "orders"), table.subscriptions("g", a.id)) == (None, {})
+
+    table.join("g", MODE, {"orders": "created || paid", "payments": "*"}, a, now=0.0)
+    some = table.wanted("g", a.id, "orders")
+    assert some is not None
+    assert some.tags == {"created", "paid"}
+    assert table.subscriptions("g", a.id) == {"orders": "created || paid", "payments": "*"}
+    assert table.wanted("g", a.id, "payments") is table.wanted("g", a.id, "others") is None
+    assert table.wanted("g", b.id, "orders") is table.wanted("h", a.id, "orders") is None
+
+    table.join("g", MODE, {"orders": "*"}, a, now=1.0)
+    assert table.wanted("g", a.id, "orders") is None
+
+
 def test_a_group_that_everybody_left_may_begin_in_another_mode(table: Membership, a: Session, b: Session) -> None:
     table.join("g", MODE, ORDERS, a, now=0.0)
     table.leave("g", a.id)

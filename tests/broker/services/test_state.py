@@ -12,15 +12,18 @@ from rmq.broker.services.state import (
     Attempted,
     Change,
     Committed,
+    DeadLettered,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
     Started,
+    Suspected,
     TopicMade,
     pack_changes,
     unpack_changes,
 )
 from rmq.wire.errors import BadBatch, UnsupportedFormat
+from rmq.wire.ops import AttemptRun
 
 numbers = st.integers(min_value=-1, max_value=(1 << 64) - 1)
 texts = st.text(max_size=20)
@@ -30,7 +33,11 @@ any_change: st.SearchStrategy[Change] = st.one_of(
     st.builds(LeaseGranted, texts, texts, numbers, st.binary(max_size=16), texts, numbers),
     st.builds(LeaseEnded, texts, texts, numbers, numbers),
     st.builds(Committed, texts, texts, numbers, numbers),
-    st.builds(Attempted, texts, texts, numbers, numbers, numbers),
+    st.builds(
+        Attempted, texts, texts, numbers, numbers, numbers, st.lists(st.builds(AttemptRun, numbers, numbers, numbers))
+    ),
+    st.builds(Suspected, texts, texts, numbers, numbers, numbers, numbers, st.booleans(), numbers),
+    st.builds(DeadLettered, texts, texts, numbers, st.lists(numbers), st.booleans()),
     st.builds(ProducerEpoch, numbers, numbers, numbers),
 )
 
@@ -56,6 +63,8 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         9: "ProducerKnown",
         10: "SnapshotEnded",
         11: "ProducerEpoch",
+        12: "Suspected",
+        13: "DeadLettered",
     }
 
 
@@ -63,6 +72,10 @@ def test_the_bytes_of_a_change_are_those_of_the_logs_that_exist() -> None:
     packed = pack_changes([Committed("g", "t", 3, 300), LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7)])
 
     assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c97 03 a167 a174 00 c4020102 a16d 07")
+
+
+def test_an_attempt_of_a_log_from_before_there_were_runs_is_read() -> None:
+    assert unpack_changes(msgpack.packb([[6, "g", "t", 0, 7, 2]])) == [Attempted("g", "t", 0, 7, 2, [])]
 
 
 def test_an_unknown_change_is_refused_by_its_number() -> None:

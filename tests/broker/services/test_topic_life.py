@@ -13,6 +13,7 @@ from rmq.broker.services.state import Change, Committed, TopicDeleted, TopicMade
 from rmq.broker.services.topics import MAX_QUEUES, Topic, TopicTable
 from rmq.wire.errors import BadName, BadRequest, Refused, TopicExists, TopicNotFound
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import AttemptRun
 
 ORDERS, PAYMENTS = MessageQueue("orders", 0), MessageQueue("payments", 0)
 
@@ -162,8 +163,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_all_groups() -> None:
 
 def test_attempts_of_a_deleted_topic_are_forgotten() -> None:
     attempts = AttemptTable()
-    attempts.record("g", ORDERS, 5, 2)
-    attempts.record("g", PAYMENTS, 6, 3)
+    attempts.record("g", ORDERS, [AttemptRun(5, 6, 2)])
+    attempts.record("g", PAYMENTS, [AttemptRun(6, 7, 3)])
 
     attempts.forget_topic("orders")
 

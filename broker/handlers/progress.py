@@ -1,0 +1,281 @@
+"""
+How far groups have come: commits, failed deliveries, announcements, resets; fenced by epochs.
+
+What is asked for in a request of its own is answered when its change is in the log. Progress that rides on pulls is
+gathered and reaches the log within ``offset_flush_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from rmq.wire import names
+from rmq.wire.codec import decode
+from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import (
+    NO_OFFSET,
+    Attempt,
+    AttemptRun,
+    Commit,
+    Outcome,
+    ResetEntry,
+    ResetOffsets,
+    ResetResult,
+    Starting,
+)  # fmt: skip
+from rmq.wire.tags import Wanted
+from rmq.wire.topic_ops import GroupState
+
+from ..committer import Committer
+from ..connection import DEFERRED, Connection
+from ..log import get_logger
+from ..services.attempt_table import highest
+from ..services.ledger import Ledger
+from ..services.lock_table import Lease, LockTable
+from ..services.membership import Membership
+from ..services.sessions import Session
+from ..services.topics import TopicTable
+from .limits import check_entries
+
+log = get_logger(__name__)
+
+MAX_ATTEMPTS: Final = (1 << 31) - 1
+
+Holds = Callable[[MessageQueue], tuple[int, int]]  # the offsets of a queue that can be read: [first, end)
+
+
+class ProgressHandler:
+    """
+    What members say of the messages they process, and what people say of a group.
+
+    ``revoke(group, queue, why)`` ends the lease of a queue; it is set by the composition root.
+    """
+
+    def __init__(
+        self, *, topics: TopicTable, members: Membership, locks: LockTable, ledger: Ledger, committer: Committer,
+        now: Callable[[], float], holds: Holds,
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._members = members
+        self._locks = locks
+        self._ledger = ledger
+        self._committer = committer
+        self._now = now
+        self._holds = holds
+        self._riding: dict[tuple[str, MessageQueue], int] = {}
+        self.revoke: Callable[[str, MessageQueue, str], None] = lambda group, queue, why: None
+
+    # ---- commits
+
+    def commit(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Store progress; the answer follows when it is durable."""
+        check_entries(payload, 1)
+        request = decode(Commit, payload)
+        names.check_group(request.group)
+        session_id = session_of(connection).id
+        outcomes = [
+            self.commit_one(session_id, request.group, MessageQueue(topic, queue_id), epoch, offset)
+            for topic, queue_id, epoch, offset in request.entries
+        ]
+        return self._later(connection, request_id, outcomes)
+
+    def commit_one(self, session_id: bytes, group: str, queue: MessageQueue, epoch: int | None, offset: int) -> Outcome:
+        """Store progress in one queue, or say why not."""
+        try:
+            self._topics.require_queue(*queue)
+            self.check_pull(session_id, group, queue, epoch)
+            self.check_offset(queue, offset)
+        except Refused as error:
+            return Outcome(error.code, error.text)
+        self._advance(group, queue, offset)  # what rides with a higher offset stays: it is progress all the same
+        return Outcome()
+
+    def check_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Refuse progress to where a queue has not come."""
+        end = self._holds(queue)[1]
+        if not 0 <= offset <= end:
+            raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
+
+    def _advance(self, group: str, queue: MessageQueue, offset: int) -> None:
+        change = self._ledger.commit(group, queue, offset)
+        if change is not None:
+            self._committer.record(change)
+
+    # ---- progress that rides on pulls
+
+    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
+        """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
+        if epoch is not None or (mode := self._members.mode(group)) is None or mode.ordered:
+            self._locks.check(group, queue, session, epoch, now=self._now())
+
+    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
+        """The tags that a member wants of a topic; None if all of them, or if it has not said."""
+        return self._members.wanted(group, session, topic)
+
+    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        """Note progress that came with a pull; it reaches the log within a moment, or with the next grant."""
+        if 0 <= queue_offset <= self._holds(queue)[1] and queue_offset > self.committed(group, queue):
+            self._riding[group, queue] = queue_offset
+
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
+        """Messages up to an offset were handed to the holder of a queue, whose request was let pass just now."""
+        lease = self._locks.holder(group, queue, now=self._now())
+        if lease is not None and next_offset > lease.fetched:
+            lease.fetched = next_offset
+
+    def flush_riding(self) -> None:
+        """Bring gathered progress into the log."""
+        riding, self._riding = self._riding, {}
+        for (group, queue), offset in riding.items():
+            self._advance(group, queue, offset)
+
+    def settle(self, group: str, queue: MessageQueue) -> None:
+        """Bring what was gathered of one queue into the log."""
+        if (riding := self._riding.pop((group, queue), None)) is not None:
+            self._advance(group, queue, riding)
+
+    # ---- failures
+
+    def attempt(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Note failed deliveries; the answer follows when they are durable."""
+        check_entries(payload, 6)
+        request = decode(Attempt, payload)
+        names.check_group(request.group)
+        queue = MessageQueue(request.topic, request.queue_id)
+        first = AttemptRun(request.queue_offset, request.queue_offset + 1, request.attempts)
+        _check_attempts(first.attempts)
+        self._topics.require_queue(*queue)
+        self._check_lease(connection, request.group, queue, request.epoch)
+        end = self._holds(queue)[1]
+        _check_runs(queue, [first], end)
+        _check_runs(queue, request.runs, end)
+        self._note(request.group, queue, highest([first], request.runs))
+        return self._later(connection, request_id, Outcome())
+
+    def _note(self, group: str, queue: MessageQueue, runs: Sequence[AttemptRun]) -> None:
+        """Count failures, but for those of messages that are done: the report is late."""
+        done = self._ledger.offsets.get(group, queue)
+        open_runs = [run._replace(from_offset=max(run.from_offset, done)) for run in runs if run.end_offset > done]
+        change = self._ledger.attempts.record(group, queue, open_runs)
+        if change is not None:
+            self._committer.record(change)
+
+    def starting(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Note which message is about to be processed, and progress with it; answered when that is durable."""
+        request = decode(Starting, payload)
+        names.check_group(request.group)
+        queue, offset = MessageQueue(request.topic, request.queue_id), request.queue_offset
+        self._topics.require_queue(*queue)
+        self._check_lease(connection, request.group, queue, request.epoch)
+        if request.commit_offset != NO_OFFSET:
+            self.check_offset(queue, request.commit_offset)
+        done = max(self.committed(request.group, queue), request.commit_offset, 0)
+        end = self._holds(queue)[1]
+        if not done <= offset < end:
+            raise BadRequest(f"offset {offset} cannot be started: {queue} has {done} to {end} left for this group")
+        self.settle(request.group, queue)
+        if request.commit_offset != NO_OFFSET:
+            self._advance(request.group, queue, request.commit_offset)
+        change = self._ledger.suspects.announce(request.group, queue, offset, request.epoch)
+        if change is not None:
+            self._committer.record(change)
+        return self._later(connection, request_id, Outcome())
+
+    def abandoned(self, lease: Lease) -> None:
+        """A lease ended without being given back: if its owner had messages in hand, one of them is suspect."""
+        group, queue = lease.group, lease.queue
+        self.settle(group, queue)
+        found = self._ledger.suspects.abandon(
+            group, queue, epoch=lease.epoch, committed=self._ledger.offsets.get(group, queue), fetched=lease.fetched
+        )
+        if found is None:
+            return
+        change, announced = found
+        self._committer.record(change)
+        if announced != NO_OFFSET:  # it was started for sure: that was a delivery in vain
+            failed = self._ledger.attempts.of_message(group, queue, announced) + 1
+            self._note(group, queue, [AttemptRun(announced, announced + 1, min(failed, MAX_ATTEMPTS))])
+        log.warning(
+            "lock.abandoned", group=group, queue=str(queue), owner=lease.member, epoch=lease.epoch,
+            suspect=change.suspect_offset, times=change.abandoned, announced=announced != NO_OFFSET,
+        )  # fmt: skip
+
+    # ---- people
+
+    def reset(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Put a group anywhere in queues; whoever holds one of them must acquire it again."""
+        check_entries(payload, 1)
+        request = decode(ResetOffsets, payload)
+        names.check_group(request.group)
+        results = [self._reset(request.group, entry, dry_run=request.dry_run) for entry in request.entries]
+        return self._later(connection, request_id, results)
+
+    def _reset(self, group: str, entry: ResetEntry, *, dry_run: bool) -> ResetResult:
+        queue, offset = MessageQueue(entry.topic, entry.queue_id), entry.queue_offset
+        try:
+            self._topics.require_queue(*queue)
+            first, end = self._holds(queue)
+            if not first <= offset <= end:
+                raise OffsetOutOfRange(f"offset {offset} is out of range: {queue} holds {first} to {end}")
+        except Refused as error:
+            return ResetResult(error.code, text=error.text)
+        old = self.committed(group, queue)
+        if not dry_run:
+            self._riding.pop((group, queue), None)
+            self.revoke(group, queue, "offset reset")
+            for change in self._ledger.reset(group, queue, offset):
+                self._committer.record(change)
+            log.info("offset.reset", group=group, queue=str(queue), was=old, now=offset)
+        return ResetResult(0, old, offset)
+
+    # ---- questions
+
+    def committed(self, group: str, queue: MessageQueue) -> int:
+        """The offset a new owner begins at, -1 if none was committed."""
+        return max(self._riding.get((group, queue), NO_OFFSET), self._ledger.offsets.get(group, queue))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have progress in a topic, sorted; what rides on pulls is brought into the log before."""
+        self.flush_riding()
+        return self._ledger.offsets.groups(topic)
+
+    def state_of(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
+        """How far a group is in these queues, by what it has committed."""
+        return GroupState(group, len(self._members.sessions(group)), self._ledger.offsets.of_queues(group, queues))
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is gone, and with it all progress: the one change that says so takes it all."""
+        self._riding = {key: offset for key, offset in self._riding.items() if key[1].topic != topic}
+        self._ledger.forget_topic(topic)
+
+    def _check_lease(self, connection: Connection, group: str, queue: MessageQueue, epoch: int) -> None:
+        self._locks.check(group, queue, session_of(connection).id, epoch, now=self._now())
+
+    def _later(self, connection: Connection, request_id: int, payload: object) -> object:
+        self._committer.when_durable(lambda: connection.reply(request_id, payload))
+        return DEFERRED
+
+
+def session_of(connection: Connection) -> Session:
+    """Who asks; a connection serves nothing before the hello."""
+    assert connection.session is not None
+    return connection.session
+
+
+def _check_attempts(attempts: int) -> None:
+    if not 1 <= attempts <= MAX_ATTEMPTS:
+        raise BadRequest(f"attempts must be 1 or more, not {attempts}")
+
+
+def _check_runs(queue: MessageQueue, runs: Sequence[AttemptRun], end: int) -> None:
+    """Refuse runs that overlap, are out of order, count nothing, or lie where nothing was delivered."""
+    behind = 0
+    for run in runs:
+        _check_attempts(run.attempts)
+        if not behind <= run.from_offset < run.end_offset:
+            raise BadRequest(f"the run {run.from_offset} to {run.end_offset} is empty, or not behind the one before it")
+        if run.end_offset > end:
+            raise BadRequest(f"offset {run.end_offset - 1} was never delivered: {queue} ends before it")
+        behind = run.end_offset

@@ -1,0 +1,84 @@
+"""``Shares``: what falls to this member, topic by topic; a topic whose strategy fails stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rmq.client.log import get_logger
+from rmq.wire.model import MessageQueue
+from rmq.wire.names import unwrap
+from rmq.wire.ops import QueueInfo
+
+from .allocation import PlacedQueue, Strategy
+
+log = get_logger("rmq.consumer")
+
+
+class Share(NamedTuple):
+    """What falls to us of a topic, of how many queues and members; or why that is not known."""
+
+    ours: frozenset[MessageQueue]
+    queues: int
+    members: int
+    error: str | None = None
+
+
+class Shares:
+    """
+    Computes shares by one strategy.
+
+    The strategy sees topics by the names the user gave them, without the namespace.
+    """
+
+    def __init__(self, strategy: Strategy, namespace: str = "") -> None:
+        self.strategy = strategy
+        self._namespace = namespace
+        self._told: dict[str, Share] = {}
+
+    def of_topics(
+        self,
+        topics: Mapping[str, Sequence[QueueInfo]],
+        members: Sequence[str],
+        member: str,
+        *,
+        held: Iterable[MessageQueue],
+    ) -> dict[str, Share]:
+        """The share of each topic; where the strategy raises, what is ``held`` of it."""
+        held = list(held)
+        return {topic: self._of_topic(topic, infos, members, member, held) for topic, infos in topics.items()}
+
+    def _of_topic(
+        self, topic: str, infos: Sequence[QueueInfo], members: Sequence[str], member: str, held: list[MessageQueue]
+    ) -> Share:
+        shown = unwrap(self._namespace, topic)
+        try:
+            ours = self.strategy.share(
+                (PlacedQueue(shown, info.broker, info.queue_id) for info in infos), members, member
+            )
+        except Exception as error:  # a user's function may raise anything: the other topics are not to suffer
+            kept = frozenset(queue for queue in held if queue.topic == topic)
+            return Share(kept, len(infos), len(members), f"{type(error).__name__}: {error}")
+        return Share(frozenset(MessageQueue(topic, queue.queue_id) for queue in ours), len(infos), len(members))
+
+    def report(self, group: str, shares: Mapping[str, Share]) -> None:
+        """Tell each change once, with what it follows from."""
+        for topic, share in shares.items():
+            before = self._told.get(topic)
+            if share.error is not None:
+                if before is None or before.error != share.error:
+                    log.error(
+                        "rebalance.failed", group=group, topic=topic, strategy=self.strategy.name, error=share.error
+                    )
+            elif before is None or before.error is not None or before.ours != share.ours:
+                log.info(
+                    "rebalance.changed",
+                    group=group,
+                    topic=topic,
+                    strategy=self.strategy.name,
+                    queues=share.queues,
+                    members=share.members,
+                    ours=len(share.ours),
+                    result=sorted(queue.queue_id for queue in share.ours),
+                )
+        self._told = dict(shares)

@@ -1,0 +1,307 @@
+"""A lease that ends without being given back is held against one message; a reset clears it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmq.broker.testing import InMemoryBroker
+from rmq.wire import ops
+from rmq.wire.errors import BadRequest, Fenced, OffsetOutOfRange, QueueNotFound, TopicNotFound
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Op, Push
+
+from ..builders import ORDERS
+from ..harness import Client, crash_copy, holder, until
+
+pytestmark = pytest.mark.virtual_time
+
+GRACE_S = 5.0
+OVER_S = GRACE_S + 0.2
+
+
+async def die(client: Client) -> None:
+    """End without a word, and let the grace pass."""
+    await client.connection.close()
+    await asyncio.sleep(OVER_S)
+
+
+async def owner(broker: InMemoryBroker, name: str = "a") -> tuple[Client, ops.Grant]:
+    client = await Client(broker, name).__aenter__()
+    await client.join()
+    return client, await client.acquire()
+
+
+async def crash_at(broker: InMemoryBroker, *, announced: int | None = None, committed: int = -1) -> ops.Grant:
+    """An owner that pulls everything, perhaps commits, perhaps announces, and dies; returns what it was granted."""
+    client, grant = await owner(broker)
+    await client.pull(max(grant.committed_offset, 0), group="g", epoch=grant.epoch)
+    if committed >= 0:
+        await client.commit(grant.epoch, committed)
+    if announced is not None:
+        await client.starting(grant.epoch, announced)
+    await die(client)
+    return grant
+
+
+def marked(grant: ops.Grant) -> tuple[int, int, int]:
+    return grant.abandoned, grant.suspect_offset, grant.careful_until
+
+
+async def filled(broker: InMemoryBroker, count: int = 6) -> None:
+    async with Client(broker, "producer") as client:
+        await client.create()
+        await client.send(*(b"%d" % i for i in range(count)))
+
+
+async def test_a_lease_that_ended_without_unlock_marks_the_committed_offset(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    await crash_at(broker, committed=2)
+
+    client, grant = await owner(broker, "b")
+
+    assert marked(grant) == (1, 2, -1)
+    assert grant.attempts == 0  # it may never have been started
+    await client.connection.close()
+
+
+async def test_a_given_back_lease_and_one_without_messages_leave_no_mark(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    await client.pull(0, group="g", epoch=grant.epoch)
+    await client.release(grant.epoch)
+    await client.acquire()
+    await die(client)  # it has pulled nothing under this lease
+
+    client, grant = await owner(broker, "b")
+
+    assert marked(grant) == (0, -1, -1)
+    await client.connection.close()
+
+
+async def test_progress_that_rode_on_a_pull_counts_when_the_lease_ends(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    await client.pull(0, group="g", epoch=grant.epoch)
+    await client.pull(6, group="g", epoch=grant.epoch, commit=6)
+    await die(client)
+
+    client, grant = await owner(broker, "b")
+
+    assert (grant.committed_offset, *marked(grant)) == (6, 0, -1, -1)
+    await client.connection.close()
+
+
+async def test_the_second_one_makes_the_queue_careful_and_announced_messages_are_convicted(
+    broker: InMemoryBroker,
+) -> None:
+    await filled(broker)
+    await crash_at(broker)
+    await crash_at(broker)
+    assert marked(await crash_at(broker, announced=0)) == (2, 0, 6)
+
+    client, grant = await owner(broker)
+
+    assert (*marked(grant), grant.attempt_offset, grant.attempts) == (3, 0, 6, 0, 1)
+    await client.starting(grant.epoch, 3, 3)  # 0 to 2 are done
+    assert (await client.acquire())[2:5] == (3, -1, 0)
+    again = await client.acquire()
+    await client.starting(again.epoch, 3)
+    await die(client)
+    client, grant = await owner(broker)
+    assert (*marked(grant), grant.runs) == (1, 3, 6, [(3, 4, 1)])
+    await client.commit(grant.epoch, 6)
+    assert marked(await client.acquire()) == (0, -1, -1)
+    await client.connection.close()
+
+
+async def test_marks_and_announcements_survive_kill_9(broker: InMemoryBroker, memory_path: Path) -> None:
+    await filled(broker)
+    await crash_at(broker)
+    await crash_at(broker)
+    client, grant = await owner(broker)
+    await client.starting(grant.epoch, 1, 1)
+    copy = crash_copy(broker, memory_path / "copy")
+    await client.connection.close()
+
+    async with copy:
+        await asyncio.sleep(OVER_S)  # the owner does not come back
+        client, grant = await owner(copy)
+
+        assert (grant.committed_offset, *marked(grant), grant.runs) == (1, 1, 1, 6, [(1, 2, 1)])
+        await client.connection.close()
+
+
+async def test_an_expired_lease_of_a_connected_owner_is_abandoned_too(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    silent, grant = await owner(broker)
+    async with silent, Client(broker, "b") as other:
+        await other.join()
+        granted_at = asyncio.get_running_loop().time()
+        await silent.pull(0, group="g", epoch=grant.epoch)
+        await until(granted_at + 60.2)
+
+        assert marked(await other.acquire()) == (1, 0, -1)
+        with pytest.raises(Fenced):
+            await silent.starting(grant.epoch, 0)
+
+
+async def test_lock_status_shows_the_mark(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    await crash_at(broker)
+    await crash_at(broker, announced=0)
+    client, _ = await owner(broker)
+    async with client:
+        (row,) = await client.locks()
+
+        assert row.state == "held, retrying offset 0 (attempt 2), offset 0 abandoned 2 times, careful until 6"
+
+
+async def test_a_take_over_and_a_refused_one_are_logged_with_both_owners(broker: InMemoryBroker) -> None:
+    """Scenario 4: takeover logs old/new owner."""
+    await filled(broker)
+    one, _ = await owner(broker, "one")
+    async with Client(broker, "two") as two:
+        await two.join()
+        with capture_logs() as logs:
+            await two.acquire()
+            await die(one)
+            await two.acquire()
+
+    (refused,) = [entry for entry in logs if entry["event"] == "lock.refused"]
+    (taken,) = [entry for entry in logs if entry["event"] == "lock.taken_over"]
+    assert (refused["owner"], refused["asked_by"]) == (one.member, two.member)
+    assert (taken["former"], taken["owner"]) == (one.member, two.member)
+
+
+# ---- STARTING
+
+
+async def test_starting_is_fenced_and_stays_inside_what_is_left(broker: InMemoryBroker) -> None:
+    await filled(broker, 3)
+    client, grant = await owner(broker)
+    async with client:
+        await client.commit(grant.epoch, 1)
+
+        for epoch in (grant.epoch - 1, 0):
+            with pytest.raises(Fenced):
+                await client.starting(epoch, 1)
+        for offset, commit in ((0, -1), (3, -1), (-1, -1), (1, 2), (1, 4), (2, -7)):
+            with pytest.raises(BadRequest):
+                await client.starting(grant.epoch, offset, commit)
+        with pytest.raises(QueueNotFound):
+            await client.starting(grant.epoch, 0, queue=MessageQueue("orders", 9))
+        assert await client.committed() == 1
+        assert await client.starting(grant.epoch, 2, 2) == (0, None)
+        assert await client.committed() == 2
+
+
+# ---- attempts in runs
+
+
+async def test_a_failed_batch_is_counted_message_by_message(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    async with client:
+        await client.attempt(grant.epoch, 0, 1, runs=[(0, 4, 1)])
+        await client.attempt(grant.epoch, 0, 2, runs=[(0, 2, 2), (2, 3, 1)])
+        await client.commit(grant.epoch, 1)
+
+        grant = await client.acquire()
+
+        assert grant.runs == [(1, 2, 2), (2, 4, 1)]
+        assert (grant.attempt_offset, grant.attempts) == (1, 2)
+        await client.attempt(grant.epoch, 0, 5)  # late: it is done
+        assert (await client.acquire()).runs == grant.runs
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(0, 0, 1)], [(2, 1, 1)], [(-1, 1, 1)], [(0, 2, 1), (1, 3, 1)], [(2, 3, 1), (0, 1, 1)], [(0, 7, 1)],
+        [(0, 1, 0)], [(0, 1, 1 << 31)],
+    ],
+)  # fmt: skip
+async def test_runs_that_cannot_be_are_refused(broker: InMemoryBroker, runs: list[tuple[int, int, int]]) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    async with client:
+        with pytest.raises(BadRequest):
+            await client.attempt(grant.epoch, 0, 1, runs=runs)
+        assert (await client.acquire()).runs == []
+
+
+async def test_a_report_has_at_most_1024_runs(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        with pytest.raises(BadRequest, match="at most 1024 entries, not 1025"):
+            await client.attempt(1, 0, 1, runs=[(i, i + 1, 1) for i in range(1025)])
+
+
+# ---- RESET_OFFSETS
+
+
+async def test_a_reset_goes_back_and_forgets_what_was_held_against_the_queue(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    await crash_at(broker, committed=3)
+    await crash_at(broker, announced=3)
+    async with Client(broker, "admin") as admin:
+        assert await admin.reset(1, dry_run=True) == (0, 3, 1, None)
+        assert await admin.committed() == 3
+
+        assert await admin.reset(1) == (0, 3, 1, None)
+
+    await broker.restart()
+    client, grant = await owner(broker, "b")
+    assert (grant.committed_offset, *marked(grant), grant.runs) == (1, 0, -1, -1, [])
+    await client.connection.close()
+
+
+async def test_a_reset_ends_the_lease_at_once_and_the_next_epoch_is_higher(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, epoch = await holder(broker)
+    async with client, Client(broker, "admin") as admin:
+        await client.commit(epoch, 6)
+        parked = asyncio.ensure_future(client.pull(6, group="g", epoch=epoch, wait_ms=15_000))
+        await client.pull(6, group="g", epoch=epoch, commit=6)
+        began = asyncio.get_running_loop().time()
+
+        assert (await admin.reset(2)).status == 0
+        answer = await parked
+
+        assert answer.status == Fenced.code
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert client.of(Push.LEASE_FREE) == [["g", *ORDERS]]
+        assert (await client.commit(epoch, 6)).status == Fenced.code
+        with pytest.raises(Fenced):
+            await client.attempt(epoch, 2, 1)
+        grant = await client.acquire()
+        assert (grant.committed_offset, grant.epoch > epoch) == (2, True)
+
+
+async def test_progress_that_rides_does_not_undo_a_reset(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, epoch = await holder(broker)
+    async with client, Client(broker, "admin") as admin:
+        await client.pull(6, group="g", epoch=epoch, commit=6)
+        assert await admin.reset(0) == (0, 6, 0, None)
+        await asyncio.sleep(1.0)
+
+        assert await admin.committed() == 0
+
+
+async def test_a_reset_of_several_queues_has_a_result_each(broker: InMemoryBroker) -> None:
+    await filled(broker, 3)
+    async with Client(broker, "admin") as admin:
+        entries = [("orders", 0, 3), ("orders", 0, 4), ("orders", 0, -1), ("orders", 9, 0), ("nothing", 0, 0)]
+
+        results = await admin.request(
+            Op.RESET_OFFSETS, ops.ResetOffsets("never-seen", [ops.ResetEntry(*entry) for entry in entries])
+        )
+
+        codes = [0, OffsetOutOfRange.code, OffsetOutOfRange.code, QueueNotFound.code, TopicNotFound.code]
+        assert [result[0] for result in results] == codes
+        assert results[1][3] == "offset 4 is out of range: orders/0 holds 0 to 3"
+        assert await admin.committed(group="never-seen") == 3

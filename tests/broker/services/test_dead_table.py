@@ -1,0 +1,83 @@
+"""A message is given up once, also if somebody asks again after a crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq.broker.services.dead_table import DeadTable
+from rmq.broker.services.state import DeadLettered
+from rmq.wire.model import MessageQueue
+
+Q0, Q1 = MessageQueue("orders", 0), MessageQueue("orders", 1)
+
+
+@pytest.fixture
+def table() -> DeadTable:
+    table = DeadTable()
+    table.apply(table.change("g", Q0, [5, 7]))
+    return table
+
+
+def known(table: DeadTable) -> list[int]:
+    return [offset for offset in range(10) if table.has("g", Q0, offset)]
+
+
+def test_what_was_given_up_is_known_by_group_and_queue(table: DeadTable) -> None:
+    table.apply(table.change("g", Q0, [6]))
+
+    assert known(table) == [5, 6, 7]
+    assert not table.has("h", Q0, 5) and not table.has("g", Q1, 5)
+
+
+@pytest.mark.parametrize(("committed", "left"), [(5, [5, 7]), (6, [7]), (8, [])])
+def test_a_commit_forgets_what_it_has_passed(table: DeadTable, committed: int, left: list[int]) -> None:
+    table.forget_below("g", Q0, committed)
+    table.forget_below("g", Q1, committed)
+
+    assert known(table) == left
+    assert [row.queue_offsets for row in table.rows()] == ([left] if left else [])
+
+
+@pytest.mark.parametrize(("end", "left"), [(8, [5, 7]), (7, [5]), (5, [])])
+def test_what_recovery_cut_off_is_another_message_now(table: DeadTable, end: int, left: list[int]) -> None:
+    again = DeadTable()
+    for row in table.rows():
+        again.apply(row)
+
+    change = table.forget_from("g", Q0, end)
+
+    assert known(table) == left
+    assert (change is None) == (left == [5, 7])
+    if change is not None:
+        again.apply(change)
+    assert known(again) == left
+
+
+def test_a_reset_or_the_end_of_the_topic_forgets_it(table: DeadTable) -> None:
+    table.apply(table.change("g", Q1, [1]))
+
+    assert table.forget_queue("g", Q0) == DeadLettered("g", *Q0, [], True)
+    assert table.forget_queue("g", Q0) is None
+    assert [row.queue_id for row in table.rows()] == [1]
+    table.forget_topic("orders")
+    assert list(table.rows()) == []
+
+
+def test_a_copy_at_the_very_end_of_the_log_is_known_by_its_origin() -> None:
+    table = DeadTable()
+    table.found_copy("%DLQ%g", 77)
+    table.found_copy("orders", 78)
+
+    assert table.is_copied("g", 77)
+    assert not table.is_copied("g", 78) and not table.is_copied("h", 77)
+    table.apply(table.change("g", Q0, [3]))  # the change behind it: what was copied is known by its offset
+    assert not table.is_copied("g", 77)
+
+
+def test_copies_go_with_the_topic_they_lie_in() -> None:
+    table = DeadTable()
+    table.found_copy("%DLQ%g", 77)
+
+    table.forget_topic("%DLQ%g")
+
+    assert not table.is_copied("g", 77)
