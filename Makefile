@@ -21,12 +21,16 @@ test: install
 test-fast: install
 	$(BIN)/pytest -m "not slow and not spark" $(ARGS)
 
-# What takes longer than a test may: the proof of the log over many seeds, 20,000 flipped bytes, real kills, bad input
+# What takes longer than a test may: the proof of the log over many seeds, 20,000 flipped bytes, real kills, bad input,
+# and what befalls a group of consumers, over 5,000 scripts
 SEEDS ?= 5
+SCRIPTS ?= 5000
 chaos: install
+	$(BIN)/pytest tests/scenarios/test_generated_scripts.py --chaos-seeds $(SCRIPTS) $(ARGS)
 	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py --chaos-seeds $(SEEDS) $(ARGS)
 	$(BIN)/pytest tests/broker/store/test_bit_flips.py --chaos-seeds 20 $(ARGS)
 	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25
+	$(BIN)/python tests/scenarios/chaos_processes.py --seconds 600
 	$(BIN)/python tests/scenarios/chaos_input.py --minutes 2
 
 cov: install

@@ -27,6 +27,7 @@ from .config import BrokerConfig
 from .connection import Connection
 from .descriptors import possible_connections
 from .disk_watch import DiskWatch
+from .handlers.beginnings import Beginnings
 from .handlers.dead_letters import DeadLetterHandler
 from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
@@ -256,6 +257,10 @@ class Broker:
         topics.ended = self._topic_ended
         self._groups.lease_changed = self._pulls.lease_changed
         self._groups.resubscribed = self._pulls.resubscribed
+        beginnings = Beginnings(
+            self._topics, self._members, self._progress, is_held=self._locks.holds_topic, holds=store.readable_range
+        )
+        self._groups.begins, topics.made = beginnings.joined, beginnings.made
         self._progress.revoke = self._groups.revoke
         groups, progress = self._groups, self._progress
         self.handlers = {

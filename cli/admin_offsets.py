@@ -17,7 +17,8 @@ from .times import parse_time
 
 if TYPE_CHECKING:
     from rmq.client import Admin
-    from rmq.wire.ops import QueueRef, ResetEntry, ResetResult
+    from rmq.wire.model import MessageQueue
+    from rmq.wire.ops import ResetResult
 
 COLUMNS = ("topic", "queue", "old_offset", "new_offset", "moves_by")
 
@@ -90,8 +91,8 @@ def reset_offset(
     they lose these queues at once and begin anew at the offset that is set. A queue that does not have the offset ends
     the command before anything is done. With --json: one array of objects.
     """
-    entries, results = run(_reset(broker, name, (topic, queue_ids, place), dry_run))
-    rows = [reset_object(entry, result) for entry, result in zip(entries, results, strict=True)]
+    results = run(_reset(broker, name, (topic, queue_ids, place), dry_run))
+    rows = [reset_object(queue, result) for queue, result in results.items()]
     if as_json:
         click.echo(to_json(rows))
         return
@@ -100,12 +101,12 @@ def reset_offset(
         click.echo("nothing was done: leave --dry-run out to do it", err=True)
 
 
-def reset_object(entry: ResetEntry, result: ResetResult) -> dict[str, Any]:
+def reset_object(queue: MessageQueue, result: ResetResult) -> dict[str, Any]:
     """What became of a queue, as JSON; a group without progress in it had no offset."""
     old = None if result.old_offset < 0 else result.old_offset
     return {
-        "topic": entry.topic,
-        "queue_id": entry.queue_id,
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
         "old_offset": old,
         "new_offset": result.new_offset,
         "moves_by": None if old is None else result.new_offset - old,
@@ -114,44 +115,38 @@ def reset_object(entry: ResetEntry, result: ResetResult) -> dict[str, Any]:
 
 async def _reset(
     broker: str, group: str, asked: tuple[str, Sequence[int], Place], dry_run: bool
-) -> tuple[list[ResetEntry], list[ResetResult]]:
+) -> dict[MessageQueue, ResetResult]:
     async with admin_of(broker) as admin:
-        entries = await _entries(admin, *asked)
-        results = _all_well(entries, await admin.reset_offsets(group, entries, dry_run=True))
-        if not dry_run:
-            results = _all_well(entries, await admin.reset_offsets(group, entries))
-    return entries, results
+        offsets = await _offsets(admin, *asked)
+        results = _all_well(await admin.reset_offsets(group, offsets, dry_run=True))
+        return results if dry_run else _all_well(await admin.reset_offsets(group, offsets))
 
 
-async def _entries(admin: Admin, topic: str, queue_ids: Sequence[int], place: Place) -> list[ResetEntry]:
-    from rmq.wire.ops import QueueRef, ResetEntry
+async def _offsets(admin: Admin, topic: str, queue_ids: Sequence[int], place: Place) -> dict[MessageQueue, int]:
+    """Where the place is in each queue."""
+    from rmq.wire.model import MessageQueue
 
     known = {queue.queue_id for queue in (await admin.topic(topic)).queues}
     missing = sorted(set(queue_ids) - known)
     if missing:
         raise Failure(f"{topic} has the queues 0 to {len(known) - 1}, not {missing[0]}", exit_codes.NO_INPUT)
-    queues = [QueueRef(topic, queue_id) for queue_id in sorted(set(queue_ids) or known)]
-    offsets = await _offsets(admin, queues, place)
-    return [ResetEntry(*queue, offset) for queue, offset in zip(queues, offsets, strict=True)]
-
-
-async def _offsets(admin: Admin, queues: list[QueueRef], place: Place) -> list[int]:
-    """Where the place is in each queue."""
+    queues = [MessageQueue(topic, queue_id) for queue_id in sorted(set(queue_ids) or known)]
     if isinstance(place, int):
-        return [place] * len(queues)
+        return dict.fromkeys(queues, place)
     if isinstance(place, datetime):
-        return [found.offset for found in await admin.offsets_at(queues, place)]
+        at = await admin.offsets_at(queues, place)
+        return {queue: found.offset for queue, found in zip(queues, at, strict=True)}
     ranges = await admin.ranges(queues)
-    return [held.min_offset if place == FIRST else held.max_offset for held in ranges]
+    ends = [held.min_offset if place == FIRST else held.max_offset for held in ranges]
+    return dict(zip(queues, ends, strict=True))
 
 
-def _all_well(entries: list[ResetEntry], results: list[ResetResult]) -> list[ResetResult]:
+def _all_well(results: dict[MessageQueue, ResetResult]) -> dict[MessageQueue, ResetResult]:
     from rmq.wire.errors import from_wire
 
-    refused = [(entry, result) for entry, result in zip(entries, results, strict=True) if result.status]
+    refused = [result for result in results.values() if result.status]
     if refused:
-        _, result = refused[0]
-        text = result.text or "the broker gave no reason"
+        text = refused[0].text or "the broker gave no reason"
         others = f" (and {len(refused) - 1} more of {len(results)} queues)" if len(refused) > 1 else ""
-        raise Failure(f"{text}{others}", exit_codes.of(from_wire(result.status, text)))
+        raise Failure(f"{text}{others}", exit_codes.of(from_wire(refused[0].status, text)))
     return results

@@ -53,12 +53,13 @@ def _load_options(callback: Callable[..., Any]) -> Callable[..., Any]:
     rmq-bench produce
     rmq-bench end-to-end --messages 200000 --size 1024 --flush async
     rmq-bench produce --broker 127.0.0.1:10911 --json
+    rmq-bench failover
     """,
 )
 @version_option
 def command() -> None:
     """
-    Measure this machine: messages and megabytes a second.
+    Measure this machine: messages and megabytes a second, and how long a take-over lasts.
 
     Everything goes through the public API, every check is on, and no two messages are alike. Numbers of different
     machines say little about each other.
@@ -108,6 +109,50 @@ def end_to_end(as_json: bool, **options: Any) -> None:
 def consume_all(broker: str, topic: str, warm_up: int, messages: int) -> None:
     """The consuming process of end-to-end."""
     run(_consume_all(broker, topic, Counter(warm_up, messages)))
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    rmq-bench failover
+    rmq-bench failover --repeats 3 --queues 16 --members 5 --json
+    """,
+)
+@click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each is measured.")
+@click.option("--queues", type=click.IntRange(2, 1024), default=8, show_default=True, help="Queues of the topic.")
+@click.option("--members", type=click.IntRange(2, 64), default=3, show_default=True, help="Consumers at once, at most.")
+@click.option("--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages sent a second.")
+@json_option
+@log_options("error")
+def failover(as_json: bool, queues: int, members: int, **options: int) -> None:
+    """
+    Consumers are killed, stopped and added under load; how long are their queues without one?
+
+    Everything is at default settings, with a broker of its own. Each repeat lets a consumer join, stops the oldest
+    (SIGTERM), lets one join, and kills the oldest (SIGKILL).
+    """
+    from .bench_failover import measure
+    from .bench_figures import as_table
+
+    if members > queues:
+        raise click.UsageError("--members must not be more than --queues: the rest would have nothing to do.")
+    figures = run(measure(queues=queues, members=members, **options))
+    about = {"benchmark": "failover", "queues": queues, "members": members, **options}
+    if as_json:
+        click.echo(to_json({**about, "figures": [figure.as_object() for figure in figures]}))
+    else:
+        click.echo("failover: " + ", ".join(f"{name} {value}" for name, value in list(about.items())[1:]))
+        click.echo(as_table(figures), nl=False)
+
+
+@command.command(cls=Command, hidden=True)
+@click.option("--broker", required=True)
+@log_options("error")
+def failover_member(broker: str) -> None:
+    """A consuming process of failover."""
+    from .bench_failover import take_part
+
+    run(take_part(broker))
 
 
 def _shown(result: Result, as_json: bool) -> str:

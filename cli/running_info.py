@@ -112,6 +112,8 @@ def _doing(queue: dict[str, Any]) -> str | None:
         parts.append(f"retry in {seconds(max(retry_in_s, 0.0))}")
     if attempt > 1:
         parts.append(f"attempt {attempt}")
+    if (abandoned := _number(queue, "abandoned")) and not _text(queue, "stopped"):
+        parts.append(f"careful: {abandoned} owners lost")
     if _text(queue, "flow_control"):
         parts.append(f"not pulled: {_text(queue, 'flow_control')}")
     if tries:

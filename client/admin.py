@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -140,21 +140,6 @@ class Admin:
         reply = await self._connection.request(Op.DESCRIBE_GROUP, asked, timeout_s=self._timeout_s)
         return decode(GroupDescription, reply)
 
-    async def reset_offsets(
-        self, group: str, entries: Iterable[ResetEntry], *, dry_run: bool = False
-    ) -> list[ResetResult]:
-        """
-        Put a group anywhere in queues, back or ahead; returns when that is durable, in the order asked for.
-
-        Whoever holds one of these queues loses it at once, and whoever is next begins at the new offset. The ``status``
-        of a queue that has no such offset says so. With ``dry_run`` nothing is done.
-        """
-        asked, done = list(entries), []
-        for at in range(0, len(asked), MAX_ENTRIES):
-            part = ResetOffsets(group, asked[at : at + MAX_ENTRIES], dry_run)
-            done += decode_list(ResetResult, await self._change(Op.RESET_OFFSETS, part))
-        return done
-
     async def member_info(self, group: str, member: str) -> dict[str, Any]:
         """
         What a member of a group does at this moment, in its own words: names may come and go with versions.
@@ -211,5 +196,22 @@ class Admin:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
 
-    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic | ResetOffsets) -> Any:
+    async def reset_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = False
+    ) -> dict[MessageQueue, ResetResult]:
+        """
+        Let a group go on at other offsets, also back; its members lose these queues for a moment and begin there.
+
+        The result of a queue tells its old and new offset, or has the code of why it was refused as ``status``.
+        ``dry_run`` changes nothing.
+        """
+        entries = [ResetEntry(*queue, offset) for queue, offset in offsets.items()]
+        results: list[ResetResult] = []
+        for at in range(0, len(entries), MAX_ENTRIES):
+            part = ResetOffsets(group, entries[at : at + MAX_ENTRIES], dry_run)
+            reply = await self._connection.request(Op.RESET_OFFSETS, part, timeout_s=self._timeout_s)
+            results += decode_list(ResetResult, reply)
+        return dict(zip(offsets, results, strict=True))
+
+    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic) -> Any:
         return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

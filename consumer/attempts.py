@@ -9,7 +9,6 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.ops import NO_OFFSET, AttemptRun, Grant
 
 NO_LIMIT = -1
-CAREFUL_FROM = 2  # one lost owner is an accident; from the second on each message is announced
 
 
 def runs_of(grant: Grant) -> list[AttemptRun]:
@@ -43,7 +42,12 @@ def exhausted(messages: Sequence[StoredMessage], max_attempts: int) -> list[Stor
 
 
 class Suspicion(NamedTuple):
-    """Owners in a row were lost while ``suspect_offset`` was being processed; see :class:`~rmq.wire.ops.Grant`."""
+    """
+    Owners in a row were lost while ``suspect_offset`` was being processed; see :class:`~rmq.wire.ops.Grant`.
+
+    One lost owner is an accident. From the second on the broker says how far care is to be taken, and goes on saying
+    so while the suspect changes.
+    """
 
     abandoned: int
     suspect_offset: int
@@ -52,7 +56,9 @@ class Suspicion(NamedTuple):
     @classmethod
     def of(cls, grant: Grant) -> Self | None:
         """What a grant says; None if there is nothing to fear."""
-        return cls(grant.abandoned, grant.suspect_offset, grant.careful_until) if grant.abandoned else None
+        if not grant.abandoned and grant.careful_until == NO_OFFSET:
+            return None
+        return cls(grant.abandoned, grant.suspect_offset, grant.careful_until)
 
     def convicted(self, crash_limit: int) -> bool:
         """Whether the message may not be given to a listener again."""
@@ -60,7 +66,7 @@ class Suspicion(NamedTuple):
 
     def careful(self, queue_offset: int) -> bool:
         """Whether a message has to be announced before it is given to a listener."""
-        return self.abandoned >= CAREFUL_FROM and queue_offset < self.careful_until
+        return queue_offset < self.careful_until
 
     def acquitted(self) -> Self:
         """The suspect is out of the way; what was fetched together with it is still delivered with care."""

@@ -126,8 +126,7 @@ class LeaseKeeper:
         """
         while True:
             self._changed.clear()
-            limits = [self._check(generation) for generation in self._generations.values()]
-            next_limit = min((limit for limit in limits if limit is not None), default=None)
+            next_limit = self._check_all()
             try:
                 # A moment behind the limit: at exactly the limit a lease is still believed in.
                 wait_s = None if next_limit is None else next_limit - self._broker.now() + 0.001
@@ -136,12 +135,18 @@ class LeaseKeeper:
             except TimeoutError:
                 pass
 
-    def _check(self, generation: Generation) -> float | None:
-        limit = self.believed_until(generation)
-        if generation.lost.told or generation.lease.lost:
-            return None
-        if self._broker.now() <= limit:
-            return limit
-        generation.lost.set()
-        log.warning("lease.unproven", queue=str(generation.queue), epoch=generation.epoch)
-        return None
+    def _check_all(self) -> float | None:
+        """Tell the listeners whose leases cannot be proven any more, in one line; the next limit of the others."""
+        now, next_limit, unproven = self._broker.now(), None, []
+        for generation in self._generations.values():
+            if generation.lost.told or generation.lease.lost:
+                continue
+            limit = self.believed_until(generation)
+            if now > limit:
+                generation.lost.set()
+                unproven.append(generation)
+            else:
+                next_limit = limit if next_limit is None else min(limit, next_limit)
+        if unproven:
+            log.warning("lease.unproven", queues=",".join(str(g.queue) for g in unproven), count=len(unproven))
+        return next_limit

@@ -55,7 +55,9 @@ class OffsetReporter:
 
     async def report(self) -> bool:
         """Send what is new; says whether nothing is left to be sent."""
-        unreported = [g for g in self._generations.values() if g.cache.commit_offset != g.reported and not g.lease.lost]
+        # One that has ended is given back with its progress: a commit behind that would be fenced.
+        live = [g for g in self._generations.values() if not g.lease.lost and not g.ended.is_set()]
+        unreported = [g for g in live if g.cache.commit_offset != g.reported]
         log_epoch = self._broker.log_epoch
         news = [(g, g.cache.commit_offset) for g in unreported if self._believed(g) and g.agrees(log_epoch)]
         if not news:

@@ -35,7 +35,7 @@ from .results import COMMIT, SUCCESS, SUSPEND, read_status, result_type
 from .retries import AWAY_S, Failed, Retries, reason_of
 from .statistics import Statistics
 from .tasks import TaskSet
-from .turns import RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
+from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")
 
@@ -149,8 +149,8 @@ class OrderlyScheduler:
                 generation.suspicion = generation.suspicion.acquitted()
         elif end is Step.YIELD:
             await generation.pause(YIELD_S)
-        elif end is Step.RELOCK:
-            await self._relock(generation)
+        elif end in (Step.RELOCK, Step.RELOCK_ENTRY):
+            await self._relock(generation, RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S)
         elif end is Step.WAIT:
             await generation.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
         elif generation.cache.ready:
@@ -201,7 +201,7 @@ class OrderlyScheduler:
                 if now > look_at or generation.dropped or generation.paused:
                     meter.succeeded(now, done, calls, now - counted_at, now - called_at >= timeout_s)
                     calls = done = 0
-                    step, now, look_at = await self._look(generation, began)
+                    step, now, look_at = await self._look(generation, began, entering=look_at < began)
                     if step is not Step.RUN:
                         return step
                     counted_at, listener = now, self._hooked()
@@ -232,7 +232,7 @@ class OrderlyScheduler:
     async def _run_one(self, generation: Generation) -> Step | Failed:
         """One message of a suspected queue: announced, then given to the listener on its own."""
         clock, cache, guard, began = self._broker.now, generation.cache, generation.guard, self._broker.now()
-        step, now, _ = await self._look(generation, began)
+        step, now, _ = await self._look(generation, began, entering=True)
         if step is not Step.RUN:
             return step
         messages = cache.take(1)
@@ -249,7 +249,7 @@ class OrderlyScheduler:
         if not await self._careful.announce(generation, message):
             step = Step.WAIT
         else:
-            step, now, _ = await self._look(generation, began)
+            step, now, _ = await self._look(generation, began, entering=False)
         if step is not Step.RUN or generation.dropped:
             cache.again(1)
             return step
@@ -272,12 +272,12 @@ class OrderlyScheduler:
         """The listener, with its hooks if there are any."""
         return self._hooks.around(self._listener, self._broker.now) if self._hooks else self._listener
 
-    async def _look(self, generation: Generation, began: float) -> tuple[Step, float, float]:
+    async def _look(self, generation: Generation, began: float, *, entering: bool) -> tuple[Step, float, float]:
         """What to do before the next batch, the time, and when to look again; gives the loop back first."""
         config = self._config
         if generation.interrupted and not generation.dropped:
             self._undo_cancel(generation)  # the listener did not let itself be cancelled
-        if self._broker.now() > began:
+        if not entering:
             # A listener that never suspends would stop every timer of the process.
             await asyncio.sleep(0)
         now = self._broker.now()
@@ -288,6 +288,7 @@ class OrderlyScheduler:
             now=now,
             believed_until=generation.believed_until,
             began=began,
+            entering=entering,
             max_continuous_s=config.max_continuous_s,
             turn_share_s=config.turn_share_s,
             others_wait=self._queueing > 0,
@@ -335,9 +336,9 @@ class OrderlyScheduler:
         self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
         return None
 
-    async def _relock(self, generation: Generation) -> None:
-        """Come back when the lease is proven: ask after 10 ms, then every ``lock_retry_s``."""
-        await generation.pause(RELOCK_FIRST_S)
+    async def _relock(self, generation: Generation, first_s: float) -> None:
+        """Come back when the lease is proven: ask after ``first_s``, then every ``lock_retry_s``."""
+        await generation.pause(first_s)
         while not generation.dropped:
             await self._leases.renew_one(generation)
             if self._leases.believed(generation):

@@ -41,6 +41,7 @@ from .generation import Generation
 from .group_client import GroupClient
 from .hand_over import HandOvers, Workers
 from .lease import Lease
+from .loss_log import LossLog
 from .process_queue import ProcessQueue
 from .shares import Share, Shares
 from .start_from import LAST
@@ -93,6 +94,7 @@ class Rebalancer:
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
         self._changed = False  # what we hold is not what the group last heard of
+        self._losses = LossLog()
         self._stopping = False
         self._due = self._join_due = float("inf")
         self._noticed = asyncio.Event()
@@ -371,9 +373,8 @@ class Rebalancer:
     # Hand-over
 
     def _on_lost(self, generation: Generation, reason: str) -> None:
-        # The end of a topic was reported as such, once, not for each of its queues.
-        report = log.info if reason == TOPIC_GONE else log.warning
-        report("lease.lost", queue=str(generation.queue), epoch=generation.epoch, reason=reason)
+        if reason != TOPIC_GONE:  # that was reported as such, once
+            self._losses.add(generation, reason)
         if not self._stopping and not generation.dropped:
             self._hand_overs.begin(generation)
 
@@ -392,6 +393,7 @@ class Rebalancer:
     async def hand_overs_ended(self) -> None:
         """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
         await self._hand_overs.all_ended()
+        self._losses.tell()
 
 
 def _all_of(shares: dict[str, Share]) -> set[MessageQueue]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from rmq.client.log import get_logger
-from rmq.wire.errors import ConnectionLost, Refused, RequestTimeout, RmqError
+from rmq.wire.errors import ConnectionLost, Refused, RequestTimeout, RmqError, TooManyInFlight
 
 from .generation import Generation
 from .group_client import GroupClient
 from .topics import GONE
 
 log = get_logger("rmq.consumer")
+
+BUSY_S = 0.1  # a broker that has enough to do with us is asked again after this
 
 
 def says_gone(error: RmqError) -> bool:
@@ -19,7 +21,9 @@ def says_gone(error: RmqError) -> bool:
 
 async def after_failure(generation: Generation, error: RmqError, broker: GroupClient, *, pause_s: float) -> None:
     """
-    Wait until asking again makes sense: at once, when there is a connection, or after ``pause_s``.
+    Wait until asking again makes sense: at once, when there is a connection, or after a pause.
+
+    It is ``pause_s`` for what needs somebody to repair it, and 100 ms for a broker that is busy.
 
     A drop of the generation ends it; cancelling is safe.
     """
@@ -30,6 +34,8 @@ async def after_failure(generation: Generation, error: RmqError, broker: GroupCl
             return await broker.link.wait_connected()
         except RmqError:
             pass  # closed for good: whoever closed it drops us
+    elif isinstance(error, Refused) and error.code == TooManyInFlight.code:
+        pause_s = min(BUSY_S, pause_s)
     else:
         log.error("pull.refused", queue=str(generation.queue), error=str(error))
     await generation.pause(pause_s)

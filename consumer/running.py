@@ -254,6 +254,8 @@ class Running:
             *(self.scheduler.finish(generation, within_s=self._config.drain_s) for generation in generations)
         )
         await self.rebalancer.hand_overs_ended()
+        for generation in self.generations.values():
+            generation.ended.set()  # what is to be committed goes with the request that leaves
         await self._leave()
         await self.tasks.cancel(*self.tasks.others())
         await self._link.close()

@@ -69,7 +69,8 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
     A queue, its lease and its cache; times are seconds from ``now``, None where there is nothing to tell.
 
     ``head_offset`` is the first message that is not done and ``attempt`` the number of its delivery, under way or next;
-    ``stopped`` is why nothing goes on until somebody acts; ``dropped``: it is being handed over.
+    ``stopped`` is why nothing goes on until somebody acts; ``abandoned`` owners before us were lost with this queue,
+    so that it goes message by message until ``careful_until``; ``dropped``: it is being handed over.
     """
     cache = generation.cache
     head_offset, attempt = cache.head
@@ -92,6 +93,8 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
         "flow_control": None if generation.flow_control is None else _short(generation.flow_control),
         "paused": generation.paused,
         "stopped": stopped_because(generation),
+        "abandoned": 0 if generation.suspicion is None else generation.suspicion.abandoned,
+        "careful_until": None if generation.suspicion is None else generation.suspicion.careful_until,
         "dropped": generation.dropped,
         "lost": generation.lost.is_set(),
         "tries_to_unlock": generation.tries_to_unlock,

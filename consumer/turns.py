@@ -6,7 +6,8 @@ from enum import Enum
 
 from .config import SUSPEND_MAX_S, SUSPEND_MIN_S
 
-RELOCK_FIRST_S = 0.01  # a turn that finds its lease unproven asks for a renewal after this
+RELOCK_FIRST_S = 0.01  # a turn whose lease could not be proven any more asks for a renewal after this,
+RELOCK_ENTRY_S = 0.1  # and one that found it so when it began after this
 YIELD_S = 0.01  # a turn whose window is over comes back after this
 SLICE_S = 0.002  # whoever works on the loop gives it back after this
 
@@ -18,6 +19,7 @@ class Step(Enum):
     STOP = "stop"  # the queue is not ours any more
     RELOCK = "relock"  # the lease is not proven: no batch before it is
     YIELD = "yield"  # others may have the slot, or the loop has to catch up
+    RELOCK_ENTRY = "relock at entry"  # the same, before the first batch of a turn
     WAIT = "wait"  # the broker has not answered: come back in a while
     PAUSE = "pause"  # the user wants no batch to start
 
@@ -31,6 +33,7 @@ def next_step(
     max_continuous_s: float,
     turn_share_s: float = 0.0,
     others_wait: bool = False,
+    entering: bool = False,
     paused: bool = False,
     stalled: bool = False,
 ) -> Step:
@@ -44,7 +47,7 @@ def next_step(
     if paused:
         return Step.PAUSE
     if now > believed_until:
-        return Step.RELOCK
+        return Step.RELOCK_ENTRY if entering else Step.RELOCK
     if stalled or now - began > max_continuous_s:
         return Step.YIELD
     if turn_share_s and others_wait and now - began > turn_share_s:

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from support.no_skips import NoSkips, wanted
+from support.recorded_numbers import RecordedNumbers
 from support.virtual_time import VirtualTimeLoop
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if wanted(config):
         config.pluginmanager.register(NoSkips(), "no-skips")
+    config.pluginmanager.register(RecordedNumbers(), "recorded-numbers")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

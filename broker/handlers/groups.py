@@ -7,7 +7,7 @@ a mark if it had messages in hand: see :mod:`~rmq.broker.services.suspects`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rmq.wire import names
@@ -49,6 +49,7 @@ LATE_S: Final = 1.0  # between two passes over what may expire; more than that i
 
 LeaseChanged = Callable[[str, MessageQueue], None]
 Resubscribed = Callable[[Connection, str], None]
+Begins = Callable[[str, Sequence[str], bytes], None]
 
 
 class GroupHandler:
@@ -72,6 +73,7 @@ class GroupHandler:
         self._looked_at = now()
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
         self.resubscribed: Resubscribed = lambda connection, group: None  # set by it too
+        self.begins: Begins = lambda group, from_end, session: None  # set by it too
 
     # ---- membership
 
@@ -86,6 +88,7 @@ class GroupHandler:
             self._notices.members_changed(request.group, but=session.id)
         if before != request.subscriptions:
             self.resubscribed(connection, request.group)
+        self.begins(request.group, [topic for topic in request.from_end if topic in request.subscriptions], session.id)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
             lambda: connection.reply(request_id, JoinReply(self._members.members(request.group), topics))
@@ -163,7 +166,9 @@ class GroupHandler:
             if self._locks.renew(request.group, queue, session.id, epoch, now=now):
                 outcomes.append(Outcome())
             else:
-                outcomes.append(Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone"))
+                outcomes.append(
+                    Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone: FENCED")
+                )
         return outcomes
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:

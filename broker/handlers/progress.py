@@ -98,6 +98,10 @@ class ProgressHandler:
         if not 0 <= offset <= end:
             raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
 
+    def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Record where a group without progress begins."""
+        self._advance(group, queue, offset)
+
     def _advance(self, group: str, queue: MessageQueue, offset: int) -> None:
         change = self._ledger.commit(group, queue, offset)
         if change is not None:

@@ -51,7 +51,7 @@ class TopicHandler:
     Tells where queues are, makes and ends them. The composition root sets what others have to do with that.
 
     ``changed`` and ``deleted`` tell whoever waits, when it is durable; ``ended`` takes with a topic, at once, all
-    that hangs on it.
+    that hangs on it; ``made`` is told at once of the queues from a number on, which are new.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class TopicHandler:
         self.changed: Callable[[TopicInfo], None] = lambda info: None
         self.deleted: Callable[[DeletedTopic], None] = lambda gone: None
         self.ended: Callable[[Topic], None] = lambda topic: None
+        self.made: Callable[[Topic, int], None] = lambda topic, first: None
 
     def info(self, name: str) -> TopicInfo:
         """A topic as clients see it."""
@@ -112,15 +113,17 @@ class TopicHandler:
     def grow(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Give a topic more queues."""
         request = decode(GrowTopic, payload)
+        before = self._topics.get(request.topic)
         topic, grown = self._topics.grow(request.topic, request.queues)
         if grown:
             log.info("topic.grown", topic=topic.name, queues=topic.queues, generation=topic.generation)
-            self._change(topic)
+            self._change(topic, 0 if before is None else before.queues)
         return self._later(connection, request_id, self._info(topic))
 
-    def _change(self, topic: Topic) -> None:
+    def _change(self, topic: Topic, first: int = 0) -> None:
         info = self._info(topic)
         self._committer.record(topic.made())
+        self.made(topic, first)
         self._committer.when_durable(lambda: self.changed(info))
 
     def delete(self, connection: Connection, request_id: int, payload: Any) -> object:

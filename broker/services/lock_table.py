@@ -184,6 +184,10 @@ class LockTable:
         if lease is not None and lease.epoch == change.epoch:
             self._remove(lease)
 
+    def holds_topic(self, group: str, topic: str) -> bool:
+        """Whether anybody of a group holds a queue of a topic, or did until a moment ago."""
+        return any(lease.group == group and lease.queue.topic == topic for lease in self._leases.values())
+
     def rows(self, group: str | None = None, *, now: float) -> list[Lease]:
         """The live leases of one group or of all, by group and queue."""
         leases = [lease for lease in self._leases.values() if group is None or lease.group == group]
@@ -237,7 +241,7 @@ class LockTable:
             return f"an epoch is missing for {where} (the live one: {live}): acquire the queue first"
         if holder is not None and holder.epoch == epoch:
             return f"epoch {epoch} of {where} is held by {shown(holder.member)}, not by this session"
-        return f"epoch {epoch} is not the live one ({live}) for {where}: drop it and acquire again"
+        return f"epoch {epoch} is not the live one ({live}) for {where}: FENCED, drop it and acquire again"
 
 
 def shown(text: str) -> str:

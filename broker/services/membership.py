@@ -169,6 +169,21 @@ class Membership:
         """The sessions that subscribe to a topic in any group."""
         return {session_id for (_, session_id), member in self._beats.items() if topic in member.subscriptions}
 
+    def subscribing(self, topic: str) -> list[str]:
+        """The groups that share out a topic among their members, sorted."""
+        return sorted(
+            {
+                group
+                for (group, _), member in self._beats.items()
+                if topic in member.subscriptions and member.mode is not None and member.mode.model == MODELS[0]
+            }
+        )
+
+    def subscribes(self, group: str, topic: str, *, but: bytes) -> bool:
+        """Whether a member of a group other than one subscribes to a topic."""
+        members = self._groups.get(group, {}).items()
+        return any(topic in member.subscriptions for session_id, member in members if session_id != but)
+
     def mode(self, group: str) -> GroupMode | None:
         """The mode of a group, None if nobody has joined it."""
         modes = (member.mode for member in self._groups.get(group, {}).values())

@@ -81,12 +81,13 @@ class SuspectTable:
     def committed(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """A commit clears what it has passed. Belongs to every applied commit."""
         mark = self._marks.get((group, queue))
-        if mark is None or queue_offset <= mark.suspect_offset:
+        if mark is None:
             return
-        if mark.is_careful and queue_offset < mark.careful_until:
-            self._marks[group, queue] = Mark(careful_until=mark.careful_until, is_careful=True)
-        else:
-            del self._marks[group, queue]
+        if mark.is_careful and queue_offset >= mark.careful_until:
+            mark = mark._replace(is_careful=False, careful_until=NO_OFFSET)
+        if queue_offset > mark.suspect_offset:
+            mark = Mark(careful_until=mark.careful_until, is_careful=True) if mark.is_careful else NOTHING
+        self._put(group, queue, mark)
 
     def forget_from(self, group: str, queue: MessageQueue, queue_end: int) -> Suspected | None:
         """Forget what recovery cut off: the next messages there are others. The change that says so."""

@@ -269,11 +269,7 @@ class MessageStore:
     def stage(
         self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked, origin: int = 0
     ) -> Placed:
-        """
-        Give a judged batch its offset and place; it exists once :meth:`write` returned.
-
-        ``origin`` is the handle of the message that it is a copy of, 0 for none.
-        """
+        """Place a judged batch, which exists once :meth:`write` returned; ``origin``: the handle of what it copies."""
         header, columns = checked.header, checked.columns
         queue = self._queues.get(to)
         if queue is None or queue.generation != generation:

@@ -43,6 +43,9 @@ class Member:
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         pass
 
+    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
+        pass
+
 
 class HookedStore:
     """The store, with something that happens before each read."""

@@ -404,3 +404,37 @@ def _headers(path: Path) -> list[layout.Header]:
         found.append(layout.parse_header(data, at))
         at += found[-1].size
     return found
+
+
+def test_what_holds_only_together_is_written_at_once_and_true_before_anybody_looks(rig: Rig) -> None:
+    rig.committer.record(Committed("g", *ORDERS, 1))
+    rig.opened.stage(b"copy")
+
+    rig.committer.append_now(
+        [Committed("g", *ORDERS, 2)], Ticket("copy", rig.story), lambda: rig.story.append("it is true")
+    )
+    assert rig.story == ["it is true"]
+    rig.synced()
+
+    assert rig.story == ["it is true", "copy stored"]
+    rig.loop.turn()  # the one that was asked for finds nothing to do
+    assert rig.committer.idle
+
+
+def test_what_holds_only_together_was_never_there_if_it_cannot_be_written(rig: Rig, memory_path: Path) -> None:
+    rig.committer.record(Committed("g", *ORDERS, 1))
+    rig.committer.in_order()
+    rig.opened.stage(b"copy")
+    rig.break_disk()
+
+    rig.committer.append_now([Committed("g", *ORDERS, 2)], Ticket("copy", rig.story), lambda: rig.story.append("true"))
+
+    assert rig.story == ["copy failed"]
+    rig.files.heal()
+    rig.loop.turn()
+    rig.loop.fire()
+    rig.synced()
+    rig.opened.close()
+    rig.opened = Opened(memory_path)
+    assert [change for change in rig.opened.changes if isinstance(change, Committed)] == [Committed("g", *ORDERS, 1)]
+    assert rig.opened.headers == []

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from rmq.cli import exit_codes
 from rmq.cli.admin_offsets import parse_place, reset_object
 from rmq.cli.rmq_admin import command
-from rmq.wire.ops import ResetEntry, ResetResult
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import ResetResult
 
 from support.processes import ConsumerProcess, Running
 
@@ -74,7 +75,7 @@ def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
 
 @pytest.mark.parametrize(("old", "moves_by"), [(-1, None), (4, 3), (7, 0), (9, -2)])
 def test_what_became_of_a_queue(old: int, moves_by: int | None) -> None:
-    told = reset_object(ResetEntry("orders", 2, 7), ResetResult(0, old, 7))
+    told = reset_object(MessageQueue("orders", 2), ResetResult(0, old, 7))
 
     assert told == {
         "topic": "orders", "queue_id": 2, "old_offset": None if old < 0 else old, "new_offset": 7, "moves_by": moves_by,

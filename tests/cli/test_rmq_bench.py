@@ -16,13 +16,14 @@ BENCH = "rmq.cli.rmq_bench"
 SMALL = ("--messages", "5003", "--size", "20", "--batch", "100", "--queues", "3", "--json")
 
 
-@pytest.mark.parametrize("path", [[], ["produce"], ["end-to-end"]])
+@pytest.mark.parametrize("path", [[], ["produce"], ["end-to-end"], ["failover"]])
 def test_help_has_examples(path: list[str]) -> None:
     result = CliRunner().invoke(command, [*path, "--help"])
 
     assert result.exit_code == 0
     assert "Examples:\n  rmq-bench " in result.stdout
     assert "consume-all" not in result.stdout
+    assert "failover-member" not in result.stdout
 
 
 def test_flush_is_for_its_own_broker_only(nowhere: str) -> None:
@@ -30,6 +31,28 @@ def test_flush_is_for_its_own_broker_only(nowhere: str) -> None:
 
     assert result.exit_code == exit_codes.USAGE
     assert "does not go with --broker" in result.stderr
+
+
+def test_no_consumer_of_a_failover_is_left_without_a_queue() -> None:
+    result = CliRunner().invoke(command, ["failover", "--queues", "2", "--members", "3"])
+
+    assert result.exit_code == exit_codes.USAGE
+    assert "must not be more than --queues" in result.stderr
+
+
+@pytest.mark.slow
+def test_failover_measures_kills_stops_and_joins() -> None:
+    with Running(BENCH, "failover", "--repeats", "1", "--queues", "4", "--members", "2", "--json") as process:
+        assert process.wait(120) == 0, process.errors
+    result = json.loads(process.lines[-1])
+    figures = {figure["figure"]: figure for figure in result["figures"]}
+
+    assert (result["queues"], result["members"], result["repeats"]) == (4, 2, 1)
+    assert {name: figure["count"] for name, figure in figures.items()} == {
+        "kill": 1, "stop": 1, "join": 2, "join-process": 2,
+    }  # fmt: skip
+    assert figures["kill"]["min_s"] > 4.0, "the lock of a killed consumer was given away within its grace"
+    assert figures["kill"]["held"], "a killed consumer's queues were without one for longer than 10 s"
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ def test_a_member_that_is_well() -> None:
         ({"retry_in_s": -1.0, "attempt": 4}, "retry in 0.0s, attempt 4"),
         ({"paused": True}, "paused"),
         ({"flow_control": "1000 messages"}, "not pulled: 1000 messages"),
+        ({"abandoned": 2, "called_for_s": 2.0}, "called 2.0s ago, careful: 2 owners lost"),
         ({"stopped": "CRASH_LOOP at 17", "paused": True}, "stopped: CRASH_LOOP at 17, paused"),
         ({"dropped": True, "called_for_s": 1.0, "tries_to_unlock": 2}, "leaves, called 1.0s ago, unlock tried 2x"),
     ],

@@ -36,3 +36,22 @@ async def test_an_answer_makes_room_for_the_next_ping() -> None:
         sent[-1](0, [])
 
     assert len(sent) == 10
+
+
+@pytest.mark.parametrize("traffic", [False, True])
+async def test_a_ping_leaves_every_second_whatever_else_travels(traffic: bool) -> None:
+    loop, times = asyncio.get_running_loop(), []
+    link = Link(memoryview(bytearray(64)), lambda link, parts: None, lambda link, error: None)
+
+    def ping(on_reply: Callable[[int, Any], None]) -> None:
+        times.append(round(loop.time(), 6))
+        link.heard = True
+        on_reply(0, [])
+
+    pings = KeepAlive(link, 1.0, ping)
+    for _ in range(55):
+        await asyncio.sleep(0.1)
+        link.heard = link.heard or traffic
+    pings.stop()
+
+    assert times == [1.0, 2.0, 3.0, 4.0, 5.0]

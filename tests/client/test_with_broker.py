@@ -13,7 +13,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout, ops
 from rmq.wire.codec import decode_list
 from rmq.wire.compression import NUMBERS
-from rmq.wire.errors import TopicExists, TopicNotFound
+from rmq.wire.errors import OffsetOutOfRange, QueueNotFound, TopicExists, TopicNotFound
 from rmq.wire.layout import MAX_COUNT
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import Op
@@ -229,3 +229,21 @@ async def test_a_producer_makes_a_deleted_topic_anew_also_over_a_restart() -> No
             told = await admin.describe_topic("orders")
 
     assert (told.generation, told.messages) == (2, 1)
+
+
+async def test_offsets_of_a_group_are_reset_in_parts_and_each_queue_has_its_result() -> None:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
+        await admin.create_topic("orders", 1024)
+        await admin.create_topic("payments", 2)
+        await producer.send_bodies("payments", [b"a", b"b"], queue_id=1)
+        first, last, missing = MessageQueue("payments", 0), MessageQueue("payments", 1), MessageQueue("payments", 2)
+        wanted = {MessageQueue("orders", queue_id): 0 for queue_id in range(1024)} | {first: 1, last: 1, missing: 0}
+
+        would = await admin.reset_offsets("g", {last: 2}, dry_run=True)
+        results = await admin.reset_offsets("g", wanted)
+
+        assert would == {last: (0, -1, 2, None)}
+        assert list(results) == list(wanted)
+        assert results[last] == (0, -1, 1, None)
+        assert (results[first].status, results[missing].status) == (OffsetOutOfRange.code, QueueNotFound.code)
+        assert (await admin.ranges([last], "g"))[0].committed == 1

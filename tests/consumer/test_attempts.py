@@ -68,21 +68,22 @@ def test_nothing_is_feared_of_a_queue_whose_owners_gave_it_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("abandoned", "queue_offset", "careful", "convicted"),
+    ("abandoned", "until", "queue_offset", "careful", "convicted"),
     [
-        (1, 7, False, False),
-        (2, 7, True, False),
-        (2, 19, True, False),
-        (2, 20, False, False),
-        (4, 7, True, False),
-        (5, 7, True, True),
-        (6, 7, True, True),
+        (1, NO_OFFSET, 7, False, False),
+        (2, 20, 7, True, False),
+        (2, 20, 19, True, False),
+        (2, 20, 20, False, False),
+        (0, 20, 7, True, False),  # the suspect was another, and what was fetched with it is not done yet
+        (4, 20, 7, True, False),
+        (5, 20, 7, True, True),
+        (6, 20, 7, True, True),
     ],
 )
-def test_care_begins_with_the_second_lost_owner_and_a_verdict_comes_with_the_fifth(
-    abandoned: int, queue_offset: int, careful: bool, convicted: bool
+def test_care_is_taken_as_far_as_the_broker_says_and_a_verdict_comes_with_the_fifth_lost_owner(
+    abandoned: int, until: int, queue_offset: int, careful: bool, convicted: bool
 ) -> None:
-    suspicion = Suspicion.of(Grant(0, abandoned=abandoned, suspect_offset=7, careful_until=20))
+    suspicion = Suspicion.of(Grant(0, abandoned=abandoned, suspect_offset=7, careful_until=until))
 
     assert suspicion is not None
     assert suspicion.careful(queue_offset) is careful

@@ -9,7 +9,7 @@ import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue
 from rmq.wire.errors import Fenced, Internal, RequestTimeout
-from rmq.wire.ops import Op
+from rmq.wire.ops import NO_OFFSET, Op
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
@@ -25,7 +25,7 @@ def suspect(broker: FakeBroker, abandoned: int, offset: int = 0, until: int = 3,
 async def test_one_lost_owner_changes_nothing(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
-    suspect(broker, 1)
+    suspect(broker, 1, until=NO_OFFSET)
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}, batch=4):
@@ -49,6 +49,37 @@ async def test_after_two_lost_owners_each_message_is_announced_with_the_progress
     assert [offsets for _, _, offsets in listener.calls] == [[0], [1], [2], [3, 4, 5]]
     assert broker.announced == [(0, 0), (1, 1), (2, 2)]
     assert broker.offsets["g", QUEUE] == 6
+
+
+async def test_care_goes_on_when_the_suspect_is_done_until_all_that_was_fetched_with_it_is(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 4)
+    suspect(broker, 0, offset=NO_OFFSET, until=2)
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}, batch=4):
+        await asyncio.sleep(1)
+
+    assert [offsets for _, _, offsets in listener.calls] == [[0], [1], [2, 3]]
+
+
+async def test_a_limit_of_one_stops_at_the_first_lost_owner(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 4)
+    suspect(broker, 1, offset=0, until=NO_OFFSET)
+    stops, buries = Recorder(), Recorder()
+
+    async with make(stops, topics={"t": "*"}, crash_limit=1) as consumer:
+        await asyncio.sleep(1)
+        assert list(consumer.stopped_queues) == [QUEUE]
+    async with make(buries, topics={"t": "*"}, crash_limit=1, max_attempts=9, batch=4):
+        await asyncio.sleep(1)
+
+    assert stops.calls == []
+    assert [offsets for _, _, offsets in buries.calls] == [[1, 2, 3]]
+    assert [offset for _, offset, _ in broker.dead] == [0]
 
 
 async def test_a_call_waits_for_its_announcement_to_be_answered(broker: FakeBroker, make: Make) -> None:

@@ -85,6 +85,15 @@ async def test_progress_passes_what_was_left_out_only_when_all_before_it_is_done
     assert listener.times == [0.0, 5.0]
 
 
+async def test_however_far_apart_the_messages_lie_an_ordered_queue_is_pulled_further(broker: FilteringBroker) -> None:
+    """RocketMQ: a span of more than 2000 stops pulls of the concurrent mode only."""
+    send(broker, "a", "b" * 3000, "a")
+
+    async with consume(broker, Recorder(takes_s=100.0), drain_s=0.0):
+        await asyncio.sleep(1)
+        assert asked(broker) == [0, 3002]
+
+
 async def test_an_empty_answer_that_moves_on_is_progress_that_rides_on_the_next_pull(broker: FilteringBroker) -> None:
     """RocketMQ: NO_NEW and NO_MATCHED with an empty process queue advance the stored offset."""
     async with consume(broker, Recorder()):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.wire.errors import Fenced, Internal, RequestTimeout
+from rmq.wire.errors import ConfigError, Fenced, Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, Outcome
 
@@ -110,3 +110,75 @@ async def test_a_fenced_report_drops_the_generation_and_another_refusal_does_not
         assert consumer.assignment == [QUEUE]
 
     assert len(broker.sent(Op.ACQUIRE)) == acquired
+
+
+async def test_nothing_is_reported_for_a_queue_that_is_not_ours_any_more(broker: FakeBroker, make: Make) -> None:
+    """RocketMQ: offsets of queues that left are dropped from what is persisted."""
+    broker.create("t", 2)
+    for queue_id in (0, 1):
+        broker.send("t", queue_id, *[b"x"] * 20)
+
+    async with make(Recorder(takes_s=0.5), topics={"t": "*"}):
+        await asyncio.sleep(2.1)
+        broker.give("g", QUEUE, "thief")
+        before = len(broker.requests)
+        await asyncio.sleep(5)
+
+        carried = [
+            (wanted.queue_id, wanted.commit_offset)
+            for request in broker.requests[before:]
+            if request.op is Op.PULL
+            for wanted in request.payload.queues
+        ]
+        entries = [
+            (entry.queue_id, entry.queue_offset)
+            for request in broker.requests[before:]
+            if request.op is Op.COMMIT
+            for entry in request.payload.entries
+        ]
+        assert {queue_id for queue_id, _ in carried + entries} == {1}
+        assert broker.offsets["g", QUEUE] == 3  # the fourth was done at 2.0 s, and nobody had asked yet
+
+
+@pytest.mark.parametrize("every_s", [0.2, 1.0, 5.0])
+async def test_progress_waits_no_longer_than_configured_and_never_more_than_5_s(
+    broker: FakeBroker, make: Make, every_s: float
+) -> None:
+    """RocketMQ persists after 10 s, then every 5 s."""
+    broker.create("t")
+
+    async with make(Recorder(), topics={"t": "*"}, commit_every_s=every_s, pull_wait_s=29.0):
+        await asyncio.sleep(6.0)
+        broker.send("t", 0, b"a")
+        hold = broker.hold_request(Op.PULL)  # the one that would carry it
+        await asyncio.sleep(every_s - 0.01)
+        assert broker.offsets["g", QUEUE] == 0
+        await asyncio.sleep(0.02)
+        assert broker.offsets["g", QUEUE] == 1
+        hold.let_go.set()
+
+    with pytest.raises(ConfigError, match=r"commit_every_s must be from 0\.001 to 5"):
+        make(topics={"t": "*"}, commit_every_s=5.001)
+
+
+async def test_the_progress_of_a_queue_that_is_given_back_goes_with_its_unlock_only(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    hold = broker.hold_request(Op.RELEASE)
+
+    async with make(Recorder(takes_s=0.15), topics={"t": "*"}) as consumer:
+        await asyncio.sleep(1.1)
+        broker.send("t", 0, b"a")
+        await asyncio.sleep(0.05)
+        broker.set_members("g", "a-other")
+        await hold.reached.wait()
+        before = len(commits(broker))
+        await asyncio.sleep(0.5)  # time for several reports
+        assert len(commits(broker)) == before, "a commit behind the unlock is fenced, and told as a loss"
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == []
+
+    assert broker.offsets["g", QUEUE] == 1
+    assert "lease.lost" not in caplog.text

@@ -165,7 +165,8 @@ class Harness:
     def generation(self, messages: int, queue: MessageQueue = QUEUE) -> Generation:
         lease = Lease(queue, 1, 0.0)
         generation = Generation(lease, ProcessQueue(0), on_lost=lambda _, reason: self.lost.append(reason))
-        self.fill(generation, messages)
+        if messages:
+            self.fill(generation, messages)
         return generation
 
     def fill(self, generation: Generation, messages: int) -> None:

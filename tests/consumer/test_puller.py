@@ -143,6 +143,40 @@ async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: Fake
     assert len(kinds) == 4 + 2 + 3
 
 
+async def test_the_first_pull_of_a_new_lease_begins_where_the_owner_before_has_committed_meanwhile(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 10)
+    broker.offsets["g", QUEUE] = 2
+    broker.give("g", QUEUE, "owner")
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)  # asked for the lock in vain
+        assert broker.sent(Op.PULL) == []
+        broker.offsets["g", QUEUE] = 6
+        broker.free("g", QUEUE)
+        await asyncio.sleep(1)
+
+    assert asked(broker)[0] == 6
+    assert listener.offsets == [6, 7, 8, 9]
+
+
+async def test_a_queue_that_is_given_away_is_not_pulled_any_more_and_nobody_is_told(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.set_members("g", "a-other")  # it comes first in the list: the queue is theirs
+        await asyncio.sleep(100)
+
+    assert broker.times(Op.PULL) == [0.0]
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
 async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
@@ -183,6 +217,9 @@ async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, m
         await asyncio.sleep(1)
         broker.send("t", 0, b"a")
         await asyncio.sleep(1)
+
+        # The queue has recovered by itself, and the group was not rewound.
+        assert broker.offsets["g", QUEUE] >= 6
 
     assert asked(broker)[:2] == [9, 5]
     assert listener.offsets == [5]

@@ -14,6 +14,7 @@ from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
 from rmq.consumer import Consumer
 from rmq.wire.address import parse_address
 from rmq.wire.errors import GroupMismatch
+from rmq.wire.model import MessageQueue
 
 from .test_orderly import SUSPEND, Recorder, now
 
@@ -191,3 +192,38 @@ async def test_a_lease_that_was_held_for_minutes_is_still_ours(real: InMemoryBro
         assert len(one.assignment) == 1
 
     assert listener.offsets == [0, 1]
+
+
+async def test_a_blip_below_the_grace_moves_no_queue_and_restarts_no_message(real: InMemoryBroker) -> None:
+    await send(real, 40, queues=4, keys=4)
+    first, second, cuttable = Recorder(takes_s=0.5), Recorder(takes_s=0.5), Cuttable("a")
+    a, b = consumer(real, first, connect=cuttable), consumer(real, second, connect=Cuttable("b"))
+
+    async with a, b:
+        await asyncio.sleep(2.2)
+        assert (len(a.assignment), len(b.assignment)) == (2, 2)
+        shares = [a.assignment, b.assignment]
+        for _ in range(3):
+            cuttable.made[0].drop(ConnectionLost("cut by the test"))  # it dials again by itself
+            await asyncio.sleep(1)
+            assert [a.assignment, b.assignment] == shares
+        await asyncio.sleep(10)
+
+    calls = [(queue_id, offsets[0]) for _, queue_id, offsets in first.calls + second.calls]
+    assert sorted(calls) == [(queue_id, offset) for queue_id in range(4) for offset in range(10)]
+
+
+async def test_messages_of_unwanted_tags_leave_no_lag(real: InMemoryBroker) -> None:
+    async with Admin(real.address) as admin:
+        await admin.create_topic("orders", 1)
+    async with Producer(real.address) as producer:
+        for tag in "abbbabb":
+            await producer.send(Message("orders", b"x", tag=tag))
+    listener = Recorder()
+
+    async with consumer(real, listener, topics={"orders": "a"}), Admin(real.address) as admin:
+        await asyncio.sleep(16)
+        (held,) = await admin.ranges([MessageQueue("orders", 0)], "g")
+        assert (held.max_offset, held.committed) == (7, 7)
+
+    assert listener.offsets == [0, 4]

@@ -105,6 +105,36 @@ async def test_a_lease_the_broker_lists_goes_on_and_is_renewed_at_once(broker: F
     assert recorder.times == [3.0]
 
 
+async def test_a_blip_below_the_grace_moves_no_queue_restarts_no_message_and_keeps_the_attempts(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, b"a", b"b")  # the first fails three times
+    broker.send("t", 1, *[b"x"] * 4)  # one call runs through the blip
+    recorders = [Recorder(*[ConsumeStatus.SUSPEND] * 3), Recorder(takes_s=3.0)]
+
+    async def listener(messages: Any, context: Any) -> Any:
+        return await recorders[context.queue.queue_id](messages, context)
+
+    async with make(listener, topics={"t": "*"}) as consumer:
+        await asyncio.sleep(2)
+        epochs = {queue: held.epoch for (_, queue), held in broker.leases.items()}
+        broker.go_down()
+        await asyncio.sleep(3.9)
+        broker.come_up()
+        await asyncio.sleep(15)
+        assert len(consumer.assignment) == 2
+        assert {queue: held.epoch for (_, queue), held in broker.leases.items()} == epochs
+
+    assert len(broker.sent(Op.ACQUIRE)) == 1
+    assert recorders[0].offsets == [0, 0, 0, 0, 1]
+    assert recorders[0].attempts == [1, 2, 3, 4, 1]
+    assert recorders[1].offsets == [0, 1, 2, 3]
+    # What was cached is not fetched again: each queue was asked for at its end.
+    asked = [request.payload.queues[0][1:3] for request in broker.sent(Op.PULL)]
+    assert {offset for queue_id, offset in asked if queue_id == 1} == {0, 4}
+
+
 async def test_a_lease_the_broker_does_not_list_is_lost_and_begun_anew(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c")

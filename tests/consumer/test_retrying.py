@@ -11,7 +11,16 @@ from rmq.consumer.group_client import GroupClient
 from rmq.consumer.lease import Lease
 from rmq.consumer.process_queue import ProcessQueue
 from rmq.consumer.retrying import after_failure, says_gone
-from rmq.wire.errors import ConnectionLost, Internal, QueueNotFound, RequestTimeout, RmqError, TopicNotFound
+from rmq.wire.errors import (
+    ConnectionLost,
+    Internal,
+    QueueNotFound,
+    Refused,
+    RequestTimeout,
+    RmqError,
+    TooManyInFlight,
+    TopicNotFound,
+)
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, now
@@ -36,10 +45,19 @@ def client(broker: FakeBroker) -> GroupClient:
     return GroupClient(link, "g", now=now, timeout_s=3.0)
 
 
-@pytest.mark.parametrize(("error", "waited_s"), [(RequestTimeout("x"), 0.0), (Internal("x"), 3.0)])
-async def test_a_time_out_was_a_wait_already_and_a_refusal_is_followed_by_a_pause(
+@pytest.mark.parametrize(
+    ("error", "waited_s"),
+    [
+        (RequestTimeout("x"), 0.0),
+        (Internal("x"), 3.0),
+        (TooManyInFlight("x"), 0.1),
+        (Refused("x", code=TooManyInFlight.code), 0.1),
+    ],
+)
+async def test_a_time_out_was_a_wait_already_and_a_refusal_is_followed_by_a_pause_a_short_one_if_it_is_busy(
     broker: FakeBroker, error: RmqError, waited_s: float
 ) -> None:
+    """RocketMQ asks again after 20 ms where the broker said that it is busy, and else after a second or three."""
     group = client(broker)
 
     await after_failure(generation(), error, group, pause_s=3.0)

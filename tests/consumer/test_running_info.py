@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from rmq.consumer.attempts import Suspicion
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.gap import Gap, Stopped
 from rmq.consumer.generation import Generation
@@ -53,7 +54,8 @@ def test_a_queue_at_rest() -> None:
         "topic": "t", "queue_id": 3, "epoch": 7, "head_offset": 5, "attempt": 1, "retry_in_s": None,
         "called_for_s": None, "in_flight": 0, "cached_messages": 0, "cached_bytes": 0, "end_offset": 5,
         "commit_offset": 5, "reported_offset": -1, "lock_age_s": 4.5, "pulled_ago_s": None, "flow_control": None,
-        "paused": False, "stopped": None, "dropped": False, "lost": False, "tries_to_unlock": 0,
+        "paused": False, "stopped": None, "abandoned": 0, "careful_until": None, "dropped": False, "lost": False,
+        "tries_to_unlock": 0,
     }  # fmt: skip
 
 
@@ -110,6 +112,13 @@ def test_why_a_queue_does_not_go_on_is_told() -> None:
 
     one.crash_loop = "CRASH_LOOP: " + "x" * 500
     assert queue_info(one, now=0.0)["stopped"] == "CRASH_LOOP: " + "x" * (MAX_TEXT - 13) + "…"
+
+
+def test_owners_that_were_lost_with_a_queue_are_told() -> None:
+    one = generation()
+    one.suspicion = Suspicion(2, 5, 9)
+
+    assert (queue_info(one, now=0.0)["abandoned"], queue_info(one, now=0.0)["careful_until"]) == (2, 9)
 
 
 def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
@@ -184,6 +193,7 @@ def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
         one = generation(huge + i, start=huge, topic="t" * 127)
         one.lease.epoch = one.reported = one.tries_to_unlock = huge
         one.crash_loop = one.flow_control = text
+        one.suspicion = Suspicion(huge, huge, huge)
         one.retry_at = one.guard.since = one.pulled_at = 1.1
         queues.append(one)
     rate = Rate(huge, huge, 1.1, 1.1)

@@ -65,11 +65,11 @@ class JumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,mis
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """A loop whose clock jumps to the next timer as soon as nothing else can run."""
 
-    def __init__(self) -> None:
+    def __init__(self, selector: JumpingSelector | None = None) -> None:
         self.now = 0.0
         self.threads_busy = 0  # written on the loop's thread; other threads use thread_started and thread_ended
         self._pool: concurrent.futures.Executor | None = None
-        selector = JumpingSelector()
+        selector = selector or JumpingSelector()
         selector.loop = self
         super().__init__(selector)
 

@@ -1,0 +1,60 @@
+"""
+Where a group begins in a queue it has no progress in, as far as the broker has a say: so that nothing falls between.
+
+A group that begins at the end of a topic does so once, when the first of its members names that topic: the ends of all
+queues become its progress in one step. A queue that is made while a group subscribes to its topic has the group's
+progress 0 from its first moment. So a queue without progress is younger than the group, and read from its beginning by
+whoever gets it, however late that member came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from rmq.wire.model import MessageQueue
+
+from ..log import get_logger
+from ..services.membership import Membership
+from ..services.topics import Topic, TopicTable
+
+log = get_logger(__name__)
+
+
+class Progress(Protocol):
+    """What a group has done of a queue."""
+
+    def committed(self, group: str, queue: MessageQueue) -> int: ...
+    def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None: ...
+
+
+class Beginnings:
+    """Decides; ``is_held(group, topic)`` tells of leases, ``holds(queue)`` from where to where a queue can be read."""
+
+    def __init__(
+        self, topics: TopicTable, members: Membership, progress: Progress,
+        *, is_held: Callable[[str, str], bool], holds: Callable[[MessageQueue], tuple[int, int]],
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._members = members
+        self._progress = progress
+        self._is_held = is_held
+        self._holds = holds
+
+    def joined(self, group: str, from_end: Iterable[str], session: bytes) -> None:
+        """A member named topics for the first time, and wants their end: record it, if nobody was there before."""
+        for name in from_end:
+            topic = self._topics.get(name)
+            if topic is None or self._members.subscribes(group, name, but=session) or self._is_held(group, name):
+                continue
+            queues = [MessageQueue(name, queue_id) for queue_id in range(topic.queues)]
+            if all(self._progress.committed(group, queue) < 0 for queue in queues):
+                for queue in queues:
+                    self._progress.begin_at(group, queue, self._holds(queue)[1])
+                log.info("group.begins_at_end", group=group, topic=name, queues=len(queues))
+
+    def made(self, topic: Topic, first: int) -> None:
+        """A topic was made, or grew, from queue ``first`` on: whoever subscribes to it reads those from 0."""
+        for group in self._members.subscribing(topic.name):
+            for queue_id in range(first, topic.queues):
+                self._progress.begin_at(group, MessageQueue(topic.name, queue_id), 0)

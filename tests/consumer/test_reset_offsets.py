@@ -1,0 +1,124 @@
+"""Offsets that an administrator sets: our lease ends, the running call is told, and the queue is taken anew there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
+from rmq.wire.ops import Op
+
+from .fake_broker import FakeBroker
+from .recorder import QUEUE, Messages, Recorder, now
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
+Make = Callable[..., Consumer]
+
+
+def reset(broker: FakeBroker, queue_offset: int) -> None:
+    """What RESET_OFFSETS does: the offset is another, the lease has ended, and parked pulls of it are answered."""
+    broker.offsets["g", QUEUE] = queue_offset
+    broker.free("g", QUEUE)
+
+
+@pytest.mark.parametrize(("to", "delivered"), [(0, [0, 1, 2, 3]), (2, [2, 3]), (4, [])])
+async def test_an_idle_queue_goes_on_at_the_new_offset_at_once(
+    broker: FakeBroker, make: Make, to: int, delivered: list[int]
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 4)
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5)
+        assert listener.offsets == [0, 1, 2, 3]
+        reset(broker, to)
+        await asyncio.sleep(0.5)
+        assert broker.offsets["g", QUEUE] == 4
+
+    assert listener.offsets[4:] == delivered
+    assert [at for at in listener.times if at > 0] == [5.0] * len(delivered)
+
+
+@pytest.mark.parametrize("to", [0, 7])
+async def test_a_running_call_is_told_commits_nothing_and_the_queue_begins_at_the_new_offset_when_it_has_ended(
+    broker: FakeBroker, make: Make, to: int
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 10)
+    calls: list[tuple[float, int]] = []
+    told: list[float] = []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        calls.append((round(now(), 3), messages[0].queue_offset))
+        waits = asyncio.ensure_future(context.lost.wait())
+        done, _ = await asyncio.wait([waits], timeout=2.0)
+        if done:
+            told.append(now())
+            await asyncio.sleep(1.0)  # and takes its time to end
+        waits.cancel()
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5)  # the third call runs since 4 s
+        reset(broker, to)
+        before = len(broker.requests)
+        await asyncio.sleep(3.5)
+
+    assert told == [5.0]
+    assert calls[:4] == [(0.0, 0), (2.0, 1), (4.0, 2), (6.0, to)]
+    epochs = [_epoch(request.payload) for request in broker.requests[before:] if request.op in (Op.COMMIT, Op.PULL)]
+    assert set(epochs) == {2}
+
+
+def _epoch(payload: Any) -> int:
+    return payload.queues[0].epoch if hasattr(payload, "queues") else payload.entries[0].epoch
+
+
+@pytest.mark.parametrize("held_back", ["paused", "full"])
+async def test_a_queue_without_a_parked_pull_learns_of_it_by_its_next_report_or_renewal(
+    broker: FakeBroker, make: Make, held_back: str
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 10)
+    listener = Recorder(takes_s=2.0)
+    consumer = make(listener, topics={"t": "*"}, cache_messages=3)
+
+    async with consumer:
+        await asyncio.sleep(4.5)
+        if held_back == "paused":
+            consumer.pause()
+        await asyncio.sleep(5)
+        reset(broker, 0)
+        await asyncio.sleep(30)
+        consumer.resume()
+        before = len(listener.calls)
+        await asyncio.sleep(30)
+        assert broker.offsets["g", QUEUE] == 10
+
+    assert len(broker.sent(Op.ACQUIRE)) == 2
+    if held_back == "paused":
+        assert listener.offsets[before:] == list(range(10))
+    else:
+        assert sorted(listener.offsets).count(0) == 2
+
+
+async def test_a_reset_while_the_request_for_the_lock_is_on_its_way_is_honoured(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 4)
+    broker.offsets["g", QUEUE] = 3
+    hold = broker.hold_reply(Op.ACQUIRE)
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await hold.reached.wait()  # granted at 3
+        reset(broker, 1)
+        hold.let_go.set()
+        await asyncio.sleep(1)
+        assert broker.offsets["g", QUEUE] == 4
+
+    assert listener.offsets == [1, 2, 3]

@@ -1,0 +1,166 @@
+"""
+The checker can fail: builds with one protection taken away, each found out by the script that needs it.
+
+Each is broken from outside, by a part that does not do what it should; the sound build passes the same script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.broker.app import Broker
+from rmq.broker.services.lock_table import LockTable
+from rmq.client.connection import Connection
+from rmq.consumer.generation import Generation
+from rmq.consumer.queue_gates import QueueGates
+from rmq.consumer.rebalancer import Workers
+from rmq.consumer.running import Running
+from rmq.wire.model import MessageQueue
+
+from support.consumption_checker import Verdict, judge
+from support.fleet import SOUND, Build, play
+from support.scripts import CloseUnseen, Heal, Join, Kill, Leave, Pause, Resume, Script, Send, Slow, Step, Tick
+from support.simulated_processes import ORDERS
+
+# What is broken
+
+
+class NoFencing(LockTable):
+    """Believes everybody who says that a queue is its own."""
+
+    def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:
+        """Let everybody pass."""
+
+    def renew(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
+        """Say yes."""
+        super().renew(group, queue, session, epoch, now=now)
+        return True
+
+
+class UnfencedBroker(Broker):
+    """A broker whose epochs fence nobody off."""
+
+    def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._build_services(loop)
+        self._locks = NoFencing(self.config.lock_lease_s)
+
+
+class NoGates(QueueGates):
+    """A new gate for everyone who asks, so that nobody waits."""
+
+    def __getitem__(self, queue: MessageQueue) -> asyncio.Lock:
+        return asyncio.Lock()
+
+
+class Rushing:
+    """Hands queues over without waiting for the running call: what the consume guard is for."""
+
+    def __init__(self, inner: Workers) -> None:
+        self._inner = inner
+
+    def start_generation(self, generation: Generation) -> None:
+        """As ever."""
+        self._inner.start_generation(generation)
+
+    async def finish_generation(self, generation: Generation) -> None:
+        """Not waited for."""
+
+
+class TrustingConnection(Connection):
+    """Always says that the broker has answered just now: what is left is the time to live of the lock."""
+
+    @property
+    def answered_sent_at(self) -> float:  # type: ignore[override]
+        return self._now()
+
+    @answered_sent_at.setter
+    def answered_sent_at(self, sent_at: float) -> None:
+        """Not needed."""
+
+
+def without_guard(running: Running) -> None:
+    running.rebalancer._workers = Rushing(running)
+
+
+def without_guard_and_gate(running: Running) -> None:
+    without_guard(running)
+    running.scheduler.gates = NoGates()
+
+
+UNFENCED = Build(broker=UnfencedBroker)
+UNGUARDED = Build(change=without_guard)
+UNGATED = Build(change=without_guard_and_gate)
+TRUSTING = Build(connection=TrustingConnection)
+
+
+# What finds it
+
+
+def scripted(*steps: Step, queues: int = 1, messages: int = 150, pace_s: float = 0.2) -> Script:
+    sends = [Send("p1", messages, f"k{key}", 0) for key in range(4 if queues > 1 else 1)]
+    return Script(0, queues, (*sends, *steps), pace_s=pace_s)
+
+
+def stopped_and_resumed(order: str) -> Script:
+    """An owner gets SIGSTOP within a call, its lease runs out, another takes over, and it goes on."""
+    return scripted(
+        Join("c1"), Tick(1.05), Join("c2"), Tick(1.0), Pause("c1"), Tick(70.0), Resume("c1", order), Tick(3.0)
+    )  # fmt: skip
+
+
+DROPPED_DURING_A_CALL = scripted(
+    Join("c1"), Slow("c1", 4.0), Slow("c1", 4.0), Tick(1.0), Join("c2"), Tick(6.0),
+    queues=2, messages=20,
+)  # fmt: skip
+
+# c2 is heard of and never asks for a queue: c1 drops one while it is being consumed, and gets it back.
+AWAY_AND_BACK = scripted(
+    Join("c1"), Slow("c1", 20.0), Slow("c1", 20.0), Tick(1.0), Join("c2"), Tick(0.005), Pause("c2"), Tick(2.0),
+    Kill("c2"), Tick(10.0),
+    queues=2, messages=20,
+)  # fmt: skip
+
+CLOSED_UNSEEN = scripted(
+    Join("c1"), Tick(1.0), Join("c2"), Tick(1.0), CloseUnseen("c1"), Tick(12.0), Heal("c1", cut=False), Tick(3.0),
+    Leave("c2"),
+)  # fmt: skip
+
+
+def verdict(script: Script, build: Build) -> Verdict:
+    played = play(script, build)
+    found = judge(played.history, grace_s=played.grace_s)
+    if build is SOUND:
+        found.violations.extend(played.troubles)
+    print(found)
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_fencing_off_is_caught_by_an_owner_that_was_stopped_and_resumed(order: str) -> None:
+    script = stopped_and_resumed(order)
+
+    assert any("which fences it" in line for line in verdict(script, UNFENCED).violations)
+    assert verdict(script, SOUND).violations == []
+
+
+def test_the_consume_guard_off_is_caught_by_a_drop_during_a_call() -> None:
+    broken = verdict(DROPPED_DURING_A_CALL, UNGUARDED)
+
+    assert any("was not told" in line for line in broken.violations)
+    assert verdict(DROPPED_DURING_A_CALL, SOUND).violations == []
+
+
+def test_the_gate_off_is_caught_by_a_queue_that_leaves_and_comes_back_while_its_old_call_runs() -> None:
+    """Scenarios 27 and 28. The guard is off in both: it would keep the queue from coming back before its call ended."""
+    assert any("in the same process" in line for line in verdict(AWAY_AND_BACK, UNGATED).violations)
+    assert not any("overlaps" in line for line in verdict(AWAY_AND_BACK, UNGUARDED).violations)
+    assert verdict(AWAY_AND_BACK, SOUND).violations == []
+
+
+def test_the_ping_rule_off_is_caught_by_a_connection_that_the_broker_closes_and_the_client_does_not_see() -> None:
+    broken = verdict(CLOSED_UNSEEN, TRUSTING)
+
+    assert any("was not told" in line or "fences" in line for line in broken.violations)
+    assert verdict(CLOSED_UNSEEN, SOUND).violations == []

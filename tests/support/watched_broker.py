@@ -1,0 +1,77 @@
+"""The real broker, told apart from outside by nothing but what it notes: whose progress it took, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from rmq.broker.app import Broker
+from rmq.broker.connection import Connection
+from rmq.broker.service import Handler
+from rmq.wire import ops
+from rmq.wire.codec import decode
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET, Op
+
+from support.consumption_history import Committed, Event
+
+_SHAPES: dict[Op, Any] = {Op.COMMIT: ops.Commit, Op.RELEASE: ops.Release, Op.LEAVE: ops.Leave, Op.PULL: ops.Pull}
+
+
+class WatchedBroker(Broker):
+    """Notes ``Committed`` for every request that moves the offset of a group."""
+
+    _group = ""
+    _note: Callable[[Event], None]
+
+    def watch(self, group: str, note: Callable[[Event], None]) -> None:
+        """Have the progress of a group noted from the start on."""
+        self._group = group
+        self._note = note
+
+    def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._build_handlers(loop)
+        for op in _SHAPES:
+            self.handlers[op] = partial(self._watched, op, self.handlers[op])
+
+    def _watched(self, op: Op, handler: Handler, connection: Connection, request_id: int, payload: Any) -> Any:
+        entries = _progress(op, payload, self._group)
+        before = [self._groups.committed(self._group, queue) for queue, _ in entries]
+        answer = handler(connection, request_id, payload)
+        for (queue, epoch), offset in zip(entries, before, strict=True):
+            after = self._groups.committed(self._group, queue)
+            if after != offset:
+                self._note(Committed(self.now(), queue, after, epoch))
+        return answer
+
+    def fall(self) -> None:
+        """The process is dead: give back what the test process holds for it."""
+        self._stopping = self._stopped = True
+        self._timers.cancel()
+        self._abandon()
+
+    def left_behind(self) -> list[str]:
+        """What is still held although everybody has left."""
+        left = [f"{len(self._locks)} leases"] if len(self._locks) else []
+        left += [f"{len(self._holds)} parked pulls"] if len(self._holds) else []
+        left += [f"{self._pulls.rescued} pulls that nobody woke"] if self._pulls.rescued else []
+        return [f"left behind: {what}" for what in left]
+
+
+@cache
+def watched(broker: type[Broker]) -> type[WatchedBroker]:
+    """A broker class, watched."""
+    return type(f"Watched{broker.__name__}", (WatchedBroker, broker), {})
+
+
+def _progress(op: Op, payload: Any, group: str) -> list[tuple[MessageQueue, int | None]]:
+    """The queues whose progress a request reports, and the epochs it does so under."""
+    request = decode(_SHAPES[op], payload)
+    if request.group != group:
+        return []
+    if isinstance(request, ops.Pull):
+        return [(MessageQueue(*q[:2]), q.epoch) for q in request.queues if q.commit_offset != NO_OFFSET]
+    entries = request.entries if isinstance(request, ops.Commit) else request.leases
+    return [(MessageQueue(*entry[:2]), entry.epoch) for entry in entries if entry.queue_offset != NO_OFFSET]
