@@ -78,6 +78,7 @@ class Running:
         self._subscriptions = subscriptions
         self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
+        self._doubted: list[Generation] = []  # whose leases the broker has called free
         self.tasks = TaskSet(on_failure)
         self._link = connect(
             config.broker,
@@ -208,11 +209,24 @@ class Running:
         elif push == Push.LEASE_FREE:
             group, topic, queue_id = payload[:3]
             if group == self._broker.group:
-                self.rebalancer.lease_free(MessageQueue(topic, queue_id))
+                self._lease_free(MessageQueue(topic, queue_id))
         elif push == Push.RUNNING_INFO:
             token, group = payload[:2]
             if group == self._broker.group:
                 self._tell_running_info(int(token))
+
+    def _lease_free(self, queue: MessageQueue) -> None:
+        """A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon."""
+        generation = self.generations.get(queue)
+        if generation is not None and not generation.dropped:
+            self._doubted.append(generation)
+            if len(self._doubted) == 1:  # those that are told in the same step are asked for together
+                self.tasks.start(self._renew_doubted(), "renewal of doubted leases")
+        self.rebalancer.lease_free(queue)
+
+    async def _renew_doubted(self) -> None:
+        doubted, self._doubted = self._doubted, []
+        await self.keeper.renew_these(doubted)
 
     def _tell_running_info(self, token: int) -> None:
         """Answer at once and wait for nothing: whoever asked has a second, and nobody else may be kept waiting."""
