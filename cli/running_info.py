@@ -35,6 +35,7 @@ def info_text(info: dict[str, Any]) -> str:
     queues = _maps(info.get("queues"))
     if queues:
         text += table(QUEUE_COLUMNS, [_queue_cells(queue) for queue in queues])
+        text += "".join(f"{_name(queue)} is stopped: {_stopped(queue)}\n" for queue in queues if _stopped(queue))
     more = _number(info, "more_queues")
     return text + (f"and {more} more queues\n" if more else "")
 
@@ -93,8 +94,8 @@ def _speed(topic: Any, what: str) -> str:
 def _queue_cells(queue: dict[str, Any]) -> list[object]:
     weight, age_s = _number(queue, "cached_bytes"), _number(queue, "lock_age_s")
     return [
-        f"{_text(queue, 'topic') or '?'}/{_number(queue, 'queue_id')}", _number(queue, "head_offset"),
-        _number(queue, "cached_messages"), None if weight is None else size(weight), _number(queue, "in_flight"),
+        _name(queue), _number(queue, "head_offset"), _number(queue, "cached_messages"),
+        None if weight is None else size(weight), _number(queue, "in_flight"),
         None if age_s is None else f"{seconds(age_s)}", _doing(queue),
     ]  # fmt: skip
 
@@ -103,7 +104,7 @@ def _doing(queue: dict[str, Any]) -> str | None:
     """What happens in a queue, or why nothing does; the reasons that somebody must act on come first."""
     attempt, retry_in_s = _number(queue, "attempt") or 1, _number(queue, "retry_in_s")
     called_for_s, tries = _number(queue, "called_for_s"), _number(queue, "tries_to_unlock")
-    parts = [f"stopped: {_text(queue, 'stopped')}"] if _text(queue, "stopped") else []
+    parts = ["stopped"] if _stopped(queue) else []
     parts += ["leaves"] if queue.get("dropped") is True else []
     parts += ["paused"] if queue.get("paused") is True else []
     if called_for_s is not None:
@@ -112,13 +113,22 @@ def _doing(queue: dict[str, Any]) -> str | None:
         parts.append(f"retry in {seconds(max(retry_in_s, 0.0))}")
     if attempt > 1:
         parts.append(f"attempt {attempt}")
-    if (abandoned := _number(queue, "abandoned")) and not _text(queue, "stopped"):
+    if (abandoned := _number(queue, "abandoned")) and not _stopped(queue):
         parts.append(f"careful: {abandoned} owners lost")
     if _text(queue, "flow_control"):
         parts.append(f"not pulled: {_text(queue, 'flow_control')}")
     if tries:
         parts.append(f"unlock tried {tries}x")
     return _short(", ".join(parts)) or None
+
+
+def _name(queue: dict[str, Any]) -> str:
+    return _short(f"{_text(queue, 'topic') or '?'}/{_number(queue, 'queue_id')}")
+
+
+def _stopped(queue: dict[str, Any]) -> str:
+    """Why a queue waits for somebody; too long for a table."""
+    return _short(_text(queue, "stopped"))
 
 
 def _maps(value: Any) -> list[dict[str, Any]]:

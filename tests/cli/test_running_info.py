@@ -31,7 +31,7 @@ INFO: dict[str, Any] = {
 def doing(**changes: Any) -> str:
     """The last cell of a queue that differs from one at rest."""
     lines = info_text({"queues": [{**QUEUE, **changes}]}).splitlines()
-    return lines[-1][lines[-2].index("DOING") :]
+    return lines[2][lines[1].index("DOING") :]
 
 
 def test_a_member_that_is_well() -> None:
@@ -58,12 +58,18 @@ def test_a_member_that_is_well() -> None:
         ({"paused": True}, "paused"),
         ({"flow_control": "1000 messages"}, "not pulled: 1000 messages"),
         ({"abandoned": 2, "called_for_s": 2.0}, "called 2.0s ago, careful: 2 owners lost"),
-        ({"stopped": "CRASH_LOOP at 17", "paused": True}, "stopped: CRASH_LOOP at 17, paused"),
+        ({"stopped": "CRASH_LOOP at 17", "paused": True, "abandoned": 5}, "stopped, paused"),
         ({"dropped": True, "called_for_s": 1.0, "tries_to_unlock": 2}, "leaves, called 1.0s ago, unlock tried 2x"),
     ],
 )
 def test_what_a_queue_does_or_why_it_does_nothing(changes: dict[str, Any], text: str) -> None:
     assert doing(**changes) == text
+
+
+def test_why_a_queue_is_stopped_stands_below_the_table() -> None:
+    told = info_text({**INFO, "queues": [QUEUE, {**QUEUE, "queue_id": 4, "stopped": "DAMAGED: offsets 3 to 7"}]})
+
+    assert told.splitlines()[-1] == "orders/4 is stopped: DAMAGED: offsets 3 to 7"
 
 
 def test_queues_that_were_left_out_are_counted() -> None:
