@@ -123,6 +123,27 @@ async def test_a_word_that_comes_during_a_pass_makes_one_more(broker: FakeBroker
         assert ids(consumer) == [1]
 
 
+async def test_passes_never_overlap_so_that_a_queue_has_one_generation_and_one_puller(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    hold = broker.hold_reply(Op.ACQUIRE)
+    consumer = make(topics={"t": "*"}, lock_timeout_s=50.0)
+
+    async with consumer:
+        await hold.reached.wait()
+        for _ in range(5):
+            broker.set_members("g")
+            broker.create("t")
+            consumer.subscribe("t")
+            await asyncio.sleep(5)
+        assert len(broker.sent(Op.ACQUIRE)) == 1
+        hold.let_go.set()
+        await asyncio.sleep(1)
+        assert broker.leases["g", QUEUE].epoch == 1
+        assert len(broker.sent(Op.PULL)) == 1
+
+
 async def test_after_a_change_of_its_queues_the_group_hears_of_a_member_at_once(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 2)
 

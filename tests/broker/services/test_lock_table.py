@@ -384,3 +384,11 @@ class Locks(RuleBasedStateMachine):
 
 
 TestLocks = Locks.TestCase
+
+
+def test_live_leases_are_told_by_group(table: LockTable) -> None:
+    table.acquire("a", Q0, A, "a", now=0.0)
+    table.acquire("b", Q0, A, "a", now=10.0)
+
+    assert {group: len(leases) for group, leases in table.by_group(now=60.0).items()} == {"a": 1, "b": 1}
+    assert list(table.by_group(now=60.0 + EPS)) == ["b"]
