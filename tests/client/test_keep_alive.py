@@ -57,7 +57,7 @@ async def test_a_ping_leaves_every_second_whatever_else_travels(traffic: bool) -
     assert times == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-@pytest.mark.parametrize(("until", "pings"), [(1 - 1e-6, 0), (1 + 1e-6, 1), (2 - 1e-6, 1), (2 + 1e-6, 2)])
+@pytest.mark.parametrize(("until", "pings"), [(1 - 1e-6, 0), (1.0, 1), (1 + 1e-6, 1), (2 - 1e-6, 1), (2 + 1e-6, 2)])
 async def test_the_nth_ping_leaves_at_exactly_n_seconds(until: float, pings: int) -> None:
     sent: list[float] = []
     link = Link(memoryview(bytearray(64)), lambda link, parts: None, lambda link, error: None)

@@ -52,6 +52,30 @@ async def test_cached_messages_that_were_not_started_are_discarded_and_the_unloc
     assert broker.offsets["g", QUEUE] == 2
 
 
+async def test_an_unsubscribed_queue_ends_its_call_and_is_unlocked_with_its_progress(
+    broker: FakeBroker, make: Make
+) -> None:
+    """RocketMQ forgets such a queue: the progress is lost, and its lock stays until it expires."""
+    broker.create("t")
+    broker.create("u")
+    broker.send("t", 0, b"a", b"b")
+    listener = Recorder(takes_s=5.0)
+    consumer = make(listener, topics={"t": "*", "u": "*"}, commit_every_s=5.0)
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await asyncio.sleep(3.9)
+        assert broker.holder("g", QUEUE) == "member-0"
+        await asyncio.sleep(0.2)
+        assert broker.holder("g", QUEUE) is None
+        assert broker.offsets["g", QUEUE] == 1
+        assert consumer.assignment == [MessageQueue("u", 0)]
+
+    assert listener.calls == [(0.0, 0, [0])]
+    assert broker.times(Op.RELEASE) == [5.0]
+
+
 async def test_tries_to_unlock_are_counted_with_each_pass_while_a_call_runs(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
