@@ -65,6 +65,21 @@ async def test_the_clock_hits_each_timer_exactly() -> None:
 
 
 @pytest.mark.virtual_time
+async def test_a_timer_is_not_run_early_because_of_another_a_hair_before_it() -> None:
+    loop = running()
+    seen: list[float] = []
+    hair = sum([0.2] * 300)  # what many small steps come to
+    assert 0 < abs(hair - 60.0) < 1e-9
+    whens = sorted([hair, 60.0, 1e6, 1e6 + 1e-9])
+    for when in whens:
+        loop.call_at(when, lambda: seen.append(loop.time()))
+
+    await asyncio.sleep(2e6)
+
+    assert seen == whens
+
+
+@pytest.mark.virtual_time
 async def test_longer_than_a_day_is_not_cut_short() -> None:
     await asyncio.sleep(200_000.5)
 
