@@ -68,6 +68,10 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.DELETE_TOPIC: [f"t{rng.randrange(50)}", rng.choice((0, 1))],
         Op.GROW_TOPIC: [f"t{rng.randrange(50)}", rng.choice((4, 5, 8))],
         Op.DESCRIBE_TOPIC: [TOPIC],
+        Op.LIST_GROUPS: [rng.choice(("", GROUP))],
+        Op.DESCRIBE_GROUP: [GROUP, rng.choice((None, TOPIC))],
+        Op.MEMBER_INFO: [GROUP, rng.choice(("", "somebody")), ""],
+        Op.RUNNING_INFO: [rng.randrange(1, 9), {"queues": [{"topic": TOPIC}], "x": [b"", 0.5, None]}],
     }  # fmt: skip
     op = rng.choice(list(Op))
     return op, payloads.get(op, [TOPIC, queue, offset])
