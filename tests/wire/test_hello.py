@@ -68,6 +68,12 @@ def test_a_greeting_comes_back(name: str, greeting: Hello | HelloReply) -> None:
     assert hello_from_map(type(greeting), payload) == greeting
 
 
+def test_a_lease_of_a_broker_that_knows_no_runs_is_understood() -> None:
+    payload = hello_to_map(REPLY) | {"leases": [["g", "orders", 2, (3 << 32) | 1, 1000, -1, 0]]}
+
+    assert hello_from_map(HelloReply, payload) == REPLY
+
+
 def test_unknown_fields_are_ignored() -> None:
     more: dict[Any, Any] = {**LEAST, "later": 1, "much": {"later": [2]}, b"bytes": None}
 
