@@ -109,6 +109,24 @@ FINE = {
         Story().call(0, result=AGAIN).call(0, epoch=2, process="b")
     ),
     "a dead letter counts as processed": Story().call(0, result=AGAIN).add(DeadLettered(0.0, Q, 0)).committed(1),
+    "a dead letter is left out": (
+        Story().call(0, 1, 2, result=AGAIN).add(DeadLettered(0.0, Q, 1)).call(0, 2, attempt=2).call(3).committed(4)
+    ),
+    "a new owner begins behind dead letters": (
+        Story().granted(1, 0).start(0).add(DeadLettered(0.0, Q, 0), Killed(0.0, "a")).granted(2, 0).call(1, epoch=2)
+    ),
+    "the sink does without dead letters": Story().add(DeadLettered(0.0, Q, 0), Wrote(0.0, Q, 1, 1)),
+    "an owner of before a reset goes on until it hears of it, for nothing": (
+        Story()
+        .call(0)
+        .call(1)
+        .add(OffsetReset(0.0, Q, 0, 1), Promised(0.0, Q, 2, 1))
+        .call(2)
+        .add(Wrote(0.0, Q, 1, 2))
+        .granted(2, 0)
+        .call(0, epoch=2)
+        .committed(1)
+    ),
     "a reset lets the offset go back": (
         Story().call(0).call(1).promised(2).add(OffsetReset(0.0, Q, 0)).granted(2, 0).call(0, epoch=2).committed(1)
     ),
@@ -122,6 +140,10 @@ BROKEN = {
     "has a gap": Story().call(0, 2),
     "leaves a gap: 1 was due": Story().call(0).call(2),
     "leaves a gap: processed is only": Story().call(0).call(2, epoch=2, process="b"),
+    "leaves a gap: 0 was due": Story().call(0, 1, result=AGAIN).add(DeadLettered(0.0, Q, 1)).call(2),
+    "is committed up to 3, and processed up to 2": (
+        Story().call(0).call(1).add(OffsetReset(0.0, Q, 2, 1)).call(2).committed(3)
+    ),
     "goes back": Story().call(0).call(1).call(0),
     "is the first of its owner": Story().call(0).call(1).committed(1).granted(2, 1).call(0, epoch=2),
     "gives again what was committed": Story().call(0).call(1).promised(2).call(1, epoch=2),
