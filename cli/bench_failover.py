@@ -167,7 +167,7 @@ async def measure(*, repeats: int, queues: int, members: int, rate: int) -> list
     )
     process = Figure("join-process", "the same from the start of its process, loading Python included")
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(own_broker())
+        address = await stack.enter_async_context(own_broker("--log-level", "error"))  # kills are meant
         await stack.enter_async_context(_load(address, queues, rate))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         fleet = Fleet(address, queues, await stack.enter_async_context(AsyncExitStack()), tasks)

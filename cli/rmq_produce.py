@@ -99,6 +99,9 @@ class Shape:
 @click.option("--keys", metavar="KEY", multiple=True, help="Key to find the messages by later. May be repeated.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property. May be repeated.")
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)), help="Compress bodies; lz4 and zstd are extras.")
+@click.option(
+    "--namespace", metavar="NAME", default="", help="Keeps the topics of one team apart from those of others."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print no receipts.")
 @json_option
 @broker_option
@@ -111,6 +114,7 @@ def command(
     broker: str,
     *,
     compression: str | None,
+    namespace: str,
     as_json: bool,
     quiet: bool,
     **shape: Any,
@@ -121,7 +125,7 @@ def command(
     Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id. Empty lines are
     empty messages; a last line without a newline counts.
     """
-    run(_produce(broker, topic, shape, file, Receipts(as_json, quiet), compression=compression))
+    run(_produce(broker, topic, shape, file, Receipts(as_json, quiet), compression=compression, namespace=namespace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,7 @@ async def _produce(
     receipts: Receipts,
     *,
     compression: str | None,
+    namespace: str,
 ) -> None:
     from rmq.client import Producer
 
@@ -160,7 +165,7 @@ async def _produce(
     if topic is None:
         await refuse_missing_topic(broker)
     shape = _shape(str(topic), options)
-    unopened = Producer(broker, compression=compression)
+    unopened = Producer(broker, compression=compression, namespace=namespace)
     await require_broker(broker)
     async with unopened as producer:
         await _send_all(producer, shape, file, receipts)

@@ -27,7 +27,7 @@ class Parcel:
 
     __slots__ = (
         "_cut", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline", "future", "longest",
-        "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "topic", "trouble",
+        "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic", "topic", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -40,8 +40,10 @@ class Parcel:
         ordering_key: str | None,
         born_at: int,
         deadline: float,
+        shown_topic: str | None = None,
     ) -> None:
         self.topic = topic
+        self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
         self.bodies = bodies
         self.messages = messages
         self.choice = choice
@@ -106,7 +108,7 @@ class Parcel:
         self._settle()
         if self.future is not None and not self.future.done():
             parts = [part for part in self._parts if part is not None]
-            self.future.set_result(Receipts(self.topic, self.queue_id, store_id, parts))
+            self.future.set_result(Receipts(self.shown_topic, self.queue_id, store_id, parts))
 
     def fail(self, error: Exception) -> None:
         """Tell the caller; what was not cut is not sent any more."""

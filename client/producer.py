@@ -17,6 +17,7 @@ from typing import Any, Final
 from rmq.wire import ops
 from rmq.wire.compression import CODECS, Codec
 from rmq.wire.errors import (
+    BadName,
     ConfigError,
     ConnectionLost,
     MessageTooLarge,
@@ -27,6 +28,7 @@ from rmq.wire.errors import (
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import Message
+from rmq.wire.names import check_namespace, wrap
 
 from . import clock
 from .connection import Connection
@@ -56,6 +58,9 @@ class Producer:
     Of a writer that must not run twice, give all incarnations the same ``producer_id`` and each a higher
     ``producer_epoch`` than the one before: from the moment a higher one opens, whatever a lower one sends is refused
     with :class:`~rmq.wire.errors.ProducerFenced`. Both are numbers, of 63 and 16 bits.
+
+    With a ``namespace`` topics are apart from those of others: consumers with the same one see them, under the names
+    that you give them here.
     """
 
     def __init__(
@@ -69,12 +74,14 @@ class Producer:
         compression: str | None = None,
         producer_id: int | None = None,
         producer_epoch: int = 0,
+        namespace: str = "",
     ) -> None:
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise ConfigError(f"max_in_flight must be 1 to {MAX_IN_FLIGHT}, not {max_in_flight}")
         if delivery_timeout_s <= 0 or linger_s < 0:
             raise ConfigError("delivery_timeout_s must be above 0 and linger_s not below 0")
         self._codec = _codec(compression)
+        self._namespace = _namespace(namespace)
         if producer_id is not None and not (isinstance(producer_id, int) and 0 < producer_id < 1 << 63):
             raise ConfigError(f"producer_id must be a number of 63 bits above 0, not {producer_id!r}")
         if not (isinstance(producer_epoch, int) and 0 <= producer_epoch < 1 << 16):
@@ -279,13 +286,14 @@ class Producer:
         if self._ended is not None:
             raise self._ended.with_traceback(None)
         parcel = Parcel(
-            topic,
+            wrap(self._namespace, topic),
             bodies,
             messages,
             choice=wanted,
             ordering_key=wanted.ordering_key(),
             born_at=clock.wall_us(),
             deadline=self._deadlines.next_deadline(),
+            shown_topic=topic,
         )
         if parcel.longest > MAX_BODY:
             raise MessageTooLarge(f"a body of {parcel.longest} bytes is over the limit of {MAX_BODY}")
@@ -326,6 +334,15 @@ class Producer:
             raise ConnectionLost("the producer is not open: use `async with Producer(...) as producer`")
         if self._closed:
             raise ConnectionLost("the producer was closed")
+
+
+def _namespace(name: str) -> str:
+    try:
+        if name:
+            check_namespace(name)
+    except BadName as error:
+        raise ConfigError(f"namespace: {error}") from error
+    return name
 
 
 def _codec(compression: str | None) -> Codec | None:

@@ -132,6 +132,7 @@ class ConsumerConfig:
             ("relock_first_s", self.relock_first_s, "lock_ttl_s", self.lock_ttl_s),
             ("pull_wait_s", self.pull_wait_s, "pull_timeout_s", self.pull_timeout_s),
             ("pull_wait_s", self.pull_wait_s, "pull_expiry_s", self.pull_expiry_s),
+            ("pull_interval_s", self.pull_interval_s, "pull_expiry_s", self.pull_expiry_s),
         ):
             if smaller >= larger:
                 raise ConfigError(f"{name} ({smaller:g}) must be less than {other} ({larger:g})")

@@ -40,6 +40,11 @@ def cause_of(messages: int, size: int, limits: Thresholds, *, when_drained: bool
     return None
 
 
+def stands_still(generation: Generation) -> bool:
+    """Whether nothing of a queue is given to the listener, by the user's wish or since that ends processes."""
+    return generation.paused or generation.crash_loop is not None
+
+
 class FlowControl:
     """Lets pulls through, one queue at a time: others go on whatever one of them waits for."""
 
@@ -63,15 +68,15 @@ class FlowControl:
         A broker that started again is asked whatever is held or paused: progress is reported to it only when an answer
         has shown that it still has what that is about.
         """
-        while self._is_held_back(generation) and generation.agrees(self._broker.log_epoch):
+        await self.room(generation, when_drained=self._config.pull_when_drained)
+        while self._is_held_back(generation):
             generation.pulled_at = self._broker.now()
             await generation.pause_asking(self._look_again_s)
-        await self.room(generation, when_drained=self._config.pull_when_drained)
+            await self.room(generation, when_drained=self._config.pull_when_drained)
 
-    @staticmethod
-    def _is_held_back(generation: Generation) -> bool:
-        """Whether nothing of the queue is given to the listener, so that nothing is fetched for it either."""
-        return not generation.dropped and (generation.paused or generation.crash_loop is not None)
+    def _is_held_back(self, generation: Generation) -> bool:
+        """Whether nothing is to be fetched since nothing is delivered."""
+        return stands_still(generation) and not generation.dropped and generation.agrees(self._broker.log_epoch)
 
     async def room(self, generation: Generation, *, when_drained: bool = False) -> None:
         """

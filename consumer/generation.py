@@ -25,7 +25,7 @@ class Lost(asyncio.Event):
     set it. ``told`` is whether it was set, which is what wakes those who wait.
     """
 
-    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], None] = bool) -> None:  # type: ignore[assignment]
+    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], object] = bool) -> None:
         super().__init__()
         self._expired = expired
         self._on_told = on_told
@@ -66,7 +66,7 @@ class ConsumeGuard:
     def __init__(self) -> None:
         self.since: float | None = None  # when the call began; None if it is not held. Written by the owner only
         self.recording = False  # the call has ended, and its failure is not recorded yet
-        # With any, release() has to be called; else clearing since is enough.
+        # Whoever waits has dropped the generation, so the owner looks for them there, and not after each call.
         self.waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -129,6 +129,7 @@ class Generation:
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
+        self.halted = False  # dropped or paused: what a turn looks at before each batch
         self.paused = False  # nothing is pulled or dispatched, by the user's wish; the puller's
         self.flow_control: str | None = None  # which limit keeps the queue from being pulled; the puller's
         self.pulled_at = float("-inf")  # when a pull was last asked for or found not to be needed; the puller's
@@ -158,7 +159,7 @@ class Generation:
 
     def drop(self) -> None:
         """No further batch starts; a running call ends and is recorded."""
-        self.dropped = True
+        self.dropped = self.halted = True
         self._dropped.set()
         self._arrived.set()
         self._proven.set()
@@ -176,6 +177,7 @@ class Generation:
     def set_paused(self, paused: bool) -> None:
         """From here on nothing is pulled and no batch starts, until it is taken back; a running call ends."""
         self.paused = paused
+        self.halted = paused or self.dropped
         if not paused:
             self._arrived.set()
             self._ask.set()

@@ -114,7 +114,8 @@ class Intake:
                 if clock() - began > SLICE_S:
                     await asyncio.sleep(0)
                     began = clock()
-            self._pass_filtered(generation, result.next_offset, result, asked_as)
+            if not self._pass_filtered(generation, result.next_offset, result, asked_as):
+                return messages
         except Refused as error:
             log.error("pull.bad_batch", queue=str(generation.queue), error=str(error))
         if result.status == OK and cache.end_offset == before:
@@ -146,12 +147,14 @@ class Intake:
             BadBatch: the answer contradicts itself.
         """
         cache = generation.cache
-        if to_offset <= cache.end_offset or asked_as.expression == ALL or generation.dropped:
+        if to_offset <= cache.end_offset or generation.dropped:
+            return True
+        if cache.subscription.expression != asked_as.expression:
+            return False
+        if asked_as.expression == ALL:
             return True  # with every message wanted, the cache refuses a batch behind a hole
         if to_offset > min(result.next_offset, result.max_offset):
             raise BadBatch(f"{to_offset} lies behind {result.next_offset}, where the answer ends")
-        if cache.subscription.expression != asked_as.expression:
-            return False
         cache.skip_to(to_offset, passed_under=asked_as.log_epoch)
         generation.arrived()  # the owner passes it when its turn comes
         self._progressed()

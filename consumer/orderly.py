@@ -185,7 +185,7 @@ class OrderlyScheduler:
 
         One reading of the clock after a call serves its own end and the start of the next batch: nothing else can
         run in between. ``look_at`` is the first moment at which any limit has to be looked at; until then one
-        comparison is enough, since all limits only move on, except by ``dropped``, which is read every time. A call
+        comparison is enough, since all limits only move on, except by ``halted``, which is read every time. A call
         that takes too long for ``consume_timeout_s`` ends behind ``look_at``, so that is looked at there, too.
         """
         clock, size, timeout_s = self._broker.now, self._config.batch, self._config.consume_timeout_s
@@ -198,7 +198,8 @@ class OrderlyScheduler:
         calls = done = 0  # not counted in the statistics yet
         try:
             while True:
-                if now > look_at or generation.dropped or generation.paused:
+                if now > look_at or generation.halted:
+                    guard.release()
                     meter.succeeded(now, done, calls, now - counted_at, now - called_at >= timeout_s)
                     calls = done = 0
                     step, now, look_at = await self._look(generation, began, entering=look_at < began)
@@ -224,8 +225,6 @@ class OrderlyScheduler:
                 calls += 1
                 done += count
                 guard.since = None
-                if guard.waiters:
-                    guard.release()
         finally:
             meter.succeeded(now, done, calls, now - counted_at, now - called_at >= timeout_s)
 

@@ -149,6 +149,8 @@ class ProcessQueue:
         """
         if not self.messages:
             self._done_offset = queue_offset
+        elif self._arrived and isinstance(self._arrived[-1], Hole):
+            self._arrived[-1].end_offset = queue_offset  # behind a message that waits they would become many
         else:
             self._arrived.append(Hole(self.end_offset, queue_offset))
         if passed_under:

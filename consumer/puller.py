@@ -16,7 +16,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue, PullResult
 
 from .config import ConsumerConfig
-from .flow_control import FlowControl
+from .flow_control import FlowControl, stands_still
 from .generation import Generation
 from .group_client import GroupClient
 from .intake import Asked, Intake
@@ -83,7 +83,8 @@ class Puller:
                     await self._found(generation, messages, took_s)
 
     async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
-        self._statistics.of(generation.queue.topic).pulled.add(self._broker.now(), messages, seconds=took_s)
+        now = generation.pulled_at = self._broker.now()
+        self._statistics.of(generation.queue.topic).pulled.add(now, messages, seconds=took_s)
         if self._config.pull_interval_s:
             await generation.pause_asking(self._config.pull_interval_s)
 
@@ -95,7 +96,7 @@ class Puller:
         room = max(1, limits.size - cache.size) if cache.size < limits.size or not cache.size else config.pull_bytes
         progress, log_epoch = cache.commit_offset, self._broker.log_epoch
         agrees = generation.agrees(log_epoch)
-        if not agrees and (generation.paused or not cache.has_room(*limits)):
+        if not agrees and (stands_still(generation) or not cache.has_room(*limits)):
             room = 1  # only the answer matters
         rides = progress != generation.reported and agrees and self._believed(generation)
         if rides:

@@ -57,7 +57,7 @@ class UnreadBatch:
 
 
 class Hole:
-    """Offsets without messages, which the log does not hold any more: progress passes it when its turn comes."""
+    """Offsets that nothing is delivered of, lost or not wanted: progress passes them when their turn comes."""
 
     __slots__ = ("base_offset", "end_offset")
 

@@ -47,6 +47,10 @@ def test_every_field_has_help_and_a_plain_type() -> None:
         ({"namespace": "a%b"}, "namespace: .* may hold only"),
         ({"namespace": "n", "group": "m%g"}, "group: .* may hold only"),
         ({"namespace": "n" * 100, "group": "g" * 100}, "group: .* has 201 characters, at most 127 are allowed"),
+        (
+            {"pull_interval_s": 60.0, "pull_expiry_s": 60.0},
+            r"pull_interval_s \(60\) must be less than pull_expiry_s \(60\)",
+        ),
         ({"pull_expiry_s": 15.0}, r"pull_wait_s \(15\) must be less than pull_expiry_s \(15\)"),
         ({"on_gap": "ignore"}, 'on_gap must be "stop" or "skip", not \'ignore\''),
         ({"model": "broadcasting"}, "broadcasting is not supported yet"),

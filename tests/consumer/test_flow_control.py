@@ -250,6 +250,9 @@ async def test_a_queue_that_waits_for_room_or_is_paused_was_looked_at_lately(bro
             for queue_id in (0, 1):
                 assert now - held(consumer, MessageQueue("t", queue_id)).pulled_at <= 30
 
+    # So neither was taken for one whose pulls have died, and taken anew.
+    assert len(broker.sent(Op.ACQUIRE)) == 1
+
 
 async def test_a_pull_is_noted_when_it_is_asked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t")

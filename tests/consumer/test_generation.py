@@ -146,3 +146,59 @@ async def test_a_guard_taken_again_before_the_waiter_runs_is_waited_for_again() 
     assert not waiting.done()
     guard.release()
     await waiting
+
+
+async def test_a_running_call_shows_since_when_and_one_that_is_recorded_does_not() -> None:
+    one = generation()
+    assert one.called_at is None
+
+    one.guard.since = 5.0
+    assert one.called_at == 5.0
+    one.guard.recording = True
+    assert (one.called_at, one.guard.held) == (None, True)
+    one.guard.release()
+    assert (one.called_at, one.guard.held, one.guard.recording) == (None, False, False)
+
+
+@pytest.mark.parametrize(
+    ("cancels", "since", "recording"), [(False, 1.0, False), (True, None, False), (True, 1.0, True)]
+)
+async def test_only_a_running_call_that_may_be_is_cancelled_by_a_loss(
+    cancels: bool, since: float | None, recording: bool
+) -> None:
+    one = generation()
+    one.owner = asyncio.ensure_future(asyncio.sleep(1))
+    one.cancels, one.guard.since, one.guard.recording = cancels, since, recording
+
+    one.lost.set()
+
+    await one.owner
+    assert not one.interrupted
+
+
+async def test_a_running_call_is_cancelled_once_however_often_it_is_told() -> None:
+    one = generation()
+    one.owner = asyncio.ensure_future(asyncio.sleep(1))
+    one.cancels, one.guard.since = True, 0.0
+
+    one.lost.set()
+    one.lose("fenced")
+
+    assert one.owner.cancelling() == 1
+    await asyncio.wait([one.owner])
+    assert one.owner.cancelled()
+
+
+async def test_halted_is_dropped_or_paused() -> None:
+    one = generation()
+
+    states = [one.halted]
+    one.set_paused(True)
+    states.append(one.halted)
+    one.set_paused(False)
+    states.append(one.halted)
+    one.drop()
+    one.set_paused(False)
+    states.append(one.halted)
+
+    assert states == [False, True, False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -186,6 +187,37 @@ async def test_tags_that_the_broker_cannot_tell_apart_are_told_apart_here(broker
     assert listener.offsets == [1, 4]
 
 
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_log_is_delivered_exactly_and_leaves_no_lag(broker: FilteringBroker, seed: int) -> None:
+    chance = Random(seed)
+    wanted = chance.choice(["a", "a || b", "*"])
+    broker.colliding = {"c"} if chance.random() < 0.5 else set()
+    tags = ""
+
+    def grow() -> None:
+        nonlocal tags
+        for _ in range(chance.randrange(12)):
+            word = "".join(chance.choices("abcd", [chance.random() for _ in "abcd"], k=chance.randint(1, 6)))
+            send(broker, word)
+            tags += word
+
+    grow()
+    listener = Recorder(takes_s=chance.choice([0.0, 0.01]))
+    settings = {"pull_bytes": chance.choice([1, 400, 1 << 20]), "cache_messages": chance.choice([1, 5, 1000])}
+    settings |= {"batch": chance.choice([1, 3, 32]), "pull_when_drained": chance.random() < 0.3}
+    async with consume(broker, listener, wanted, **settings):
+        for _ in range(3):
+            await asyncio.sleep(chance.choice([0.0, 0.05, 16.0]))
+            grow()
+            if chance.random() < 0.3:
+                broker.crash(QUEUE, batches=len(broker.logs[QUEUE]))  # and nothing is lost
+                broker.come_up()
+        await asyncio.sleep(40)
+        assert broker.offsets.get(("g", QUEUE), 0) == len(tags)
+
+    assert listener.offsets == [i for i, tag in enumerate(tags) if wanted == "*" or tag in wanted]
+
+
 # A subscription that changes while a pull is under way
 
 
@@ -208,6 +240,21 @@ async def test_what_was_left_out_for_another_subscription_is_asked_for_again(
 
     assert listener.offsets == wanted
     assert "pull.bad_batch" not in caplog.text
+
+
+async def test_an_answer_that_held_nothing_for_another_subscription_is_no_reason_to_wait() -> None:
+    broker, listener = Scripted(PullResult(0, 0, 3, 0, 3, b"")), Recorder()
+    send(broker, "bbb")
+    consumer, hold = consume(broker, listener), broker.hold_reply(Op.PULL)
+
+    async with consumer:
+        await hold.reached.wait()
+        consumer.subscribe("t", "b")
+        await asyncio.sleep(0.5)
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+
+    assert listener.times == [0.5] * 3
 
 
 async def test_batches_up_to_the_first_hole_are_used_when_the_subscription_changed(broker: FilteringBroker) -> None:

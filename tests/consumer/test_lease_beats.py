@@ -142,3 +142,19 @@ async def test_a_renewal_that_got_no_answer_in_time_does_not_end_the_connection(
         assert len(broker.connections) == 1
 
     assert len(broker.sent(Op.ACQUIRE)) == 1
+
+
+@pytest.mark.parametrize(("waits_s", "failed"), [(0.99, 0), (1.01, 1)])
+async def test_a_renewal_has_a_second_to_be_answered(
+    broker: FakeBroker, make: Make, waits_s: float, failed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    hold = broker.hold_reply(Op.RENEW)
+
+    async with make(topics={"t": "*"}):
+        await hold.reached.wait()
+        await asyncio.sleep(waits_s)
+        hold.let_go.set()
+        await asyncio.sleep(10)
+
+    assert caplog.text.count("lease.renewal_failed") == failed

@@ -128,6 +128,24 @@ async def test_nothing_is_pulled_and_the_lease_is_renewed(broker: FakeBroker, ma
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
+async def test_a_pull_that_waited_for_room_is_not_asked_for_when_there_is_room_but_a_pause(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 5)
+    consumer = make(Recorder(takes_s=2.0), topics={"t": "*"}, batch=5, cache_messages=3)
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.pause()
+        await asyncio.sleep(50)
+        assert broker.times(Op.PULL) == [0.0]
+        assert broker.offsets["g", QUEUE] == 5
+        consumer.resume()
+        await asyncio.sleep(1)
+        assert broker.times(Op.PULL) == [0.0, 51.0]
+
+
 async def test_a_queue_that_waits_to_retry_is_not_given_again_before_it_is_resumed(
     broker: FakeBroker, make: Make
 ) -> None:

@@ -287,6 +287,19 @@ def test_a_skip_moves_the_progress_only_of_an_empty_queue() -> None:
     assert queue.commit_offset == 10
 
 
+def test_skips_behind_a_message_that_waits_are_one_hole() -> None:
+    queue = ProcessQueue(0)
+    queue.put(made(0, 1))
+    for queue_offset in range(2, 1000):
+        queue.skip_to(queue_offset)
+
+    assert len(queue._arrived) == 2
+    assert offsets(queue.take(5)) == [0]
+    assert queue.commit_offset == 0
+    queue.commit()
+    assert queue.commit_offset == 999
+
+
 class AgainstAList(RuleBasedStateMachine):
     """Any order of operations, compared with a list of offsets and two numbers."""
 

@@ -135,6 +135,25 @@ async def test_a_blip_below_the_grace_moves_no_queue_restarts_no_message_and_kee
     assert {offset for queue_id, offset in asked if queue_id == 1} == {0, 4}
 
 
+async def test_a_queue_that_could_not_be_pulled_without_a_connection_is_not_taken_for_a_dead_one(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.grace_s = 300.0
+    broker.create("t")
+    recorder = Recorder(takes_s=200.0)
+    broker.send("t", 0, b"a", b"b")
+
+    async with make(recorder, topics={"t": "*"}, drain_s=0.0, relock_every_s=29.0):
+        await asyncio.sleep(10)
+        broker.go_down()
+        await asyncio.sleep(130)  # longer than pull_expiry_s
+        broker.come_up()
+        await asyncio.sleep(100)
+
+    assert len(broker.sent(Op.ACQUIRE)) == 1
+    assert recorder.offsets == [0, 1]
+
+
 async def test_a_lease_the_broker_does_not_list_is_lost_and_begun_anew(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c")

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from rmq.broker.testing import InMemoryBroker
+from rmq.client import Admin, Connection, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
-from rmq.wire.ops import Op
+from rmq.wire.codec import decode_list
+from rmq.wire.ops import Op, ResetEntry, ResetOffsets, ResetResult
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Messages, Recorder, now
@@ -122,3 +125,45 @@ async def test_a_reset_while_the_request_for_the_lock_is_on_its_way_is_honoured(
         assert broker.offsets["g", QUEUE] == 4
 
     assert listener.offsets == [1, 2, 3]
+
+
+# The real broker
+
+
+async def reset_by_admin(broker: InMemoryBroker, queue_offset: int) -> None:
+    connection = Connection(broker.address, now=now)
+    await connection.open(timeout_s=5)
+    payload = ResetOffsets("g", [ResetEntry(*QUEUE, queue_offset)])
+    (result,) = decode_list(ResetResult, await connection.request(Op.RESET_OFFSETS, payload))
+    assert (result.status, result.new_offset) == (0, queue_offset)
+    await connection.close()
+
+
+@pytest.mark.parametrize("to", [0, 8])
+async def test_a_reset_at_the_real_broker_tells_the_running_call_and_begins_there_when_it_has_ended(to: int) -> None:
+    listener = Recorder(takes_s=2.0)
+    lost: list[bool] = []
+
+    async def listen(messages: Messages, context: ConsumeContext) -> Any:
+        status = await listener(messages, context)
+        lost.append(bool(context.lost))
+        return status
+
+    async with InMemoryBroker(min_free_bytes=0) as broker:
+        async with Admin(broker.address) as admin:
+            await admin.create_topic("t", 1)
+        async with Producer(broker.address) as producer:
+            for _ in range(10):
+                await producer.send(Message("t", b"x"))
+        async with Consumer(broker.address, group="g", listener=listen, topics={"t": "*"}, now=now):
+            await asyncio.sleep(5)  # the third call runs
+            await reset_by_admin(broker, to)
+            await asyncio.sleep(30)
+        async with Admin(broker.address) as admin:
+            (held,) = await admin.ranges([QUEUE], "g")
+
+    assert listener.offsets[:3] == [0, 1, 2]
+    assert lost[:4] == [False, False, True, False]
+    assert listener.offsets[3:] == list(range(to, 10))
+    assert listener.times[3] - listener.times[2] == pytest.approx(2.0, abs=0.1)
+    assert held.committed == 10

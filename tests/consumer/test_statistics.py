@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.consumer.results import ResultType
 from rmq.consumer.statistics import BUCKET_S, BUCKETS, Meter, Rate, Statistics, TopicMeter
+
+from .fake_broker import FakeBroker
+from .recorder import SUSPEND, Make, Recorder
 
 
 def test_nothing_is_counted_before_anything_was_added() -> None:
@@ -101,3 +106,28 @@ def test_topics_are_kept_apart_and_named_with_their_group() -> None:
     assert list(read) == ["a@g", "b@g"]
     assert read["b@g"].consumed_ok.total == 2
     assert read["a@g"].pulled.total == 5
+
+
+@pytest.mark.virtual_time
+async def test_a_consumer_tells_what_it_did_by_topic_and_group(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, *[b"x"] * 6)
+    broker.send("t", 1, *[b"x"] * 6)
+    consumer = make(Recorder(SUSPEND, None, takes_s=0.5), topics={"t": "*"}, batch=3)
+    assert consumer.statistics() == {}
+
+    async with consumer:
+        await asyncio.sleep(10)
+        (told,) = consumer.statistics().values()
+
+    assert list(consumer.statistics()) == ["t@g"]
+    assert (told.consumed_ok.total, told.consumed_ok.calls) == (12, 4)
+    assert told.consumed_ok.mean_s == pytest.approx(0.5)
+    assert (told.consumed_failed.total, told.consumed_failed.calls) == (6, 2)
+    assert told.consumed_failed.mean_s == pytest.approx(0.5)
+    assert {result: calls for result, calls in told.results.items() if calls} == {
+        ResultType.SUCCESS: 4,
+        ResultType.FAILED: 1,
+        ResultType.RETURNED_NULL: 1,
+    }
+    assert told.consumed_ok.per_s == pytest.approx(12 / 10, rel=0.3)

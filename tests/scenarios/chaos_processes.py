@@ -35,7 +35,8 @@ from rmq.client.clock import boottime
 from rmq.wire.model import MessageQueue
 
 from support.call_log import environment, read_all
-from support.consumption_checker import (
+from support.consumption_checker import Verdict, judge
+from support.consumption_history import (
     BrokerCrashed,
     Committed,
     Continued,
@@ -43,8 +44,6 @@ from support.consumption_checker import (
     Killed,
     Sent,
     Stopped,
-    Verdict,
-    judge,
 )
 from support.process_history import Done, history_of
 from support.processes import BrokerProcess, Running
@@ -306,6 +305,7 @@ def main() -> None:
         asyncio.run(produce(chosen.produce_to))
         return
     logging.getLogger("rmq").setLevel(logging.ERROR)  # that the broker is away is what this is about
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # so that every process is ended first
     seed = Random().randrange(1 << 32) if chosen.seed is None else chosen.seed
     print(f"seed {seed}, {chosen.seconds:g} s", flush=True)
     if asyncio.run(run(chosen.seconds, seed)).violations:

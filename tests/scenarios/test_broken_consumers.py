@@ -14,15 +14,18 @@ from rmq.broker.app import Broker
 from rmq.broker.services.lock_table import LockTable
 from rmq.client.connection import Connection
 from rmq.consumer.generation import Generation
+from rmq.consumer.hand_over import Workers
 from rmq.consumer.queue_gates import QueueGates
-from rmq.consumer.rebalancer import Workers
 from rmq.consumer.running import Running
 from rmq.wire.model import MessageQueue
 
 from support.consumption_checker import Verdict, judge
-from support.fleet import SOUND, Build, play
-from support.scripts import CloseUnseen, Heal, Join, Kill, Leave, Pause, Resume, Script, Send, Slow, Step, Tick
+from support.fleet import SOUND, Build, play, wants
+from support.scripts import CloseUnseen, Heal, Join, Kill, Leave, Pause, Resume, Script, Send, Slow, Step, Tick, script
 from support.simulated_processes import ORDERS
+
+ENOUGH = 60  # scripts, of the 300 that are played
+
 
 # What is broken
 
@@ -81,7 +84,7 @@ class TrustingConnection(Connection):
 
 
 def without_guard(running: Running) -> None:
-    running.rebalancer._workers = Rushing(running)
+    running.rebalancer._hand_overs._workers = Rushing(running)
 
 
 def without_guard_and_gate(running: Running) -> None:
@@ -128,8 +131,8 @@ CLOSED_UNSEEN = scripted(
 )  # fmt: skip
 
 
-def verdict(script: Script, build: Build) -> Verdict:
-    played = play(script, build)
+def verdict(one: Script, build: Build) -> Verdict:
+    played = play(one, build)
     found = judge(played.history, grace_s=played.grace_s)
     if build is SOUND:
         found.violations.extend(played.troubles)
@@ -139,10 +142,10 @@ def verdict(script: Script, build: Build) -> Verdict:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_fencing_off_is_caught_by_an_owner_that_was_stopped_and_resumed(order: str) -> None:
-    script = stopped_and_resumed(order)
+    one = stopped_and_resumed(order)
 
-    assert any("which fences it" in line for line in verdict(script, UNFENCED).violations)
-    assert verdict(script, SOUND).violations == []
+    assert any("which fences it" in line for line in verdict(one, UNFENCED).violations)
+    assert verdict(one, SOUND).violations == []
 
 
 def test_the_consume_guard_off_is_caught_by_a_drop_during_a_call() -> None:
@@ -164,3 +167,15 @@ def test_the_ping_rule_off_is_caught_by_a_connection_that_the_broker_closes_and_
 
     assert any("was not told" in line or "fences" in line for line in broken.violations)
     assert verdict(CLOSED_UNSEEN, SOUND).violations == []
+
+
+@pytest.mark.parametrize("build", [UNFENCED, UNGUARDED, TRUSTING], ids=["unfenced", "unguarded", "trusting"])
+def test_generated_scripts_find_it_too(build: Build) -> None:
+    """Not because somebody thought of it: one of the first scripts that ``make test`` plays does."""
+    for seed in range(1, ENOUGH + 1):
+        one = script(seed)
+        found = judge(play(one, build).history, wants=wants(one))
+        if found.violations:
+            print(seed, found)
+            return
+    pytest.fail(f"{ENOUGH} scripts have not found it")

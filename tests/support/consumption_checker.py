@@ -12,6 +12,8 @@ The rules, for each queue of each group:
 - Two calls overlap only as a *fenced overlap*: the older one's epoch is lower, its ``context.lost`` was set or its
   process was stopped before the newer one began, it is of another process, and its owner neither starts a call nor
   commits from then on.
+- A dead letter may be left out, and counts as processed. Where an offset is reset to, the next owner begins, and what
+  owners of before do from then on counts for nothing.
 - The number of an attempt never goes down, and goes up when a failed message is given again by the same owner.
 - What was acknowledged to a producer is what the listener gets at that offset, in the order in which it was sent, and
   it is processed (or a dead letter) within ``settle_s`` of the moment from which nothing hinders it.
@@ -23,6 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from support.consumption_history import (
@@ -113,10 +116,16 @@ class _Line:
         self.newest: Started | None = None  # of the calls, the one with the highest epoch
         self.attempts: dict[int, int] = {}
         self.written = 0  # places of the line that the sink has
+        self.dead: set[int] = set()
+        self.void = -1  # the last epoch before the offset was reset
 
     def place(self, offset: int) -> int:
         """The place of the first wanted message that is not below an offset."""
         return bisect_left(self.offsets, offset)
+
+    def due(self, first: int, end: int) -> list[int]:
+        """What may not be left out of these places."""
+        return [offset for offset in self.offsets[first:end] if offset not in self.dead]
 
     def done(self, first: int, end: int, at: float) -> None:
         """Messages were processed."""
@@ -170,6 +179,8 @@ class _Checker:
 
     def _granted(self, event: Granted) -> None:
         line = self._lines[event.queue]
+        if event.epoch <= line.void:
+            return
         if event.committed != -1 and event.committed < line.promised:
             self._bad(event.at, f"{event.queue} is granted at {event.committed}, and {line.promised} was promised")
         line.granted[event.epoch] = max(event.committed, 0)
@@ -189,9 +200,9 @@ class _Checker:
     def _check_messages(self, line: _Line, call: Started) -> None:
         if call.lost:
             self._bad(call.at, f"{_named(call)} was started although its lease could not be proven")
-        place = line.place(call.offsets[0])
-        if tuple(line.offsets[place : place + len(call.offsets)]) != call.offsets:
-            self._bad(call.at, f"{_named(call)} has a gap: {line.offsets[place : place + len(call.offsets)]} was due")
+        for before, after in pairwise(call.offsets):
+            if before >= after or line.due(line.place(before) + 1, line.place(after)):
+                self._bad(call.at, f"{_named(call)} has a gap, or goes back, between {before} and {after}")
         for offset, body in zip(call.offsets, call.bodies, strict=False):
             if offset in line.sent and line.sent[offset].body != body:
                 self._bad(call.at, f"{_named(call)}: {body!r} is not what was sent to {offset}")
@@ -202,18 +213,21 @@ class _Checker:
         if owner is None:
             owner = line.owners[call.epoch] = _Owner(place)
             self._check_first(line, call, place)
-        elif place > owner.next:
-            self._bad(call.at, f"{_named(call)} leaves a gap: {line.offsets[owner.next]} was due")
+        elif due := line.due(owner.next, place):
+            self._bad(call.at, f"{_named(call)} leaves a gap: {due[0]} was due")
         elif place < owner.next:
             self._bad(call.at, f"{_named(call)} goes back: {line.offsets[place : owner.next]} had been given")
         owner.next = place
 
     def _check_first(self, line: _Line, call: Started, place: int) -> None:
         """Where a new owner begins."""
+        if call.epoch <= line.void:
+            return
         committed = line.granted.get(call.epoch)
-        if committed is not None and place != line.place(committed):
+        first = line.place(committed or 0)
+        if committed is not None and (place < first or line.due(first, place)):
             self._bad(call.at, f"{_named(call)} is the first of its owner, which was granted the queue at {committed}")
-        elif place > line.processed:
+        elif line.due(line.processed, place):
             self._bad(call.at, f"{_named(call)} leaves a gap: processed is only what is below {line.upto()}")
         elif place < line.place(line.promised):
             self._bad(call.at, f"{_named(call)} gives again what was committed: all below {line.promised} was")
@@ -249,15 +263,14 @@ class _Checker:
         if line.running.pop(event.call, None) is None:
             return  # its process was killed
         owner = line.owners[call.epoch]
-        place = line.place(call.offsets[0])
         owner.failed = event.result in (AGAIN, ROLLED_BACK)
         if event.result in (DONE, KEPT):
-            owner.next = place + len(call.offsets)
+            owner.next = line.place(call.offsets[-1]) + 1
         elif event.result == ROLLED_BACK:
             owner.next = owner.first
         if event.result == DONE:
             # What an owner that is fenced off has done counts for nothing: its successor does it again.
-            if line.newest is None or call.epoch >= line.newest.epoch:
+            if call.epoch > line.void and (line.newest is None or call.epoch >= line.newest.epoch):
                 line.done(owner.first, owner.next, event.at)
             owner.first = owner.next
 
@@ -271,13 +284,9 @@ class _Checker:
     def _committed(self, event: Committed) -> None:
         line = self._lines[event.queue]
         if line.place(event.offset) > line.processed:
-            self._bad(
-                event.at, f"{event.offset} of {event.queue} is committed; processed is what is below {line.upto()}"
-            )
+            self._bad(event.at, f"{event.queue} is committed up to {event.offset}, and processed up to {line.upto()}")
         if event.offset < line.committed:
-            self._bad(
-                event.at, f"the committed offset of {event.queue} goes back from {line.committed} to {event.offset}"
-            )
+            self._bad(event.at, f"the progress of {event.queue} goes back from {line.committed} to {event.offset}")
         if event.epoch is not None and line.newest is not None and event.epoch < line.newest.epoch:
             self._bad(
                 event.at, f"epoch {event.epoch} commits {event.offset} behind {_named(line.newest)}, which fences it"
@@ -286,7 +295,8 @@ class _Checker:
 
     def _promised(self, event: Promised) -> None:
         line = self._lines[event.queue]
-        line.promised = max(line.promised, event.offset)
+        if event.epoch is None or event.epoch > line.void:
+            line.promised = max(line.promised, event.offset)
 
     def _broker_crashed(self, event: BrokerCrashed) -> None:
         for line in self._lines.values():
@@ -295,7 +305,9 @@ class _Checker:
     def _dead_lettered(self, event: DeadLettered) -> None:
         line = self._lines[event.queue]
         place = line.place(event.offset)
-        line.done(place, place + 1, event.at)
+        if place < len(line.offsets) and line.offsets[place] == event.offset:
+            line.dead.add(event.offset)
+            line.done(place, place + 1, event.at)
 
     def _offset_reset(self, event: OffsetReset) -> None:
         line = self._lines[event.queue]
@@ -306,16 +318,18 @@ class _Checker:
         line.processed = line.written = place
         line.committed = line.promised = event.offset
         line.attempts.clear()
+        line.dead.clear()
+        line.void = event.last_epoch
 
     # The sink
 
     def _wrote(self, event: Wrote) -> None:
         line = self._lines[event.queue]
         place = line.place(event.offset)
-        if place > line.written:
-            self._bad(
-                event.at, f"the sink of {event.queue} gets {event.offset}, and {line.offsets[line.written]} is due"
-            )
+        if event.epoch <= line.void:
+            return
+        if due := line.due(line.written, place):
+            self._bad(event.at, f"the sink of {event.queue} gets {event.offset}, and {due[0]} is due")
         line.written = max(line.written, place + 1)
 
     # The end
@@ -331,9 +345,7 @@ class _Checker:
                 limit = max(self._hindered_until + grace_s, sent.at) + settle_s
                 done_at = line.processed_at.get(sent.offset)
                 if done_at is None:
-                    self._bad(
-                        limit, f"{sent.offset} of {queue} was acknowledged at {sent.at:.3f} s and never processed"
-                    )
+                    self._bad(limit, f"{sent.offset} of {queue}, acknowledged at {sent.at:.3f} s, is never processed")
                 elif done_at > limit:
                     self._bad(done_at, f"{sent.offset} of {queue} is processed late: it was due at {limit:.3f} s")
 

@@ -101,11 +101,12 @@ class Committed(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """A client was told that its progress is stored."""
+    """A client was told that the progress it made under this epoch, if that is known, is stored."""
 
     at: float
     queue: Queue
     offset: int
+    epoch: int | None = None
 
 
 class BrokerCrashed(NamedTuple):
@@ -139,11 +140,16 @@ class DeadLettered(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """Somebody set the group's offset: what is processed and committed counts from there anew."""
+    """
+    Somebody set the group's offset: what is processed and committed counts from there anew.
+
+    ``last_epoch`` is the last that was given before: what is done under it and those below does not count any more.
+    """
 
     at: float
     queue: Queue
     offset: int
+    last_epoch: int = 0
 
 
 Event: TypeAlias = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
-from rmq.client import Message, Producer
+from rmq.client import Admin, Message, Producer
 from rmq.client.connection import Connection
 from rmq.consumer import Consumer
 from rmq.consumer.running import Running
@@ -54,6 +55,7 @@ from support.simulated_processes import Process, SimulatedLoop
 from support.watched_broker import WatchedBroker, watched
 
 GROUP, TOPIC = "g", "orders"
+NEVER = 1 << 30  # whoever is killed or cut off often is no crash loop, unless a script says so
 SETTLED_S = 1.0  # everything is watched for this long after the last message was processed
 PATIENCE_S = 60.0  # after the last obstacle, before what is not processed is given up
 
@@ -79,8 +81,13 @@ class Played(NamedTuple):
 
 def play(script: Script, build: Build = SOUND) -> Played:
     """Do what a script says, on a clock of its own. Nothing is logged; errors are troubles."""
-    with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        played = runner.run(_play(script, build))
+    before = random.getstate()
+    random.seed(script.seed)  # producers draw their pauses here
+    try:
+        with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+            played = runner.run(_play(script, build))
+    finally:
+        random.setstate(before)
     played.troubles.extend(error for error in errors if not error.startswith("listener.raised"))
     return played
 
@@ -235,7 +242,7 @@ class Fleet:
             listener=self._listeners.listener(plan),
             connect=self._connect(step.member),
             now=self._loop.time,
-            **dict(self._script.consumer),
+            **{"crash_limit": NEVER, **dict(self._script.consumer)},
         )
         self.members[step.member] = Member(process, plan, consumer)
 
@@ -296,6 +303,18 @@ class Fleet:
     async def _tick(self, step: scripts.Tick) -> None:
         await asyncio.sleep(step.seconds)
 
+    async def _reset(self, step: scripts.Reset) -> None:
+        """People do not give up: a broker that is away is waited for."""
+        admin = Process("admin", self._loop)
+        await admin.task(self._reset_offset(step))
+
+    async def _reset_offset(self, step: scripts.Reset) -> None:
+        queue = MessageQueue(TOPIC, step.queue_id)
+        async with Admin(self._config.listen) as admin:
+            for held in await admin.ranges([queue]):
+                if held.status == OK:
+                    await admin.reset_offsets(GROUP, {queue: round(held.max_offset * step.part)})
+
     # Listeners
 
     async def _slow(self, step: scripts.Slow) -> None:
@@ -322,7 +341,13 @@ class Fleet:
                 return reply
 
         chance = Random(f"{self._script.seed} {name}")
-        return lambda address, **options: Told(address, client=name, chance=chance.random, **options)
+
+        def connect(address: str, **options: Any) -> Connection:
+            connection = Told(address, client=name, chance=chance.random, **options)
+            connection.session = chance.randbytes(16)  # whose order decides who is first, where it has to be decided
+            return connection
+
+        return connect
 
     def _told(self, name: str, op: Op, payload: Any, reply: Any) -> None:
         if op == Op.ACQUIRE:
@@ -333,7 +358,8 @@ class Fleet:
             entries = payload.entries if op == Op.COMMIT else payload.leases
             for entry, outcome in zip(entries, decode_list(ops.Outcome, reply), strict=True):
                 if outcome.status == OK and entry.queue_offset >= 0:
-                    self.note(Promised(self.now, MessageQueue(entry.topic, entry.queue_id), entry.queue_offset))
+                    queue = MessageQueue(entry.topic, entry.queue_id)
+                    self.note(Promised(self.now, queue, entry.queue_offset, entry.epoch))
 
     # The end
 

@@ -12,7 +12,7 @@ from itertools import count
 from typing import NamedTuple
 
 from .call_log import END, FAILED, LOST, START, Record
-from .consumption_checker import (
+from .consumption_history import (
     AGAIN,
     DONE,
     BrokerCrashed,

@@ -17,6 +17,13 @@ from support.simulated_processes import ORDERS
 
 MOST_MEMBERS = 4
 TAGS = ("a", "b", None)
+BROKERS: tuple[dict[str, float], ...] = (  # leases are short, most of the time: simulated seconds take real ones
+    {},
+    {"lock_lease_s": 12.0},
+    {"lock_lease_s": 12.0},
+    {"lock_lease_s": 10.0, "grace_s": 2.0, "ping_s": 0.5},
+    {"lock_lease_s": 20.0, "grace_s": 8.0},
+)
 
 
 class Send(NamedTuple):
@@ -122,6 +129,13 @@ class Crash(NamedTuple):
     down_s: float
 
 
+class Reset(NamedTuple):
+    """Somebody sets the offset of the group to this part of what a queue holds."""
+
+    queue_id: int
+    part: float
+
+
 class Tick(NamedTuple):
     """Time passes."""
 
@@ -130,7 +144,7 @@ class Tick(NamedTuple):
 
 Step: TypeAlias = (
     Send | Join | Leave | Kill | Pause | Resume | Partition | Lag | Heal | CloseUnseen | Slow | Block | Fail | Restart
-    | Crash | Tick
+    | Crash | Reset | Tick
 )  # fmt: skip
 
 
@@ -152,7 +166,7 @@ class Script(NamedTuple):
         return "\n".join([head, *(f"    {step}," for step in self.steps), "))"])
 
 
-def script(seed: int, *, length: int = 22) -> Script:
+def script(seed: int, *, length: int = 18) -> Script:
     """The script of a seed; ``length`` is about how many steps it has, without the pauses."""
     return _Author(seed).write(length)
 
@@ -169,11 +183,13 @@ class _Author:
         self._paused: set[str] = set()
         self._cut_off: set[str] = set()
         self._batch = self._chance.choice((1, 1, 2, 5))
+        self._queues = self._chance.choice((1, 2, 3, 4))
         self._commit_every = self._chance.choice((0, 0, 0, 4))
+        self._broker = self._chance.choice(BROKERS)
+        self._lease_s = self._broker.get("lock_lease_s", 60.0)
 
     def write(self, length: int) -> Script:
         chance = self._chance
-        queues = chance.choice((1, 2, 3, 4))
         consumer: dict[str, Any] = {"batch": self._batch, "slots": chance.choice((1, 2, 20))}
         if chance.random() < 0.3:
             consumer["cache_messages"] = chance.choice((1, 5))
@@ -181,7 +197,9 @@ class _Author:
             consumer["commit_every_s"] = chance.choice((0.01, 5.0))
         if chance.random() < 0.2:
             consumer["turn_share_s"] = 0.1
-        broker = chance.choice(({}, {}, {"grace_s": 2.0, "ping_s": 0.5}, {"grace_s": 8.0, "lock_lease_s": 20.0}))
+        if chance.random() < 0.25:
+            consumer["max_attempts"] = chance.choice((1, 2, 3))
+            consumer["crash_limit"] = chance.choice((2, 5))
         pace_s = chance.choice((0.0, 0.01, 0.05, 0.2))
         self._send()
         self._join()
@@ -190,19 +208,21 @@ class _Author:
             self._steps.append(Tick(self._pause()))
         expression = chance.choice(("*", "*", "a", "a || b"))
         return Script(
-            self._seed, queues, tuple(self._steps), tuple(consumer.items()), tuple(broker.items()), expression, pace_s,
-            self._commit_every,
+            self._seed, self._queues, tuple(self._steps), tuple(consumer.items()), tuple(self._broker.items()),
+            expression, pace_s, self._commit_every,
         )  # fmt: skip
 
     def _pause(self) -> float:
         few = (0.0, 0.001, 0.01, 0.1, 0.3, 0.7, 1.0)
-        return self._chance.choice(self._chance.choices((few, (2.0, 4.0, 4.9, 5.1, 7.0), (25.0, 62.0)), (70, 24, 6))[0])
+        some, many = (2.0, 4.0, 4.9, 5.1, 7.0), (self._lease_s * 0.4, self._lease_s + 2.0)
+        return self._chance.choice(self._chance.choices((few, some, many), (75, 20, 5))[0])
 
     def _actions(self) -> list[tuple[Callable[[], None], float]]:
         return [
             (self._send, 8), (self._join, 4), (self._leave, 2), (self._kill, 2), (self._pause_or_resume, 5),
             (self._partition_or_heal, 5), (self._lag, 1), (self._close_unseen, 2), (self._slow, 5), (self._block, 3),
-            (self._fail, 3), (self._restart, 0.8), (self._crash, 1.2), (self._outlive, 2), (self._sleep, 1),
+            (self._fail, 6), (self._restart, 0.8), (self._crash, 1.2), (self._outlive, 2), (self._sleep, 1),
+            (self._reset, 1), (self._join_during_a_call, 2),
         ]  # fmt: skip
 
     def _somebody(self) -> str:
@@ -274,25 +294,37 @@ class _Author:
         self._join()
         self._steps.append(Tick(self._chance.choice((4.5, 5.5, 9.0))))
 
+    def _join_during_a_call(self) -> None:
+        """Somebody comes, so that others drop queues, while their listeners are at work."""
+        self._steps += [Send("p1", 8, f"k{key}", 0, "a") for key in range(4)]
+        self._steps += [Slow(member, 3.0) for member in self._members * 2]
+        self._steps.append(Tick(0.3))
+        self._join()
+        self._steps.append(Tick(self._chance.choice((0.5, 1.5))))
+
     def _sleep(self) -> None:
         """An owner that is stopped for longer than its lease lives."""
         member = self._somebody()
         self._send()
         self._steps += [Slow(member, 0.3), Tick(0.1), Pause(member)]
         self._join()
-        self._steps += [Tick(62.0), Resume(member, self._chance.choice(ORDERS))]
+        self._steps += [Tick(self._lease_s + 2.0), Resume(member, self._chance.choice(ORDERS))]
 
     def _block(self) -> None:
         self._steps.append(Block(self._somebody(), self._chance.choice((0.5, 3.0, 5.5, 9.0, 65.0))))
 
     def _fail(self) -> None:
-        if self._batch > 1 or self._commit_every:
-            return self._slow()
+        member = self._somebody()
         pause_s = self._chance.choice((None, 0.01, 0.4, 3.0))
-        self._steps.append(Fail(self._somebody(), self._chance.choice((1, 1, 2, 4)), pause_s))
+        self._steps.append(Fail(member, self._chance.choice((1, 1, 2, 4)), pause_s))
+        if self._chance.random() < 0.5:
+            self._send()
 
     def _restart(self) -> None:
         self._steps.append(Restart(self._chance.choice((0.0, 0.5, 4.0, 8.0))))
+
+    def _reset(self) -> None:
+        self._steps.append(Reset(self._chance.randrange(self._queues), self._chance.choice((0.0, 0.3, 0.8, 1.0))))
 
     def _crash(self) -> None:
         self._steps.append(Crash(self._chance.choice((KEPT, LOST, TORN)), self._chance.choice((0.0, 0.5, 4.0, 8.0))))
