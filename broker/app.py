@@ -16,10 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq.wire.address import Address, parse_address
-from rmq.wire.errors import Fatal, ShuttingDown, TooManyConnections
+from rmq.wire.errors import Fatal, ShuttingDown
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
+from .admission import Admission
 from .clock import boottime, wall_us
 from .committer import Committer
 from .config import BrokerConfig
@@ -28,12 +29,14 @@ from .descriptors import possible_connections
 from .disk_watch import DiskWatch
 from .handlers.beginnings import Beginnings
 from .handlers.dead_letters import DeadLetterHandler
+from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
 from .handlers.messages import MessageHandler
 from .handlers.notices import Notices
 from .handlers.progress import ProgressHandler
 from .handlers.pull import PullHandler
+from .handlers.running_info import RunningInfoHandler
 from .handlers.send import SendHandler
 from .handlers.stats import StatsHandler
 from .handlers.topics import TopicHandler
@@ -65,7 +68,6 @@ log = get_logger(__name__)
 RECEIVE_BUFFER = 256 << 10
 TICK_S = 0.1
 SECOND_S = 1.0
-MAX_TURNED_AWAY = 16  # connections beyond the limit that are still being told why
 SWITCH_INTERVAL_S = 0.0005  # a thread back from fdatasync waits this long for the interpreter, not ten times that
 
 
@@ -98,9 +100,8 @@ class Broker:
         self.shared_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.handlers: dict[int, Handler] = {}
-        self._connections: set[Connection] = set()
-        self._turned_away: dict[Connection, None] = {}  # in the order they came
-        self._max_connections = possible_connections(config.max_connections)
+        self._admission = Admission(possible_connections(config.max_connections))
+        self._connections = self._admission.connections
         self._server: asyncio.Server | None = None
         self._timers = Timers()
         self._stopping = False
@@ -245,6 +246,11 @@ class Broker:
             committer=self._committer, pool=self._read_pool, make_topic=topics.own,
             refusal=lambda: self._sends.refuse_because, now=self.now,
         )  # fmt: skip
+        group_admin = GroupAdminHandler(
+            self._groups, topics=self._topics, store=store, members=self._members, locks=self._locks,
+            ledger=self._ledger, progress=self._progress, committer=self._committer, now=self.now,
+        )  # fmt: skip
+        self._inquiries = RunningInfoHandler(group_admin, self._members, now=self.now)
         topics.progress = self._progress
         topics.changed = notices.topic_changed
         topics.deleted = notices.topic_deleted
@@ -266,6 +272,8 @@ class Broker:
             Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: self._build_stats().stats,
             Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
             Op.STARTING: progress.starting, Op.DEAD_LETTER: dead_letters.dead_letter, Op.RESET_OFFSETS: progress.reset,
+            Op.LIST_GROUPS: group_admin.list_groups, Op.DESCRIBE_GROUP: group_admin.describe,
+            Op.MEMBER_INFO: self._inquiries.ask, Op.RUNNING_INFO: self._inquiries.answer,
         }  # fmt: skip
 
     def _build_stats(self) -> StatsHandler:
@@ -333,25 +341,13 @@ class Broker:
         """A connection came; the reason if it may not stay."""
         if self._stopping:
             return ShuttingDown("the broker is stopping")
-        if len(self._connections) >= self._max_connections:
-            self._turn_away(connection)
-            return TooManyConnections(f"the broker has {self._max_connections} connections, as many as it may")
-        self._connections.add(connection)
-        return None
-
-    def _turn_away(self, connection: Connection) -> None:
-        """Being told why takes a moment and a descriptor: the one that has had most of its moment makes room."""
-        if len(self._turned_away) >= MAX_TURNED_AWAY:
-            eldest = next(iter(self._turned_away))
-            del self._turned_away[eldest]
-            eldest.abort()
-        self._turned_away[connection] = None
+        return self._admission.opened(connection)
 
     def closed(self, connection: Connection) -> None:
         """A connection ended; its session has a grace before anything is taken from it."""
-        self._connections.discard(connection)
-        self._turned_away.pop(connection, None)
+        self._admission.closed(connection)
         self._pulls.closed(connection)
+        self._inquiries.closed(connection)
         if connection.session is not None:
             self._sessions.lost(connection.session.id, connection, now=self.now())
 
@@ -373,6 +369,7 @@ class Broker:
     def _tick(self) -> None:
         self._groups.expire()
         self._pulls.expire()
+        self._inquiries.expire()
 
     def _each_second(self) -> None:
         now, limits = self.now(), Limits(self.config.hello_timeout_s, self.config.stall_timeout_s)

@@ -115,6 +115,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing can be answered any more."""
         return self._transport is None or self._parting is not None or self._transport.is_closing()
 
+    @property
+    def heard_at(self) -> float:
+        """When the peer last said something."""
+        return self._patience.heard_at
+
     def fail(self, error: Fatal, request_id: int | None = None) -> None:
         """Say why, then close."""
         if self.closing:

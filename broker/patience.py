@@ -47,6 +47,11 @@ class Patience:
         """Another frame than before is unfinished, or its wait so far was not the peer's fault."""
         self._frame_at = now
 
+    @property
+    def heard_at(self) -> float:
+        """When the peer last began or ended a frame."""
+        return self._frame_at
+
     def judge(self, now: float, peer: Peer, limits: Limits) -> Fatal | None:
         """Why the connection has to end, if it has to. Called about once a second."""
         if not peer.greeted:

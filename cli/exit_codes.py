@@ -17,6 +17,9 @@ from rmq.wire.errors import (
     DiskFull,
     Fatal,
     GroupMismatch,
+    GroupNotFound,
+    MemberNotFound,
+    MemberSilent,
     MessageNotFound,
     OutcomeUnknown,
     RequestTimeout,
@@ -31,7 +34,7 @@ OK: Final = 0
 FAILURE: Final = 1  # anything without a code of its own
 USAGE: Final = 2  # the command line is wrong
 DATA_ERROR: Final = 65  # the input, or what is stored, is not what it should be
-NO_INPUT: Final = 66  # a file, module or topic that was named does not exist
+NO_INPUT: Final = 66  # a file, module, topic or group that was named does not exist
 UNAVAILABLE: Final = 69  # no broker answers
 OS_ERROR: Final = 71  # an address that is taken, a folder that cannot be written
 TEMPORARY: Final = 75  # outcome unknown, or worth trying again
@@ -48,6 +51,9 @@ _BY_ERROR: Final[tuple[tuple[type[RmqError], int], ...]] = (
     (StoreFailed, TEMPORARY),
     (TopicNotFound, NO_INPUT),
     (MessageNotFound, NO_INPUT),
+    (GroupNotFound, NO_INPUT),
+    (MemberNotFound, NO_INPUT),
+    (MemberSilent, TEMPORARY),
     (Damaged, DATA_ERROR),
     (BadName, USAGE),
     (TopicExists, REFUSED),

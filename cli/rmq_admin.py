@@ -12,6 +12,7 @@ import click
 from rmq.wire.errors import ConnectionLost, RequestTimeout
 
 from .admin_broker import broker as broker_group
+from .admin_groups import group as group_group
 from .admin_messages import message
 from .admin_topics import topic
 from .command import Command, Group, run, version_option
@@ -44,6 +45,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     examples="""
     rmq-admin topic create orders --queues 8
     rmq-admin topic list
+    rmq-admin group describe billing
     rmq-admin message query --key o-17
     rmq-admin lock-status --watch
     """,
@@ -124,6 +126,7 @@ def _lock_cells(row: LockRow) -> list[object]:
     return [seconds(value) if name.endswith("_s") else value for name, value in lock_object(row).items()]
 
 
+command.add_command(group_group)
 command.add_command(broker_group)
 command.add_command(message)
 

@@ -11,6 +11,9 @@ from rmq.wire.errors import (
     ConnectionLost,
     DiskFull,
     Fatal,
+    GroupNotFound,
+    MemberNotFound,
+    MemberSilent,
     MessageNotFound,
     MessageTooLarge,
     OutcomeUnknown,
@@ -27,6 +30,7 @@ from rmq.wire.errors import (
     TopicNotFound,
     WireError,
 )
+from rmq.wire.group_ops import GroupDescription, GroupRow, MemberReport
 from rmq.wire.model import Message, MessageQueue
 from rmq.wire.topic_ops import TopicDescription
 
@@ -40,10 +44,11 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection", "FoundMessages", "TopicDescription",
+    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "MemberReport", "TopicDescription",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",
-    "MessageNotFound", "MessageTooLarge", "ProducerFenced", "ProtocolUnsupported", "QueueNotFound", "SequenceConflict",
-    "StoreFailed", "TooManyInFlight", "TopicExists", "TopicNotFound",
+    "GroupNotFound", "MemberNotFound", "MemberSilent", "MessageNotFound", "MessageTooLarge", "ProducerFenced",
+    "ProtocolUnsupported", "QueueNotFound", "SequenceConflict", "StoreFailed", "TooManyInFlight", "TopicExists",
+    "TopicNotFound",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Questions about a broker and what it stores, and the life of topics."""
+"""Questions about a broker, what it stores and who consumes it, and the life of topics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from typing import Any, Final
 
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest
+from rmq.wire.group_ops import (
+    ANSWER_S,
+    DescribeGroup,
+    GroupDescription,
+    GroupRow,
+    ListGroups,
+    MemberInfo,
+    MemberReport,
+)
 from rmq.wire.message_ops import OffsetAt
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import (
@@ -41,7 +50,7 @@ class Admin:
     One connection for questions; use it as ``async with Admin("127.0.0.1:10911") as admin``.
 
     Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's own refusals
-    by their classes. Cancelling any of them is safe; a topic may then have been made, grown or deleted.
+    by their classes. Cancelling any of them is safe; a change may then have been made.
     """
 
     def __init__(self, address: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
@@ -110,6 +119,50 @@ class Admin:
         """The leases of ``group``, or of all groups."""
         reply = await self._connection.request(Op.LOCK_STATUS, LockStatus(group), timeout_s=self._timeout_s)
         return decode_list(LockRow, reply)
+
+    async def list_groups(self) -> list[GroupRow]:
+        """All groups with members, leases or progress, by name; asked for page by page, as topics are."""
+        found: list[GroupRow] = []
+        while True:
+            asked = ListGroups(found[-1].group if found else "")
+            reply = await self._connection.request(Op.LIST_GROUPS, asked, timeout_s=self._timeout_s)
+            if not reply:
+                return found
+            found += decode_list(GroupRow, reply)
+
+    async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
+        """
+        The members of a group, their leases, and how far it is in each queue (of one topic, if it is named).
+
+        Raises GroupNotFound if nothing is known of it, TopicNotFound if there is no such topic.
+        """
+        asked = DescribeGroup(group, topic)
+        reply = await self._connection.request(Op.DESCRIBE_GROUP, asked, timeout_s=self._timeout_s)
+        return decode(GroupDescription, reply)
+
+    async def member_info(self, group: str, member: str) -> dict[str, Any]:
+        """
+        What a member of a group does at this moment, in its own words: names may come and go with versions.
+
+        Raises MemberSilent if it does not answer within 1 s, MemberNotFound if there is none, or without connection.
+        """
+        (report,) = await self._reports(MemberInfo(group, member))
+        return report.info
+
+    async def members_info(self, group: str) -> list[MemberReport]:
+        """
+        What each member of a group does at this moment, by name; the ``status`` of one that does not tell says why.
+
+        Raises GroupNotFound if nothing is known of the group.
+        """
+        found: list[MemberReport] = []
+        while reports := await self._reports(MemberInfo(group, after=found[-1].member if found else "")):
+            found += reports
+        return found
+
+    async def _reports(self, asked: MemberInfo) -> list[MemberReport]:
+        timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
+        return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
 
     async def stats(self) -> dict[str, dict[str, Any]]:
         """The broker's numbers, by part and name; names may come and go with versions."""

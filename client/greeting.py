@@ -17,7 +17,7 @@ from .refusals import farewell, refusal
 def greeting(request_id: int, client: str, session: bytes, producer: ops.ProducerHello | None) -> bytes:
     """The frame that opens a connection."""
     proto = [ops.PROTOCOL, ops.PROTOCOL]
-    hello = ops.Hello(proto=proto, client=client, version=_version(), session=session, producer=producer)
+    hello = ops.Hello(proto=proto, client=client, version=version(), session=session, producer=producer)
     return pack(REQUEST, request_id, Op.HELLO, ops.hello_to_map(hello))
 
 
@@ -40,7 +40,8 @@ def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
 
 
 @cache
-def _version() -> str:
+def version() -> str:
+    """The version of rmq that this program runs with."""
     try:
         return metadata.version("rmq")
     except metadata.PackageNotFoundError:

@@ -3,6 +3,7 @@
 from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
+from .allocation import PlacedQueue, Strategy
 from .config import ConsumerConfig
 from .consumer import Consumer
 from .context import ConsumeContext
@@ -23,8 +24,10 @@ __all__ = [
     "GroupMismatch",
     "Listener",
     "MessageQueue",
+    "PlacedQueue",
     "Rate",
     "ResultType",
     "StoredMessage",
+    "Strategy",
     "TopicStatistics",
 ]

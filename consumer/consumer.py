@@ -192,6 +192,14 @@ class Consumer:
         """
         self._hooks.add(hook)
 
+    def running_info(self) -> dict[str, Any]:
+        """
+        What this consumer does now, as ``rmq-admin group members --verbose`` shows it; empty before the start.
+
+        It is for people and their dashboards: names may come and go with versions.
+        """
+        return {} if self._running is None else self._running.info()
+
     # Life
 
     async def __aenter__(self) -> Self:

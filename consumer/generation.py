@@ -25,7 +25,7 @@ class Lost(asyncio.Event):
     set it. ``told`` is whether it was set, which is what wakes those who wait.
     """
 
-    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], None] = bool) -> None:  # type: ignore[assignment]
+    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], object] = bool) -> None:
         super().__init__()
         self._expired = expired
         self._on_told = on_told

@@ -114,7 +114,8 @@ class Intake:
                 if clock() - began > SLICE_S:
                     await asyncio.sleep(0)
                     began = clock()
-            self._pass_filtered(generation, result.next_offset, result, asked_as)
+            if not self._pass_filtered(generation, result.next_offset, result, asked_as):
+                return messages
         except Refused as error:
             log.error("pull.bad_batch", queue=str(generation.queue), error=str(error))
         if result.status == OK and cache.end_offset == before:

@@ -73,6 +73,10 @@ class LeaseKeeper:
         """Renew one lease, because somebody cannot go on without."""
         await self._renew([generation])
 
+    async def renew_these(self, generations: Sequence[Generation]) -> None:
+        """Renew leases that somebody doubts, in one request; those that are not ours any more are lost by that."""
+        await self._renew([generation for generation in generations if not generation.lease.lost])
+
     async def _renew(self, generations: Sequence[Generation]) -> None:
         if not generations or not self._broker.connected:
             return

@@ -111,6 +111,15 @@ class ProcessQueue:
         last = self._line[self._first - 1].queue_offset
         return max(self._done_offset, self._behind.get(last, last + 1))
 
+    @property
+    def head(self) -> tuple[int, int]:
+        """The offset of the first message that is not done, and the number of its delivery, under way or next."""
+        if self._first < len(self._line):
+            return self._line[self._first].queue_offset, self._line[self._first].attempt
+        offset = self.commit_offset  # it is not made yet; what owners before us failed at is known all the same
+        failed = (run.attempts for run in self._runs if run.from_offset <= offset < run.end_offset)
+        return offset, max(failed, default=0) + 1
+
     # The puller's side
 
     def put(self, batch: Batch) -> bool:

@@ -104,7 +104,7 @@ class Retries:
 
     async def _count(self, generation: Generation, messages: list[StoredMessage], pause_s: float) -> None:
         """Count a delivery of each message, here and at the broker."""
-        runs, head = failed_runs(messages), messages[0]
+        head = messages[0]
         # Not each time: a queue that is retried every 10 ms would fill the log.
         if head.attempt & (head.attempt - 1) == 0:
             log.warning(
@@ -114,13 +114,17 @@ class Retries:
                 attempt=head.attempt,
                 pause_s=pause_s,
             )
-        for message in messages:
-            message.attempt += 1
-        await self._answered(
-            generation,
-            lambda: self._broker.attempt(generation.queue, generation.epoch, runs),
-            "attempt.refused",
-        )
+
+        async def ask() -> None:
+            # As with dead letters: another message may have the offset by now.
+            runs = failed_runs(generation.cache.still_held(messages))
+            await self._broker.attempt(generation.queue, generation.epoch, runs)
+
+        try:
+            await self._answered(generation, ask, "attempt.refused")
+        finally:
+            for message in messages:
+                message.attempt += 1
 
     async def _answered(self, generation: Generation, ask: Callable[[], Awaitable[None]], refused: str) -> bool:
         """Ask until there is an answer; says whether it was yes."""

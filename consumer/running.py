@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgpack
+
+from rmq.client.greeting import version
 from rmq.client.log import get_logger
 from rmq.wire import ops
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, ConnectionLost, RmqError
+from rmq.wire.errors import OK, BadRequest, ConnectionLost, RmqError, code_name
+from rmq.wire.group_ops import RunningInfo
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
-from rmq.wire.ops import Push
+from rmq.wire.ops import Op, Push
 
 from .allocation import Strategy
 from .config import ConsumerConfig
@@ -26,6 +30,7 @@ from .orderly import OrderlyScheduler
 from .pauses import Pauses
 from .puller import Puller
 from .rebalancer import Rebalancer
+from .running_info import Program, running_info
 from .stall_watch import StallWatch
 from .statistics import Statistics
 from .subscription import Subscription
@@ -73,6 +78,7 @@ class Running:
         self._subscriptions = subscriptions
         self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
+        self._doubted: list[Generation] = []  # whose leases the broker has called free
         self.tasks = TaskSet(on_failure)
         self._link = connect(
             config.broker,
@@ -90,6 +96,7 @@ class Running:
             timeout_s=config.request_timeout_s,
             lock_timeout_s=config.lock_timeout_s,
         )
+        self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
 
@@ -202,7 +209,41 @@ class Running:
         elif push == Push.LEASE_FREE:
             group, topic, queue_id = payload[:3]
             if group == self._broker.group:
-                self.rebalancer.lease_free(MessageQueue(topic, queue_id))
+                self._lease_free(MessageQueue(topic, queue_id))
+        elif push == Push.RUNNING_INFO:
+            token, group = payload[:2]
+            if group == self._broker.group:
+                self._tell_running_info(int(token))
+
+    def _lease_free(self, queue: MessageQueue) -> None:
+        """A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon."""
+        generation = self.generations.get(queue)
+        if generation is not None and not generation.dropped:
+            self._doubted.append(generation)
+            if len(self._doubted) == 1:  # those that are told in the same step are asked for together
+                self.tasks.start(self._renew_doubted(), "renewal of doubted leases")
+        self.rebalancer.lease_free(queue)
+
+    async def _renew_doubted(self) -> None:
+        doubted, self._doubted = self._doubted, []
+        await self.keeper.renew_these(doubted)
+
+    def _tell_running_info(self, token: int) -> None:
+        """Answer at once and wait for nothing: whoever asked has a second, and nobody else may be kept waiting."""
+        answer = msgpack.packb(RunningInfo(token, self.info()))
+        try:
+            self._link.submit(Op.RUNNING_INFO, (answer,), _note_reply)
+        except ConnectionLost as error:
+            log.debug("running_info.unsent", error=str(error))
+
+    def info(self) -> dict[str, Any]:
+        """What this consumer does at this moment."""
+        now = self._broker.now()
+        program = Program(
+            version(), self._link.member, self._broker.group, now - self._began_at, self.stalls.lag_s,
+            self.scheduler.turns,
+        )  # fmt: skip
+        return running_info(program, self._config, self.generations.values(), self.statistics.read(now), now=now)
 
     # The end
 
@@ -252,3 +293,8 @@ class Running:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
+
+
+def _note_reply(status: int, _: object) -> None:
+    if status != OK:
+        log.debug("running_info.refused", reason=code_name(status))

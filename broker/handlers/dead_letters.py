@@ -147,7 +147,8 @@ class DeadLetterHandler:
         self._judge(request)
         left = self._left(request)
         if not left:
-            self._append(request, [], is_last=True)
+            self._progress.pass_to(request.ask.group, request.queue, request.ask.commit_offset)
+            self._committer.when_durable(partial(self._answer, request))
             return
         self._pool.submit(self._job(request, left), lambda result: self._done(request, len(left), result))
         self._is_busy = True
@@ -200,10 +201,8 @@ class DeadLetterHandler:
     def _append(self, request: _Request, copies: list[Copy], *, is_last: bool) -> None:
         ask, queue = request.ask, request.queue
         self._progress.settle(ask.group, queue)
-        changes: list[Change] = []
-        if copies:
-            self._stage(ask.group, copies)
-            changes.append(self._ledger.dead.change(ask.group, queue, [copy.queue_offset for copy in copies]))
+        self._stage(ask.group, copies)
+        changes: list[Change] = [self._ledger.dead.change(ask.group, queue, [copy.queue_offset for copy in copies])]
         if is_last and ask.commit_offset > self._ledger.offsets.get(ask.group, queue):
             changes.append(Committed(ask.group, *queue, ask.commit_offset))
         ticket = _Ticket(lambda: self._answer(request) if is_last else None)

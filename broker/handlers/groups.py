@@ -200,9 +200,14 @@ class GroupHandler:
 
     def lock_status(self, connection: Connection, request_id: int, payload: Any) -> object:
         """The leases as people see them."""
-        group, now = decode(LockStatus, payload).group, self._now()
+        group = decode(LockStatus, payload).group
         if group is not None:
             names.check_group(group)
+        return self.lock_rows(group)
+
+    def lock_rows(self, group: str | None) -> list[LockRow]:
+        """The leases of one group or of all, by group and queue."""
+        now = self._now()
         return [self._row(lease, now) for lease in self._locks.rows(group, now=now)]
 
     def _row(self, lease: Lease, now: float) -> LockRow:

@@ -102,6 +102,10 @@ class ProgressHandler:
         """Record where a group without progress begins."""
         self._advance(group, queue, offset)
 
+    def pass_to(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Record progress that was judged before; -1 is none."""
+        self._advance(group, queue, offset)
+
     def _advance(self, group: str, queue: MessageQueue, offset: int) -> None:
         change = self._ledger.commit(group, queue, offset)
         if change is not None:

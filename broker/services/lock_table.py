@@ -215,6 +215,14 @@ class LockTable:
         leases = [lease for lease in self._leases.values() if group is None or lease.group == group]
         return sorted((lease for lease in leases if not self._expired(lease, now)), key=_key)
 
+    def by_group(self, *, now: float) -> dict[str, list[Lease]]:
+        """The live leases of all groups that have any, in no order."""
+        groups: dict[str, list[Lease]] = {}
+        for lease in self._leases.values():
+            if not self._expired(lease, now):
+                groups.setdefault(lease.group, []).append(lease)
+        return groups
+
     def __len__(self) -> int:
         return len(self._leases)
 

@@ -137,6 +137,19 @@ class Membership:
         """The sessions in a group, in the order they joined."""
         return list(self._groups.get(group, ()))
 
+    def groups(self) -> list[str]:
+        """The groups that have a member."""
+        return list(self._groups)
+
+    def of_group(self, group: str) -> list[Member]:
+        """The members of a group, in the order they joined."""
+        return list(self._groups.get(group, {}).values())
+
+    def subscribed(self, group: str) -> dict[str, str]:
+        """What all members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it."""
+        joined = (member for member in self._groups.get(group, {}).values() if member.mode is not None)
+        return next((member.subscriptions for member in joined), {})
+
     def is_member(self, group: str, session_id: bytes) -> bool:
         """Whether a session has joined a group."""
         member = self._groups.get(group, {}).get(session_id)

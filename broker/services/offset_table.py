@@ -21,6 +21,7 @@ class OffsetTable:
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, int]] = {}
         self._of_topic: dict[str, dict[str, None]] = {}  # the groups that have an offset in a topic
+        self._topics_of: dict[str, dict[str, None]] = {}  # the same, the other way round
 
     def get(self, group: str, queue: MessageQueue) -> int:
         """The next offset to deliver, -1 if the group never committed one."""
@@ -54,14 +55,23 @@ class OffsetTable:
         """The groups that committed an offset in a topic, sorted."""
         return sorted(self._of_topic.get(topic, ()))
 
+    def names(self) -> list[str]:
+        """The groups that committed an offset anywhere."""
+        return list(self._groups)
+
+    def topics(self, group: str) -> set[str]:
+        """The topics that a group committed an offset in."""
+        return set(self._topics_of.get(group, ()))
+
     def forget_topic(self, topic: str) -> None:
         """Forget all progress in a topic that is gone."""
         for group in self._of_topic.pop(topic, ()):
             queues = self._groups[group]
             for queue in [queue for queue in queues if queue.topic == topic]:
                 del queues[queue]
+            del self._topics_of[group][topic]
             if not queues:
-                del self._groups[group]
+                del self._groups[group], self._topics_of[group]
 
     def rows(self) -> Iterator[Committed]:
         """All offsets, as the changes that bring them back."""
@@ -73,4 +83,5 @@ class OffsetTable:
         queues = self._groups.setdefault(group, {})
         if queue not in queues:
             self._of_topic.setdefault(queue.topic, {})[group] = None
+            self._topics_of.setdefault(group, {})[queue.topic] = None
         queues[queue] = queue_offset

@@ -3,8 +3,9 @@ Messages that may have killed their consumers, so that a message that does canno
 
 A lease that ends without being given back, while its owner had messages that it had not committed, was *abandoned*.
 Whoever does so twice in a row at the same offset makes the queue *careful* up to where it had read: from then on its
-owners announce each message before they process it, so that the next end convicts exactly one. The table only counts;
-what is done about a convicted message is for the consumers to decide.
+owners announce each message before they process it, so that the next end convicts exactly one: an owner of a careful
+queue that has announced nothing has begun nothing, whatever it had fetched, and died of something else, perhaps of a
+message of another queue. The table only counts; what is done about a convicted message is for the consumers to decide.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class SuspectTable:
         A lease ended without being given back. ``fetched`` is the offset behind the last message its owner got.
 
         Returns the change and the offset whose message had been announced, -1 if none; None if its owner had nothing
-        in hand.
+        in hand, or had to announce what it begins and did not.
         """
         mark = self.get(group, queue)
         is_announced = bool(mark.announced_by) and mark.announced_by == epoch
         first = max(committed, 0)  # a group without progress may have begun anywhere; its first message is as good
-        if not is_announced and fetched <= first:
+        if not is_announced and (mark.is_careful or fetched <= first):
             return None
         suspect = mark.suspect_offset if is_announced else first
         abandoned = mark.abandoned + 1 if suspect == mark.suspect_offset else 1

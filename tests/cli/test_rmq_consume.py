@@ -34,12 +34,12 @@ def test_help_has_examples() -> None:
     [
         (["--topic", "t"], exit_codes.USAGE, "concurrent consumption is not there yet: add --orderly"),
         (["--topic", "t", "--orderly", "--listener", "a:b", "--json"], exit_codes.USAGE, "do not go with it"),
-        (["--topic", "t", "--orderly", "--group", "a%b"], exit_codes.CONFIG, "group"),
+        (["--topic", "t", "--orderly", "--group", "a%b%c"], exit_codes.CONFIG, "group"),
         (["--topic", "t", "--orderly", "--from", "middle"], exit_codes.CONFIG, "start_from"),
         (["--topic", "t", "--orderly", "--on-gap", "ignore"], exit_codes.CONFIG, "on_gap"),
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
-        (["--topic", "a%b", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),
     ],
 )

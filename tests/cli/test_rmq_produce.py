@@ -153,6 +153,17 @@ async def test_compressed_lines_are_the_same_messages(broker: str, topic: str) -
 
 
 @pytest.mark.slow
+async def test_lines_go_to_the_topic_of_the_namespace_and_receipts_show_the_plain_one(broker: str, topic: str) -> None:
+    arguments = ("--broker", broker, "--topic", topic, "--namespace", "team", "--key", "k")
+    with Running(PRODUCE, *arguments, stdin=b"one\n") as process:
+        assert process.wait() == 0
+
+    (message,) = await stored(broker, f"team%{topic}")
+    assert message.body == b"one"
+    assert process.lines[0].startswith(f"{topic}/")
+
+
+@pytest.mark.slow
 async def test_lines_with_a_key_field_keep_the_order_of_their_key(broker: str, topic: str, tmp_path: Path) -> None:
     lines = [{"id": f"o-{i % 7}", "n": i} for i in range(5000)]
     file = tmp_path / "lines"

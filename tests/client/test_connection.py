@@ -43,6 +43,12 @@ async def test_the_greeting_names_the_member_and_its_limits(broker: FakeBroker) 
     await connection.close()
 
 
+def test_a_member_in_a_room_tells_it_by_its_name() -> None:
+    connection = Connection("127.0.0.1:1", client="host@7", room="fra-1")
+
+    assert connection.member == f"fra-1/host@7#{connection.session.hex()[:8]}"
+
+
 async def test_a_request_gets_its_own_answer_among_many(broker: FakeBroker) -> None:
     connection = await opened(broker)
 

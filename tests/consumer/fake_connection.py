@@ -155,6 +155,16 @@ class FakeConnection:
         self.answered_sent_at = max(self.answered_sent_at, sent_at)
         return reply
 
+    def submit(self, op: Op, payload_parts: Sequence[bytes], on_reply: Callable[[int, Any], None]) -> int:
+        if not self.connected:
+            raise errors.ConnectionLost("not connected")
+        payload = msgpack.unpackb(b"".join(payload_parts))
+        self.broker.requests.append(Request(self.broker.now, self.member, op, payload))
+        refusals = self.broker.refuse[op]
+        status = getattr(refusals.pop(0), "code", 0) if refusals else 0
+        asyncio.get_running_loop().call_soon(on_reply, status, None)
+        return len(self.broker.requests)
+
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue
+from rmq.consumer.attempts import Suspicion
 from rmq.wire.errors import Fenced, Internal, RequestTimeout
 from rmq.wire.ops import NO_OFFSET, Op
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
+from .test_orderly import Harness
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -251,10 +253,10 @@ async def test_a_stopped_queue_goes_on_when_somebody_has_reset_it(broker: FakeBr
         await asyncio.sleep(5)
         broker.suspicions.clear()
         broker.offsets["g", QUEUE] = 1
-        broker.free("g", QUEUE)  # a reset ends the lease; the renewal at 21 s finds out
+        broker.free("g", QUEUE)  # a reset ends the lease, and the broker says so
         await asyncio.sleep(20)
 
-    assert listener.calls == [(21.0, 0, [1])]
+    assert listener.calls == [(5.0, 0, [1])]
 
 
 async def test_with_a_limit_of_attempts_the_message_becomes_a_dead_letter_and_the_queue_goes_on(
@@ -338,3 +340,41 @@ async def test_a_listener_that_keeps_its_progress_is_announced_with_that(broker:
 
     assert broker.announced == [(0, 0), (1, 0), (2, 0), (3, 3)]
     assert now() >= 1.0
+
+
+class SlowBroker(Harness):
+    """A scheduler whose every request takes a while."""
+
+    async def starting(self, *args: Any) -> None:
+        await asyncio.sleep(0.5)
+
+    async def dead_letter(self, *args: Any, **settings: Any) -> None:
+        await asyncio.sleep(0.5)
+
+    async def attempt(self, *args: Any) -> None:
+        await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+@pytest.mark.parametrize("abandoned", [2, 5])
+async def test_cancelled_at_any_step_a_careful_owner_leaves_nothing_behind(steps: int, abandoned: int) -> None:
+    listener = Recorder(SUSPEND, takes_s=0.5)
+    harness = SlowBroker(listener, slots=1, max_attempts=2)
+    generation = harness.generation(3)
+    generation.suspicion = Suspicion(abandoned, 0, 3)
+    harness.scheduler.start(generation)
+    await asyncio.sleep(steps * 0.25)
+
+    assert generation.owner is not None
+    generation.owner.cancel()
+    await asyncio.wait([generation.owner])
+
+    assert not generation.guard.held
+    assert not generation.guard.recording
+    assert listener.running == 0
+    again = harness.generation(1)
+    again.suspicion = Suspicion(2, 0, 1)
+    harness.scheduler.start(again)
+    await asyncio.sleep(5)
+    assert again.cache.messages == 0  # it got the lock of careful calls, the slot and the gate
+    await harness.end(generation, again)

@@ -10,7 +10,7 @@ import pytest
 
 from rmq.consumer.group_client import GroupClient
 from rmq.wire import ops
-from rmq.wire.errors import BadRequest
+from rmq.wire.errors import BadRequest, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
@@ -100,6 +100,51 @@ async def test_leaving_is_one_request_and_what_does_not_fit_is_given_back_before
     )
 
     assert link.sizes == requests
+
+
+class Timed(Answering):
+    """A connection that is too late for some requests, and notes the time each had."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__([[0]])
+        self.late = late
+        self.given: list[tuple[Op, float]] = []
+
+    async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float = 3.0) -> Any:
+        self.given.append((op, timeout_s))
+        if self.late:
+            self.late -= 1
+            raise RequestTimeout("too late")
+        return self.answer
+
+
+def timed(link: Timed) -> GroupClient:
+    return GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0, lock_timeout_s=1.0)
+
+
+async def test_locks_have_their_own_time_and_other_requests_the_usual() -> None:
+    link = Timed(late=0)
+    members = timed(link)
+
+    await members.acquire([MessageQueue("t", 0)])
+    await members.renew([ops.LeaseRef("t", 0, 1)])
+    await members.commit([ops.CommitEntry("t", 0, 1, 0)])
+    await members.offset_at(MessageQueue("t", 0), 7)
+
+    assert link.given == [(Op.ACQUIRE, 1.0), (Op.RENEW, 1.0), (Op.COMMIT, 3.0), (Op.OFFSETS_AT, 30.0)]
+
+
+async def test_who_was_too_late_with_locks_gets_twice_the_time_but_no_more_than_the_usual_until_it_answers() -> None:
+    link = Timed(late=3)
+    members = timed(link)
+
+    for _ in range(3):
+        with pytest.raises(RequestTimeout):
+            await members.acquire([MessageQueue("t", 0)])
+    await members.acquire([MessageQueue("t", 0)])
+    await members.renew([ops.LeaseRef("t", 0, 1)])
+
+    assert [time for _, time in link.given] == [1.0, 2.0, 3.0, 3.0, 1.0]
 
 
 class Noting(Answering):

@@ -242,6 +242,21 @@ async def test_what_was_left_out_for_another_subscription_is_asked_for_again(
     assert "pull.bad_batch" not in caplog.text
 
 
+async def test_an_answer_that_held_nothing_for_another_subscription_is_no_reason_to_wait() -> None:
+    broker, listener = Scripted(PullResult(0, 0, 3, 0, 3, b"")), Recorder()
+    send(broker, "bbb")
+    consumer, hold = consume(broker, listener), broker.hold_reply(Op.PULL)
+
+    async with consumer:
+        await hold.reached.wait()
+        consumer.subscribe("t", "b")
+        await asyncio.sleep(0.5)
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+
+    assert listener.times == [0.5] * 3
+
+
 async def test_batches_up_to_the_first_hole_are_used_when_the_subscription_changed(broker: FilteringBroker) -> None:
     send(broker, "ab", "b", "a")
     listener = Recorder()

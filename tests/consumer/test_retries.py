@@ -372,3 +372,26 @@ async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_ne
     assert [request.payload.epoch for request in broker.sent(Op.DEAD_LETTER)] == [1, 2]
     assert listener.calls == [[(0, 1)], [(0, 1)]]
     assert dead(broker) == [0]
+
+
+async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost_one(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    broker.send("t", 0, b"b")
+    hold = broker.hold_request(Op.ATTEMPT)
+    listener = Picky(1)
+
+    async with make(listener, topics={"t": "*"}, request_timeout_s=1.0):
+        await hold.reached.wait()
+        broker.crash(QUEUE, 1)
+        broker.send("t", 0, b"another")
+        broker.come_up()
+        listener.bad = ()
+        await asyncio.sleep(10)
+        hold.let_go.set()
+
+    assert listener.calls[-1] == [(1, 1)]
+    assert broker.runs["g", QUEUE] == {}
+    assert len(broker.sent(Op.ATTEMPT)) == 1

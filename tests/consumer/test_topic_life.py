@@ -165,3 +165,42 @@ async def test_the_queues_a_topic_grows_by_are_consumed_within_a_second_and_from
 
     assert listener.got == [(2, 0, b"x")]
     assert listener.times[0] - grown_at < 1
+
+
+async def test_last_passes_no_message_of_a_queue_that_is_younger_than_the_group(
+    real: InMemoryBroker, admin: Admin
+) -> None:
+    """A member that comes after the queue was made cannot tell by itself whether the group has seen it."""
+    await admin.create_topic("orders", 1)
+    await send(real, b"old")
+    listener = Bodies()
+
+    async with consumer(real, listener, start_from="last"):
+        await asyncio.sleep(1)
+    await admin.grow_topic("orders", 2)
+    await send(real, b"while nobody was there", queue_id=1)
+    async with consumer(real, listener, start_from="last"):
+        await asyncio.sleep(1)
+        await admin.grow_topic("orders", 3)
+        await send(real, b"right after", queue_id=2)
+        async with consumer(real, listener, start_from="last"):
+            await asyncio.sleep(2)
+
+    assert sorted(listener.got) == [(1, 0, b"while nobody was there"), (2, 0, b"right after")]
+
+
+async def test_a_group_begins_at_a_point_in_time(real: InMemoryBroker, admin: Admin) -> None:
+    await admin.create_topic("orders", 1)
+    await send(real, b"a", b"b")
+    past, future = Bodies(), Bodies()
+
+    async with (
+        consumer(real, past, start_from="2020-01-01T00:00Z"),
+        consumer(real, future, group="h", start_from="timestamp:2990-01-01T00:00Z"),
+    ):
+        await asyncio.sleep(1)
+        await send(real, b"c")
+        await asyncio.sleep(1)
+
+    assert [body for _, _, body in past.got] == [b"a", b"b", b"c"]
+    assert [body for _, _, body in future.got] == [b"c"]

@@ -113,3 +113,10 @@ def test_a_topic_that_was_missed_may_turn_out_to_be_there() -> None:
     topics.joined(["t"], [info(1)])
 
     assert topics.generation("t") == 1
+
+
+def test_places_tell_the_brokers_of_queues() -> None:
+    topics = joined(info(1, 2))
+
+    assert topics.places("t") == [(0, "b"), (1, "b")]
+    assert topics.places("unheard-of") == []

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from support.crash import TORN, crash
 from support.disk import AllSynced, Created, Recording, Renamed, Unlinked, Wrote
 from support.prover import Prover, Report, load, record_in_memory, save
-from support.workload import Plan
+from support.workload import Acknowledged, Asked, Plan, Values
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 
@@ -101,3 +101,7 @@ async def test_the_workload_does_what_the_proof_needs() -> None:
     assert any(isinstance(operation, Wrote) and len(operation.data) > 1024 for operation in operations)
     marks = {type(mark).__name__ for _, mark in recording.marks()}
     assert marks == {"Asked", "Acknowledged", "Told"}
+    done = {mark.number for _, mark in recording.marks() if isinstance(mark, Acknowledged)}
+    facts = [mark.fact for _, mark in recording.marks() if isinstance(mark, Asked) and mark.number in done]
+    kinds = {key[0] for fact in facts if isinstance(fact, Values) for key, _ in fact.pairs}  # type: ignore[index]
+    assert kinds == {"topic", "lease", "committed", "attempts", "announced", "letter"}

@@ -26,6 +26,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout, ops
 from rmq.wire.codec import decode_list
 from rmq.wire.errors import WireError
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
 from support.crash import Image
@@ -134,7 +135,8 @@ class Found(NamedTuple):
     messages: dict[Queue, list[Message]]
     committed: dict[OfGroup, int]
     leases: dict[OfGroup, int]  # the epoch
-    attempts: dict[OfGroup, tuple[int, int]]  # of the first failing message
+    attempts: dict[OfGroup, dict[int, int]]  # of each failing message
+    announced: dict[OfGroup, tuple[int, int]]  # the message that is being processed, and under which epoch
     failing: list[Change]  # attempts, marks and dead letters, as they would stand in a snapshot
     producers: dict[int, tuple[int, int, dict[int, Any]]]  # epoch, last number, and what became of the newest ones
     keys: dict[str, tuple[list[int], list[Gap]]]  # what the key index finds: places, and where it cannot tell
@@ -169,11 +171,27 @@ async def describe(broker: Broker) -> Found:
         messages=messages,
         committed={tuple(row[:3]): row[3] for row in broker._ledger.offsets.rows()},  # type: ignore[misc]
         leases={(group, *queue): lease.epoch for (group, queue), lease in broker._locks._leases.items()},
-        attempts={tuple(row[:3]): (row[3], row[4]) for row in broker._ledger.attempts.rows()},  # type: ignore[misc]
-        failing=[change for change in broker._ledger.rows() if not isinstance(change, Committed)],
+        attempts=_attempts(broker),
+        announced={
+            (row.group, row.topic, row.queue_id): (row.suspect_offset, row.announced_by)
+            for row in broker._ledger.suspects.rows()
+        },
+        failing=sorted((change for change in broker._ledger.rows() if not isinstance(change, Committed)), key=repr),
         producers={of: (line.epoch, line.last, _fates(line)) for of, line in broker._producers._lines.items()},
         keys=await _keys(broker),
     )
+
+
+def _attempts(broker: Broker) -> dict[OfGroup, dict[int, int]]:
+    table = broker._ledger.attempts
+    return {
+        (row.group, row.topic, row.queue_id): {
+            offset: run.attempts
+            for run in table.runs(row.group, MessageQueue(row.topic, row.queue_id))
+            for offset in range(run.from_offset, run.end_offset)
+        }
+        for row in table.rows()
+    }
 
 
 def _fates(line: Any) -> dict[int, Any]:

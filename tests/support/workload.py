@@ -25,6 +25,7 @@ from rmq.wire import batch as batches
 from rmq.wire import ops
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.codec import decode, decode_list
+from rmq.wire.errors import MessagesLost
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op
 
@@ -96,13 +97,15 @@ class Workload:
     def __init__(self, plan: Plan, files: RecordingFiles) -> None:
         self._plan = plan
         self._files = files
-        self._chance = Random(f"workload {plan.seed}")
+        self._chance = Random(f"steps {plan.seed}")
         self._number = 0
         self._topics: dict[str, int] = {}  # generation
         self._ends: dict[MessageQueue, int] = defaultdict(int)  # acknowledged
         self._leases: dict[tuple[str, MessageQueue], tuple[Connection, int]] = {}
         self._committed: dict[tuple[str, MessageQueue], int] = {}
-        self._failing: dict[tuple[str, MessageQueue], tuple[int, int]] = {}
+        self._failing: dict[tuple[str, MessageQueue], dict[int, int]] = {}
+        self._announced: dict[tuple[str, MessageQueue], int] = {}
+        self._bodies: dict[MessageQueue, dict[int, bytes]] = defaultdict(dict)  # acknowledged
         self._sequences = {101: 0, 102: 0, 103: 0}
         self._busy: set[Hashable] = set()
         self._in_use: Counter[str] = Counter()  # topics that somebody sends to or reads from now
@@ -157,7 +160,7 @@ class Workload:
             return [(self._create, 1)]
         actions: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self._send, 8), (self._create, 1), (self._acquire, 3), (self._commit, 3), (self._attempt, 2),
-            (self._release, 1), (self._pull, 3),
+            (self._release, 1), (self._pull, 3), (self._dead_letter, 2), (self._starting, 1),
         ]  # fmt: skip
         if "delete" in self._plan.features:
             actions.append((self._delete, 1))
@@ -189,7 +192,8 @@ class Workload:
         topic = self._chance.choice(sorted(TOPICS))
         if topic in self._topics or not self._take(topic):
             return
-        number = self._asked(Values(((("topic", topic), TOPICS[topic]),)))
+        began = [(("committed", group, topic, at), 0) for group in GROUPS for at in range(TOPICS[topic])]
+        number = self._asked(Values(((("topic", topic), TOPICS[topic]), *began)))
         answer = await self._ask(self._producers[0], Op.CREATE_TOPIC, ops.CreateTopic(topic, TOPICS[topic]))
         self._files.mark(Acknowledged(number))
         self._topics[topic] = decode(ops.TopicInfo, answer).generation
@@ -203,16 +207,17 @@ class Workload:
         number = self._asked(Values(tuple(facts)))
         await self._ask(self._producers[0], Op.DELETE_TOPIC, (topic, 0))
         self._files.mark(Acknowledged(number))
-        for of in (self._leases, self._committed, self._failing):
+        for of in (self._leases, self._committed, self._failing, self._announced):
             for key in [key for key in of if key[1].topic == topic]:
                 del of[key]
         for queue in [queue for queue in self._ends if queue.topic == topic]:
             del self._ends[queue]
+            self._bodies.pop(queue, None)
 
     def _keys_of(self, topic: str) -> list[Hashable]:
         return [
             (what, group, topic, queue_id)
-            for what in ("lease", "committed", "attempts")
+            for what in ("lease", "committed", "attempts", "announced")
             for group in GROUPS
             for queue_id in range(TOPICS[topic])
         ]
@@ -234,18 +239,18 @@ class Workload:
             of = self._chance.choice(number_of)
             self._sequences[of] += 1
             batch = self._batch(queue, ProducerMark(of, self._sequences[of], 1))
-            asked.append((self._asked(batch[0]), queue))
+            asked.append((self._asked(batch[0]), queue, batch[0].bodies))
             outgoing.append(ops.OutgoingBatch(queue.queue_id, batch[1]))
         if not outgoing:
             return
-        self._in_use.update(queue.topic for _, queue in asked)
+        self._in_use.update(queue.topic for _, queue, _ in asked)
         answer = await self._ask(connection, Op.SEND, ops.Send(outgoing))
-        self._in_use.subtract(queue.topic for _, queue in asked)
-        for (number, queue), result, sent in zip(asked, decode_list(ops.SendResult, answer), outgoing, strict=True):
+        self._in_use.subtract(queue.topic for _, queue, _ in asked)
+        for (number, queue, bodies), result in zip(asked, decode_list(ops.SendResult, answer), strict=True):
             assert result.status == 0, result
             self._files.mark(Acknowledged(number, result.base_offset, result.physical_offset))
-            end = result.base_offset + batches.check(sent.batch, stamped=False).header.count
-            self._ends[queue] = max(self._ends[queue], end)
+            self._bodies[queue].update(enumerate(bodies, result.base_offset))
+            self._ends[queue] = max(self._ends[queue], result.base_offset + len(bodies))
 
     def _batch(self, queue: MessageQueue, by: ProducerMark) -> tuple[Batch, bytes]:
         chance = self._chance
@@ -296,9 +301,14 @@ class Workload:
         group, queue = key
         self._committed[key] = offset
         pairs: list[tuple[Hashable, Any]] = [(("committed", group, *queue), offset)]
-        if key in self._failing and self._failing[key][0] < offset:
-            del self._failing[key]
-            pairs.append((("attempts", group, *queue), None))
+        failing = self._failing.get(key, {})
+        left = {at: attempts for at, attempts in failing.items() if at >= offset}
+        if left != failing:
+            self._failing[key] = left
+            pairs.append((("attempts", group, *queue), left or None))
+        if self._announced.get(key, offset) < offset:
+            del self._announced[key]
+            pairs.append((("announced", group, *queue), None))
         return tuple(pairs)
 
     async def _acquire(self) -> None:
@@ -334,16 +344,58 @@ class Workload:
         self._files.mark(Acknowledged(number))
 
     async def _attempt(self) -> None:
+        """Some messages from the committed offset on failed, the first ones perhaps more often."""
         key = self._held("lease", "committed", "attempts")
-        if key is None or self._ends[key[1]] <= max(self._committed.get(key, 0), 0):
+        first = self._committed.get(key, 0) if key is not None else 0
+        if key is None or self._ends[key[1]] <= first:
             return
         connection, epoch = self._leases[key]
-        offset = self._committed.get(key, 0)
-        before = self._failing.get(key, (-1, 0))
-        attempts = before[1] + 1 if before[0] == offset else 1
-        self._failing[key] = offset, attempts
-        number = self._asked(Values(((("attempts", key[0], *key[1]), (offset, attempts)),)))
-        await self._ask(connection, Op.ATTEMPT, ops.Attempt(key[0], *key[1], epoch, offset, attempts))
+        failing = dict(self._failing.get(key, {}))
+        runs = []
+        for at in range(first, self._chance.randint(first + 1, min(self._ends[key[1]], first + 4))):
+            failing[at] = failing.get(at, 0) + 1
+            runs.append(ops.AttemptRun(at, at + 1, failing[at]))
+        self._failing[key] = failing
+        number = self._asked(Values(((("attempts", key[0], *key[1]), failing),)))
+        await self._ask(connection, Op.ATTEMPT, ops.Attempt(key[0], *key[1], epoch, first, failing[first], runs))
+        self._files.mark(Acknowledged(number))
+
+    async def _starting(self) -> None:
+        """The next message is about to be processed."""
+        key = self._held("lease", "committed", "attempts")
+        first = self._committed.get(key, 0) if key is not None else 0
+        if key is None or self._ends[key[1]] <= first:
+            return
+        connection, epoch = self._leases[key]
+        self._announced[key] = first
+        number = self._asked(Values(((("announced", key[0], *key[1]), (first, epoch)),)))
+        await self._ask(connection, Op.STARTING, ops.Starting(key[0], *key[1], epoch, first))
+        self._files.mark(Acknowledged(number))
+
+    async def _dead_letter(self) -> None:
+        """Give some messages up, perhaps some that were before, and perhaps pass them."""
+        key = self._held("lease", "committed", "attempts")
+        first = self._committed.get(key, 0) if key is not None else 0
+        if key is None or self._ends[key[1]] <= first:
+            return
+        connection, epoch = self._leases[key]
+        group, queue = key
+        end = self._chance.randint(first + 1, min(self._ends[queue], first + 3))
+        known = self._committed.get(key), self._failing.get(key), self._announced.get(key)
+        letters = [(("letter", group, self._bodies[queue][at]), 1) for at in range(first, end)]
+        commit = end if self._chance.random() < 0.6 else NO_OFFSET
+        passed = self._committing(key, end) if commit == end else ()
+        number = self._asked(Values((*letters, *passed)))
+        asked = ops.DeadLetter(group, *queue, epoch, list(range(first, end)), commit, "poison")
+        try:
+            await self._ask(connection, Op.DEAD_LETTER, asked)
+        except MessagesLost:  # retention was faster: nothing was done
+            for of, value in zip((self._committed, self._failing, self._announced), known, strict=True):
+                if value is None:
+                    of.pop(key, None)
+                else:
+                    of[key] = value  # type: ignore[index]
+            return
         self._files.mark(Acknowledged(number))
 
     async def _release(self) -> None:

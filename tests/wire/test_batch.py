@@ -34,6 +34,16 @@ from support.batches import (
 GOLDEN = Path(__file__).parent / "golden"
 
 
+def test_the_messages_of_a_batch_tell_the_topic_that_its_reader_shows() -> None:
+    read = batch.read(stamped(sample(MINIMAL)), store_id=STORE_ID)
+    before = read.messages()[0]
+
+    read.show_topic("plain")
+
+    assert {message.topic for message in [before, *read.messages()]} == {"plain"}
+    assert read.header.topic != "plain"
+
+
 @pytest.mark.parametrize(("name", "rows"), [("batch_full", FULL), ("batch_minimal", MINIMAL)])
 def test_the_bytes_of_a_batch_never_change(name: str, rows: Rows) -> None:
     """What is in the log of a user must stay readable: other bytes need another format number."""

@@ -63,3 +63,50 @@ def test_names_that_rmq_makes_itself_are_not_legal_for_users() -> None:
     for prefix in ("%RETRY%", "%DLQ%"):
         with pytest.raises(BadName):
             names.check_topic(prefix + "group")
+
+
+# Namespaces
+
+
+@pytest.mark.parametrize(
+    ("plain", "wrapped"),
+    [
+        ("orders", "team%orders"),
+        ("%RETRY%billing", "%RETRY%team%billing"),
+        ("%DLQ%billing", "%DLQ%team%billing"),
+    ],
+)
+def test_a_namespace_stands_before_the_name_and_behind_the_prefix_of_what_rmq_makes(plain: str, wrapped: str) -> None:
+    """RocketMQ's forms: ``ns%name`` and ``%RETRY%ns%group``."""
+    assert names.wrap("team", plain) == wrapped
+    assert names.unwrap("team", wrapped) == plain
+    assert names.unwrap("other", wrapped) == wrapped
+
+
+@pytest.mark.parametrize("name", ["orders", "%DLQ%billing", "team%orders"])
+def test_no_namespace_changes_nothing(name: str) -> None:
+    assert names.wrap("", name) == names.unwrap("", name) == name
+
+
+@both
+def test_a_name_in_a_namespace_is_legal_and_one_in_two_is_not(check: Check) -> None:
+    check("team%orders")
+    with pytest.raises(BadName):
+        check("team%sub%orders")
+
+
+@pytest.mark.parametrize("name", ["a%b", "", "a b", "größe"])
+def test_a_namespace_is_a_plain_name(name: str) -> None:
+    with pytest.raises(BadName):
+        names.check_namespace(name)
+
+
+@pytest.mark.parametrize("name", ["orders", "team%orders", "%DLQ%billing", "%RETRY%team%billing"])
+def test_what_a_member_can_read(name: str) -> None:
+    names.check_readable(name)
+
+
+@pytest.mark.parametrize("name", ["%DLQ%", "%RETRY%a b", "%OTHER%g", "SCHEDULE_TOPIC_XXXX"])
+def test_what_nobody_can_read(name: str) -> None:
+    with pytest.raises(BadName):
+        names.check_readable(name)

@@ -117,6 +117,28 @@ async def test_the_second_one_makes_the_queue_careful_and_announced_messages_are
     await client.connection.close()
 
 
+async def test_a_message_that_kills_convicts_none_of_another_queue_of_its_process(broker: InMemoryBroker) -> None:
+    other = MessageQueue("orders", 1)
+    await filled(broker)
+    async with Client(broker, "producer") as producer:
+        await producer.send(b"innocent", to=other)
+    for crash in range(5):
+        client, grant = await owner(broker)
+        beside = await client.acquire(other)
+        await client.pull(0, group="g", epoch=grant.epoch)
+        await client.pull(0, queue=other, group="g", epoch=beside.epoch)
+        if crash >= 2:
+            await client.starting(grant.epoch, 0)  # the other queue's message waits for its turn
+        await die(client)
+
+    client, grant = await owner(broker)
+    async with client:
+        beside = await client.acquire(other)
+
+        assert (marked(grant), grant.attempts) == ((5, 0, 6), 3)
+        assert (marked(beside), beside.attempts) == ((2, 0, 1), 0)
+
+
 async def test_marks_and_announcements_survive_kill_9(broker: InMemoryBroker, memory_path: Path) -> None:
     await filled(broker)
     await crash_at(broker)

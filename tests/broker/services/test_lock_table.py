@@ -37,6 +37,14 @@ def test_a_free_queue_is_granted(table: LockTable) -> None:
     assert len(table) == 1
 
 
+def test_whether_a_group_holds_anything_of_a_topic(table: LockTable) -> None:
+    granted(table.acquire("g", Q1, A, "a", now=0.0))
+
+    assert table.holds_topic("g", "orders")
+    assert not table.holds_topic("g", "payments")
+    assert not table.holds_topic("h", "orders")
+
+
 def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LockTable) -> None:
     epochs = [granted(table.acquire("g", queue, A, "a", now=0.0)).epoch for queue in (Q0, Q1, Q0)]
 
@@ -435,3 +443,11 @@ class Locks(RuleBasedStateMachine):
 
 
 TestLocks = Locks.TestCase
+
+
+def test_live_leases_are_told_by_group(table: LockTable) -> None:
+    table.acquire("a", Q0, A, "a", now=0.0)
+    table.acquire("b", Q0, A, "a", now=10.0)
+
+    assert {group: len(leases) for group, leases in table.by_group(now=60.0).items()} == {"a": 1, "b": 1}
+    assert list(table.by_group(now=60.0 + EPS)) == ["b"]

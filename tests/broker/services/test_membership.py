@@ -312,3 +312,30 @@ def test_a_heartbeat_missed_through_no_fault_of_the_member_is_forgiven(table: Me
 
     assert table.expire(now=220.0) == []
     assert table.expire(now=220.0 + EPS) == [("g", a.id)]
+
+
+def test_who_shares_a_topic_out_and_who_else_of_a_group_subscribes_to_it(
+    table: Membership, a: Session, b: Session
+) -> None:
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    table.join("h", MODE, {"payments": "*"}, a, now=0.0)
+    table.join("all", MODE._replace(model="broadcasting"), ORDERS, b, now=0.0)
+
+    assert table.subscribing("orders") == ["g"]
+    assert table.subscribing("unheard-of") == []
+    assert table.subscribes("g", "orders", but=b.id)
+    assert not table.subscribes("g", "orders", but=a.id)
+    assert not table.subscribes("g", "payments", but=b.id)
+
+
+def test_what_a_group_has_is_told_and_who_has_not_joined_sets_nothing(
+    table: Membership, a: Session, b: Session
+) -> None:
+    table.restore("g", a, now=0.0)
+    assert (table.groups(), table.subscribed("g"), table.subscribed("other")) == (["g"], {}, {})
+
+    table.join("g", MODE, ORDERS, b, now=1.0)
+
+    assert table.subscribed("g") == ORDERS
+    assert [member.mode for member in table.of_group("g")] == [None, MODE]
+    assert table.of_group("other") == []

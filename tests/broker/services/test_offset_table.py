@@ -75,3 +75,16 @@ def test_the_rows_bring_the_table_back(table: OffsetTable) -> None:
         again.apply(row)
 
     assert list(again.rows()) == [Committed("a", "orders", 0, 1), Committed("b", "orders", 1, 2)]
+
+
+def test_the_topics_of_a_group_are_those_it_has_an_offset_in(table: OffsetTable) -> None:
+    table.commit("g", Q0, 5)
+    table.apply(Committed("g", "payments", 3, 1))
+    table.commit("h", Q1, 5)
+    assert (sorted(table.names()), table.topics("g"), table.topics("h"), table.topics("other")) == (
+        ["g", "h"], {"orders", "payments"}, {"orders"}, set(),
+    )  # fmt: skip
+
+    table.forget_topic("orders")
+
+    assert (table.names(), table.topics("g"), table.topics("h")) == (["g"], {"payments"}, set())

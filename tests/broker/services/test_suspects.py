@@ -92,6 +92,18 @@ def test_a_careful_owner_convicts_exactly_the_message_it_announced(table: Suspec
         assert table.get("g", Q0).abandoned == times
 
 
+def test_a_careful_owner_that_announced_nothing_died_of_something_else(table: SuspectTable) -> None:
+    """Else one message that kills would convict the next message of each queue of its process."""
+    abandon(table, 5, 9)
+    abandon(table, 5, 9)
+    before = table.get("g", Q0)
+
+    assert abandon(table, 5, 12, epoch=3) is None
+    table.announce("g", Q0, 5, 4)
+    assert abandon(table, 5, 12, epoch=5) is None  # that was said under another lease
+    assert table.get("g", Q0)[:4] == before[:4]
+
+
 def test_the_suspect_itself_keeps_its_count_when_it_is_announced(table: SuspectTable) -> None:
     abandon(table, 5, 9)
     abandon(table, 5, 9)

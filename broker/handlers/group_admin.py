@@ -1,0 +1,153 @@
+"""LIST_GROUPS and DESCRIBE_GROUP: groups as people look at them, in answers that fit a frame and a moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from rmq.wire import names
+from rmq.wire.codec import decode
+from rmq.wire.errors import GroupNotFound
+from rmq.wire.group_ops import DescribeGroup, GroupDescription, GroupQueue, GroupRow, ListGroups, MemberState
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import LockRow
+
+from ..committer import Committer
+from ..connection import DEFERRED, Connection
+from ..services.ledger import Ledger
+from ..services.lock_table import Lease, LockTable
+from ..services.membership import Member, Membership
+from ..services.topics import TopicTable
+from ..store.message_store import MessageStore
+from .groups import GroupHandler
+from .progress import ProgressHandler
+
+
+class Most(NamedTuple):
+    """How much one answer looks at: the loop stands still meanwhile."""
+
+    queues: int = 4096
+    members: int = 1024
+    groups: int = 1024
+
+
+MOST: Final = Most()
+
+
+class GroupAdminHandler:
+    """What is known of groups: of their members, their leases and their progress, put together."""
+
+    def __init__(
+        self, groups: GroupHandler, *, topics: TopicTable, store: MessageStore, members: Membership, locks: LockTable,
+        ledger: Ledger, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
+        most: Most = MOST,
+    ) -> None:  # fmt: skip
+        self._groups = groups
+        self._topics = topics
+        self._store = store
+        self._members = members
+        self._locks = locks
+        self._offsets = ledger.offsets
+        self._ledger = ledger
+        self._progress = progress
+        self._committer = committer
+        self._now = now
+        self._most = most
+
+    def list_groups(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """The groups behind a name, as many as go into one answer without keeping the others waiting."""
+        after = decode(ListGroups, payload).after
+        self._progress.flush_riding()  # what rides on pulls is progress, and a group may have no other
+        leases = self._locks.by_group(now=self._now())
+        page: list[GroupRow] = []
+        queues = 0
+        for group in sorted({*self._members.groups(), *leases, *self._offsets.names()}):
+            if group > after:
+                row, looked_at = self._row(group, leases.get(group, []))
+                page.append(row)
+                queues += looked_at
+                if queues >= self._most.queues or len(page) >= self._most.groups:
+                    break
+        return self._later(connection, request_id, page)
+
+    def _row(self, group: str, leases: list[Lease]) -> tuple[GroupRow, int]:
+        """A group in one line, and how many queues that took."""
+        topics = self._topics_of(group, leases)
+        queues, more = self._queues(topics)
+        lag = sum(self._queue(group, queue).lag for queue in queues)
+        members = len(self._members.sessions(group))
+        return GroupRow(group, *self._mode(group), members, len(leases), len(topics), lag, more), len(queues)
+
+    def describe(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Members, leases and progress of one group."""
+        group, topic = decode(DescribeGroup, payload)
+        names.check_group(group)
+        if topic is not None:
+            self._topics.require(topic)
+        self._progress.flush_riding()
+        leases = self._locks.rows(group, now=self._now())
+        self.require(group, leases)
+        topics = self._topics_of(group, leases)
+        queues, more_queues = self._queues(topics if topic is None else topics & {topic})
+        rows = {MessageQueue(row.topic, row.queue_id): row for row in self._groups.lock_rows(group)}
+        members = sorted(self._members.of_group(group), key=lambda member: member.session.member)
+        told = members[: self._most.members]
+        held = Counter(lease.session for lease in leases)
+        answer = GroupDescription(
+            group, *self._mode(group), len(members) - len(told), more_queues, self._members.subscribed(group),
+            [self._member(member, held[member.session.id]) for member in told],
+            [self._queue(group, queue, rows.get(queue)) for queue in queues],
+        )  # fmt: skip
+        return self._later(connection, request_id, answer)
+
+    def require(self, group: str, leases: Iterable[Lease] = ()) -> None:
+        """Refuse a group that nobody is in, and that never got anywhere."""
+        if not (self._members.sessions(group) or self._offsets.topics(group) or leases):
+            raise GroupNotFound(f"there is no group {group!r}: `rmq-admin group list` shows those that exist")
+
+    def _topics_of(self, group: str, leases: Iterable[Lease]) -> set[str]:
+        """What it subscribes to, and what it got somewhere in before."""
+        leased = {lease.queue.topic for lease in leases}
+        return leased.union(self._members.subscribed(group), self._offsets.topics(group))
+
+    def _queues(self, topics: Iterable[str]) -> tuple[list[MessageQueue], int]:
+        """The queues of those topics that exist, and how many of them are too many."""
+        found: list[MessageQueue] = []
+        more = 0
+        for name in sorted(topics):
+            if (topic := self._topics.get(name)) is not None:
+                looked_at = min(topic.queues, self._most.queues - len(found))
+                found += [MessageQueue(name, queue_id) for queue_id in range(looked_at)]
+                more += topic.queues - looked_at
+        return found, more
+
+    def _mode(self, group: str) -> tuple[bool | None, str | None, str | None]:
+        return self._members.mode(group) or (None, None, None)
+
+    def _queue(self, group: str, queue: MessageQueue, row: LockRow | None = None) -> GroupQueue:
+        index, committed = self._store.queue(queue), self._offsets.get(group, queue)
+        lag = index.readable - max(committed, index.min_offset)
+        told = GroupQueue(*queue, index.min_offset, index.readable, committed, lag)
+        if row is not None:
+            told = told._replace(owner=row.owner, epoch=row.epoch, lease_left_s=row.expires_in_s, state=row.state)
+        retry_offset, attempts = self._ledger.attempts.get(group, queue)
+        mark = self._ledger.suspects.get(group, queue)
+        return told._replace(
+            retry_offset=retry_offset, attempts=attempts, suspect_offset=mark.suspect_offset, abandoned=mark.abandoned
+        )
+
+    def _member(self, member: Member, leases: int) -> MemberState:
+        session = member.session
+        connection = session.connection if isinstance(session.connection, Connection) else None
+        heard_at = session.answered_at if connection is None else connection.heard_at
+        return MemberState(
+            session.member, session.id.hex()[:8], None if connection is None else connection.peer,
+            "grace" if connection is None else "connected", round(max(self._now() - heard_at, 0.0), 3),
+            leases,
+        )  # fmt: skip
+
+    def _later(self, connection: Connection, request_id: int, answer: object) -> object:
+        # Topics and progress are told when they are durable, as everywhere.
+        self._committer.when_durable(lambda: connection.reply(request_id, answer))
+        return DEFERRED

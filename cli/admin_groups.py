@@ -1,0 +1,246 @@
+"""``rmq-admin group``: which groups there are, how far they are, and what their members do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq.wire.errors import MemberSilent
+from rmq.wire.group_ops import ANSWER_S
+
+from .admin_offsets import reset_offset
+from .command import Command, Group, run
+from .options import broker_option, json_option, log_options
+from .reach import admin_of
+from .render import printable, seconds, table, to_json
+from .running_info import info_text, plain
+
+if TYPE_CHECKING:
+    from rmq.client import GroupDescription, GroupRow, MemberReport
+    from rmq.wire.group_ops import GroupQueue, MemberState
+
+LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag")
+MEMBER_COLUMNS = ("member", "address", "state", "heard", "leases")
+QUEUE_COLUMNS = ("topic", "queue", "min", "max", "committed", "lag", "owner", "epoch", "left")
+_SESSION_DIGITS = 8
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin group list
+    rmq-admin group describe billing
+    rmq-admin group members billing --verbose
+    rmq-admin group reset-offset billing --topic orders --to first --dry-run
+    """,
+)
+def group() -> None:
+    """Look at consumer groups, and put them elsewhere in their queues."""
+
+
+@group.command(
+    "list",
+    cls=Command,
+    examples="""
+    rmq-admin group list
+    rmq-admin group list --json
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def list_groups(broker: str, as_json: bool) -> None:
+    """
+    List the groups that have members, locks or progress.
+
+    The lag is the number of messages that a group has before it, in all queues of its topics.
+    """
+    rows = run(_list(broker))
+    if as_json:
+        click.echo(to_json([row._asdict() for row in rows]))
+    else:
+        click.echo(table(LIST_COLUMNS, [_list_cells(row) for row in rows]), nl=False)
+
+
+async def _list(broker: str) -> list[GroupRow]:
+    async with admin_of(broker) as admin:
+        return await admin.list_groups()
+
+
+def _list_cells(row: GroupRow) -> list[object]:
+    lag = f"{row.lag}+" if row.more_queues else row.lag  # too many queues to look at all of them
+    return [row.group, _mode(row), row.members, row.leases, row.topics, lag]
+
+
+@group.command(
+    cls=Command,
+    examples="""
+    rmq-admin group describe billing
+    rmq-admin group describe billing --topic orders
+    rmq-admin group describe billing --json | python3 -m json.tool
+    """,
+)
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", metavar="TOPIC", help="Only the queues of this topic.")
+@json_option
+@broker_option
+@log_options("error")
+def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
+    """
+    Show GROUP: its members, and for each queue how far it is and who has it.
+
+    An owner is named by the end of its member id, "left" is how long its lock lasts unless it is renewed. With --json:
+    one object.
+    """
+    told = run(_describe(broker, name, topic))
+    click.echo(to_json(group_object(told)) + "\n" if as_json else group_text(told), nl=False)
+
+
+async def _describe(broker: str, name: str, topic: str | None) -> GroupDescription:
+    async with admin_of(broker) as admin:
+        return await admin.describe_group(name, topic)
+
+
+def group_object(told: GroupDescription) -> dict[str, Any]:
+    """A group as JSON."""
+    return {
+        **told._asdict(),
+        "lag": told.lag,
+        "members": [member._asdict() for member in told.members],
+        "queues": [_queue_object(queue) for queue in told.queues],
+    }
+
+
+def _queue_object(queue: GroupQueue) -> dict[str, Any]:
+    fields = queue._asdict()
+    for name in ("committed", "retry_offset", "suspect_offset"):
+        fields[name] = None if fields[name] < 0 else fields[name]
+    if queue.owner is None:
+        fields["epoch"] = fields["lease_left_s"] = None
+    return fields
+
+
+def group_text(told: GroupDescription) -> str:
+    """A group for people."""
+    text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {_count(told.lag, 'message')} behind\n"
+    for topic, expression in sorted(told.subscriptions.items()):
+        text += printable(f"subscribes to {topic}: {expression}") + "\n"
+    text += "\n" + (member_table(told.members) if told.members else "no members\n")
+    if told.more_members:
+        text += f"and {told.more_members} more members\n"
+    if told.queues:
+        text += "\n" + table(QUEUE_COLUMNS, [_queue_cells(queue) for queue in told.queues])
+    if told.more_queues:
+        text += f"and {told.more_queues} more queues: --topic shows those of one topic\n"
+    troubles = [trouble for queue in told.queues if (trouble := _trouble(queue)) is not None]
+    return text + ("\n" + "".join(f"{trouble}\n" for trouble in troubles) if troubles else "")
+
+
+def member_table(members: list[MemberState]) -> str:
+    """The members for people; without any, the heading alone."""
+    return table(MEMBER_COLUMNS, [_member_cells(member) for member in members])
+
+
+def _member_cells(member: MemberState) -> list[object]:
+    return [member.member, member.address, member.state, f"{seconds(member.heard_ago_s)} ago", member.leases]
+
+
+def _queue_cells(queue: GroupQueue) -> list[object]:
+    committed = None if queue.committed < 0 else queue.committed
+    owner = epoch = left = None
+    if queue.owner is not None:
+        owner, epoch, left = queue.owner[-_SESSION_DIGITS:], queue.epoch, seconds(queue.lease_left_s)
+    return [queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, committed, queue.lag, owner, epoch, left]
+
+
+def _trouble(queue: GroupQueue) -> str | None:
+    """What keeps a queue from going on as it should."""
+    where = f"{queue.topic}/{queue.queue_id}"
+    if queue.state not in (None, "held", "grace"):
+        return printable(f"{where}: {queue.state}")
+    parts = ["nobody has it"]
+    if queue.attempts:
+        parts.append(f"offset {queue.retry_offset} failed {_count(queue.attempts, 'time')}")
+    if queue.abandoned:
+        parts.append(f"{_count(queue.abandoned, 'owner')} lost at offset {queue.suspect_offset}")
+    return f"{where}: {', '.join(parts)}" if len(parts) > 1 else None
+
+
+@group.command(
+    cls=Command,
+    examples="""
+    rmq-admin group members billing
+    rmq-admin group members billing --verbose
+    rmq-admin group members billing --verbose --json | python3 -m json.tool
+    """,
+)
+@click.argument("name", metavar="GROUP")
+@click.option("--verbose", "-v", is_flag=True, help="Ask each member what it does, queue by queue.")
+@json_option
+@broker_option
+@log_options("error")
+def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
+    """
+    Show the members of GROUP.
+
+    With --verbose each of them is asked through the broker and has 1 s to answer: one that hangs is shown as silent.
+    With --json: one array of objects; "info" is what the member told, or null.
+    """
+    told, reports = run(_members(broker, name, verbose))
+    if as_json:
+        click.echo(to_json([_member_object(member, reports) for member in told.members]))
+    elif verbose:
+        click.echo("\n".join(member_card(member, reports) for member in told.members), nl=False)
+    else:
+        click.echo(member_table(told.members), nl=False)
+    if told.more_members:
+        click.echo(f"and {told.more_members} more members", err=True)
+
+
+async def _members(broker: str, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:
+    async with admin_of(broker) as admin:
+        told = await admin.describe_group(name)
+        reports = await admin.members_info(name) if verbose else []
+    return told, {report.member: report for report in reports}
+
+
+def _member_object(member: MemberState, reports: dict[str, MemberReport]) -> dict[str, Any]:
+    fields = member._asdict()
+    if reports:
+        report = reports.get(member.member)
+        fields["info"] = None if report is None or report.status else plain(report.info)
+        fields["error"] = "left the group meanwhile" if report is None else report.text
+    return fields
+
+
+def member_card(member: MemberState, reports: dict[str, MemberReport]) -> str:
+    """A member and what it told, for people."""
+    where = f"at {member.address}, " if member.address else ""
+    heard = f"heard {seconds(member.heard_ago_s)} ago"
+    text = printable(f"{member.member}: {where}{member.state}, {heard}, {_count(member.leases, 'lock')}") + "\n"
+    report = reports.get(member.member)
+    if report is None:
+        return text + "  left the group meanwhile\n"
+    if report.status:
+        return text + f"  {_why_not(report)}\n"
+    return text + "".join(f"  {line}\n" for line in info_text(report.info).splitlines())
+
+
+group.add_command(reset_offset)
+
+
+def _why_not(report: MemberReport) -> str:
+    if report.status == MemberSilent.code:
+        return f"silent: no answer within {ANSWER_S:g} s; it may be stopped, or its event loop is blocked"
+    return printable(f"not asked: {report.text or 'for no reason that was told'}")
+
+
+def _mode(told: GroupRow | GroupDescription) -> str | None:
+    if told.ordered is None:
+        return None
+    return f"{'ordered' if told.ordered else 'concurrent'} {told.model} {told.strategy}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

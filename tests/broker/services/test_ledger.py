@@ -1,0 +1,110 @@
+"""A commit, the end of a topic, a reset and a cut take all that is known of the messages they concern."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq.broker.services.ledger import Ledger
+from rmq.broker.services.state import Attempted, Change, Committed, DeadLettered, Suspected
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import AttemptRun
+
+Q0, Q1 = MessageQueue("orders", 0), MessageQueue("orders", 1)
+ELSEWHERE = MessageQueue("payments", 0)
+
+
+def filled(*queues: MessageQueue) -> Ledger:
+    """Offset 5 is committed, 5 to 7 failed, 5 is suspect, 6 and 8 are given up."""
+    ledger = Ledger()
+    for queue in queues:
+        ledger.commit("g", queue, 5)
+        ledger.attempts.record("g", queue, [AttemptRun(5, 8, 2)])
+        ledger.suspects.abandon("g", queue, epoch=1, committed=5, fetched=9)
+        ledger.dead.apply(DeadLettered("g", *queue, [6, 8]))
+    return ledger
+
+
+def known(ledger: Ledger) -> list[str]:
+    return sorted(type(row).__name__ for row in ledger.rows())
+
+
+def test_a_commit_takes_with_it_what_it_has_passed() -> None:
+    ledger = filled(Q0)
+
+    assert ledger.commit("g", Q0, 7) == Committed("g", *Q0, 7)
+
+    assert list(ledger.rows()) == [
+        Committed("g", *Q0, 7), Attempted("g", *Q0, 7, 2), DeadLettered("g", *Q0, [8], True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("offset", [5, 4, 0])
+def test_what_is_no_progress_changes_nothing(offset: int) -> None:
+    ledger = filled(Q0)
+    before = list(ledger.rows())
+
+    assert ledger.commit("g", Q0, offset) is None
+    assert list(ledger.rows()) == before
+
+
+def test_the_log_repeats_a_commit_with_all_that_it_did() -> None:
+    ledger, again = filled(Q0, Q1), Ledger()
+    for row in ledger.rows():
+        again.apply(row)
+
+    change = ledger.commit("g", Q0, 8)
+    assert change is not None
+    again.apply(change)
+
+    assert list(again.rows()) == list(ledger.rows())
+
+
+@pytest.mark.parametrize("offset", [0, 5, 9])
+def test_a_reset_leaves_nothing_but_the_offset_and_the_log_says_so(offset: int) -> None:
+    ledger, again = filled(Q0, Q1), filled(Q0, Q1)
+
+    for change in ledger.reset("g", Q0, offset):
+        again.apply(change)  # type: ignore[arg-type]
+
+    assert [row for row in ledger.rows() if row.queue_id == 0] == [Committed("g", *Q0, offset)]
+    assert len([row for row in ledger.rows() if row.queue_id == 1]) == 4
+    assert list(again.rows()) == list(ledger.rows())
+
+
+def test_a_reset_where_nothing_is_known_is_a_commit() -> None:
+    assert Ledger().reset("g", Q0, 3) == [Committed("g", *Q0, 3)]
+
+
+def test_a_topic_that_is_gone_takes_all_of_its_queues() -> None:
+    ledger = filled(Q0, Q1, ELSEWHERE)
+
+    ledger.forget_topic("orders")
+
+    assert known(ledger) == ["Attempted", "Committed", "DeadLettered", "Suspected"]
+    assert {row.topic for row in ledger.rows()} == {"payments"}
+
+
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [
+        (9, ["Attempted", "Committed", "DeadLettered", "Suspected"]),
+        (6, ["Attempted", "Committed", "Suspected"]),
+        (5, ["Committed"]),
+        (2, ["Committed"]),
+    ],
+)
+def test_what_recovery_cut_off_is_forgotten_everywhere_and_the_log_says_so(end: int, left: list[str]) -> None:
+    ledger, again = filled(Q0), filled(Q0)
+
+    changes: list[Change] = ledger.lower(lambda queue: end)
+    for change in changes:
+        again.apply(change)  # type: ignore[arg-type]
+
+    assert known(ledger) == left
+    assert ledger.offsets.get("g", Q0) == min(end, 5)
+    assert list(again.rows()) == list(ledger.rows())
+    assert ledger.lower(lambda queue: end) == []
+
+
+def test_all_four_are_told_apart() -> None:
+    assert {type(row) for row in filled(Q0).rows()} == {Committed, Attempted, Suspected, DeadLettered}
