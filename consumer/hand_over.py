@@ -14,6 +14,7 @@ from typing import Protocol
 from rmq.client.log import get_logger
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import LeaseEnd
 
 from .generation import Generation
 from .group_client import GroupClient
@@ -74,6 +75,19 @@ class HandOvers:
         if await self._release(generation) and self._generations.get(generation.queue) is generation:
             del self._generations[generation.queue]
             self._ended(generation)
+        if generation.lease.lost and not generation.topic_gone and not self._stopping:
+            await self._tell_ended(generation)
+
+    async def _tell_ended(self, generation: Generation) -> None:
+        """
+        Say that nothing runs any more under a lease that we lost: the broker may wait for that.
+
+        It does after a reset of offsets. Said once: who does not hear it waits no longer than a lease lives.
+        """
+        try:
+            await self._broker.release([LeaseEnd(*generation.queue, generation.epoch)])
+        except RmqError as error:
+            log.debug("release.failed", queue=str(generation.queue), error=str(error))
 
     async def _release(self, generation: Generation) -> bool:
         """Give the lease back; False if a stop came first, which gives everything back in one request."""

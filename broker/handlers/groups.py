@@ -275,10 +275,8 @@ class GroupHandler:
     def _expire_leases(self, now: float) -> None:
         """Free leases; who let the last one of a group expire is silent: the others share its queues at once."""
         silent: dict[tuple[str, bytes], str] = {}
-        for lease in self._locks.expire_reserved(self._sessions.grace_s, now=now):
-            self._freed(lease.group, lease.queue, lease.epoch, "revoked")
         for lease in self._locks.expire(now=now):
-            if lease.reserved:  # its session knows, and has others, or nothing to do with the group any more
+            if lease.reserved:  # nobody could renew it: its session need not be silent
                 self._freed(lease.group, lease.queue, lease.epoch, "revoked")
                 continue
             self._abandoned(lease, "expired")

@@ -30,8 +30,7 @@ class Lease:
     A queue in the hands of a session. ``renewed_at`` is written by the table only.
 
     ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
-    lease from the log has it anew with its owner's next pull. ``reserved``: see :meth:`LockTable.revoke`; ``told_at``
-    is when its session was first told.
+    lease from the log has it anew with its owner's next pull. ``reserved``: see :meth:`LockTable.revoke`.
     """
 
     group: str
@@ -43,7 +42,6 @@ class Lease:
     renewed_at: float
     fetched: int = NO_OFFSET
     reserved: bool = False
-    told_at: float | None = None
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
@@ -68,7 +66,6 @@ class LockTable:
         self._last_epoch = 0
         self._leases: OrderedDict[Key, Lease] = OrderedDict()  # the one renewed longest ago comes first
         self._of_session: dict[bytes, dict[Key, Lease]] = {}
-        self._reserved: dict[Key, Lease] = {}
         self._former: OrderedDict[Key, str] = OrderedDict()  # who lost a queue that nobody has taken since
 
     def start(self, log_epoch: int) -> None:
@@ -107,7 +104,6 @@ class LockTable:
         """Keep a live lease; says whether it was there to keep. Never acquires."""
         lease = self._own(group, queue, session, epoch, now)
         if lease is None:
-            self._tell(group, queue, session, now)
             return False
         lease.renewed_at = now
         self._leases.move_to_end((group, queue))
@@ -122,7 +118,6 @@ class LockTable:
         """
         lease = self._leases.get((group, queue))
         if lease is None or lease.epoch != epoch or lease.session != session or self._expired(lease, now):
-            self._tell(group, queue, session, now)
             raise Fenced(self._why_fenced(group, queue, epoch, now))
 
     def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> Lease | None:
@@ -137,8 +132,8 @@ class LockTable:
         Take a queue from its owner, which has not given it up; returns the lease that stands in place of the old one.
 
         Its epoch is known to nobody, so that all that was asked for under the old one is refused. But the owner may be
-        within a call and not know yet: the queue is *reserved* for its session until that acquires it again, gives it
-        back or ends, or until it surely knows: the grace after it was told, or the time of a lease after this.
+        within a call and not know yet. So the queue is *reserved* for its session until that acquires it again, gives
+        it back under the epoch it knows, or ends; or for as long as a lease lives, in which every owner finds out.
         """
         lease = self.holder(group, queue, now=now)
         if lease is None:
@@ -146,16 +141,7 @@ class LockTable:
         self._last_epoch += 1
         taken = Lease(group, queue, lease.session, lease.member, self._last_epoch, now, now, reserved=True)
         self._put(taken)
-        self._reserved[group, queue] = taken
         return taken
-
-    def expire_reserved(self, grace_s: float, *, now: float) -> list[Lease]:
-        """Free the queues that were taken from sessions which surely know so."""
-        freed = [lease for lease in self._reserved.values() if lease.told_at is not None]
-        freed = [lease for lease in freed if now - lease.told_at > grace_s]  # type: ignore[operator]
-        for lease in freed:
-            self._remove(lease)
-        return freed
 
     def release_session(self, session: bytes) -> list[Lease]:
         """Free all leases of a session that is gone."""
@@ -242,18 +228,11 @@ class LockTable:
         self._of_session.setdefault(lease.session, {})[key] = lease
 
     def _reserved_for(self, group: str, queue: MessageQueue, session: bytes) -> Lease | None:
-        lease = self._reserved.get((group, queue))
-        return lease if lease is not None and lease.session == session else None
-
-    def _tell(self, group: str, queue: MessageQueue, session: bytes, now: float) -> None:
-        """A session is about to hear that its lease is not what it believes."""
-        lease = self._reserved_for(group, queue, session)
-        if lease is not None and lease.told_at is None:
-            lease.told_at = now
+        lease = self._leases.get((group, queue))
+        return lease if lease is not None and lease.reserved and lease.session == session else None
 
     def _remove(self, lease: Lease) -> None:
         key = _key(lease)
-        self._reserved.pop(key, None)
         del self._leases[key]
         own = self._of_session[lease.session]
         del own[key]
