@@ -75,19 +75,22 @@ class HandOvers:
         if await self._release(generation) and self._generations.get(generation.queue) is generation:
             del self._generations[generation.queue]
             self._ended(generation)
-        if generation.lease.lost and not generation.topic_gone and not self._stopping:
+        if generation.lease.lost and not generation.topic_gone:
             await self._tell_ended(generation)
 
     async def _tell_ended(self, generation: Generation) -> None:
         """
-        Say that nothing runs any more under a lease that we lost: the broker may wait for that.
+        Say that nothing runs any more under a lease that we lost: after a reset of offsets the broker waits for that.
 
-        It does after a reset of offsets. Said once: who does not hear it waits no longer than a lease lives.
+        A stop need not say it: leaving the group does.
         """
-        try:
-            await self._broker.release([LeaseEnd(*generation.queue, generation.epoch)])
-        except RmqError as error:
-            log.debug("release.failed", queue=str(generation.queue), error=str(error))
+        while not self._stopping:
+            try:
+                await self._broker.release([LeaseEnd(*generation.queue, generation.epoch)])
+                return
+            except RmqError as error:
+                log.debug("release.failed", queue=str(generation.queue), error=str(error))
+                await asyncio.sleep(RELEASE_RETRY_S)
 
     async def _release(self, generation: Generation) -> bool:
         """Give the lease back; False if a stop came first, which gives everything back in one request."""
