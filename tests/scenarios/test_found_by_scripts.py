@@ -31,7 +31,8 @@ def test_a_reset_gives_no_queue_away_whose_owner_is_within_a_call_and_does_not_k
 
 def test_a_queue_that_was_reset_while_its_owner_was_cut_off_goes_on_when_that_is_back() -> None:
     """That its call has ended could not be said at once, and was not said again: the queue waited for a whole lease."""
-    cut_off = (Partition("c1", (UP,)), Tick(0.5), Reset(0, 0.0), Reset(1, 0.0), Tick(14.0))
+    others = (Join("a1"), Join("a2"))  # both queues are theirs when it is back
+    cut_off = (Partition("c1", (UP,)), Tick(0.5), Reset(0, 0.0), Reset(1, 0.0), *others, Tick(14.0))
     script = Script(0, 2, (*SENT, *CALLED, *cut_off), (("drain_s", 60.0),), (("grace_s", 20.0),), pace_s=0.2)
 
     played = play(script)
