@@ -143,7 +143,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("slots", 1, 1000),
     ("batch", 1, 1024),
     ("max_attempts", -1, (1 << 31) - 1),
-    ("crash_limit", 1, 1 << 30),
+    ("crash_limit", 3, 1 << 30),  # the first two ends of a process convict nobody: they make its heirs careful
     ("consume_timeout_s", 0.001, 86400 * 7),
     ("max_continuous_s", 0.001, 86400),
     ("turn_share_s", 0, 86400),

@@ -134,6 +134,7 @@ class Generation:
         self.flow_control: str | None = None  # which limit keeps the queue from being pulled; the puller's
         self.pulled_at = float("-inf")  # when a pull was last asked for or found not to be needed; the puller's
         self.tries_to_unlock = 0  # how often the hand-over found a call running; the rebalancer's
+        self.topic_gone = False  # nobody waits for its end; the rebalancer's
         self.owner: Task | None = None
         self.puller: Task | None = None
         self._on_lost = on_lost

@@ -14,6 +14,7 @@ from typing import Protocol
 from rmq.client.log import get_logger
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import LeaseEnd
 
 from .generation import Generation
 from .group_client import GroupClient
@@ -74,6 +75,22 @@ class HandOvers:
         if await self._release(generation) and self._generations.get(generation.queue) is generation:
             del self._generations[generation.queue]
             self._ended(generation)
+        if generation.lease.lost and not generation.topic_gone:
+            await self._tell_ended(generation)
+
+    async def _tell_ended(self, generation: Generation) -> None:
+        """
+        Say that nothing runs any more under a lease that we lost: after a reset of offsets the broker waits for that.
+
+        A stop need not say it: leaving the group does.
+        """
+        while not self._stopping:
+            try:
+                await self._broker.release([LeaseEnd(*generation.queue, generation.epoch)])
+                return
+            except RmqError as error:
+                log.debug("release.failed", queue=str(generation.queue), error=str(error))
+                await asyncio.sleep(RELEASE_RETRY_S)
 
     async def _release(self, generation: Generation) -> bool:
         """Give the lease back; False if a stop came first, which gives everything back in one request."""

@@ -151,6 +151,7 @@ class Rebalancer:
         """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
         for generation in list(self._generations.values()):
             if generation.topic_generation != self._topics.generation(generation.queue.topic):
+                generation.topic_gone = True
                 generation.lose(TOPIC_GONE)
 
     def notice(self, within_s: float = 0.0) -> None:

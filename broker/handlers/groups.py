@@ -187,8 +187,9 @@ class GroupHandler:
         outcome = Outcome()
         if lease.queue_offset != NO_OFFSET:
             outcome = self._progress.commit_one(session_id, group, queue, lease.epoch, lease.queue_offset)
-        if self._locks.release(group, queue, session_id, lease.epoch, now=now):
-            self._freed(group, queue, lease.epoch, "released")
+        freed = self._locks.release(group, queue, session_id, lease.epoch, now=now)
+        if freed is not None:
+            self._freed(group, queue, freed.epoch, "released")
         return outcome
 
     def _freed(self, group: str, queue: MessageQueue, epoch: int, why: str) -> None:
@@ -233,9 +234,11 @@ class GroupHandler:
 
     def revoke(self, group: str, queue: MessageQueue, why: str) -> None:
         """Take a queue from whoever holds it: there is a reason that nobody has to answer for."""
-        lease = self._locks.revoke(group, queue)
+        lease = self._locks.revoke(group, queue, now=self._now())
         if lease is not None:
-            self._freed(group, queue, lease.epoch, why)
+            self._committer.record(lease.granted())
+            self.lease_changed(group, queue)
+            log.info("lock.revoked", group=group, queue=str(queue), owner=lease.member, why=why)
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone, and its leases with it: the one change that says so takes them all."""
@@ -273,6 +276,9 @@ class GroupHandler:
         """Free leases; who let the last one of a group expire is silent: the others share its queues at once."""
         silent: dict[tuple[str, bytes], str] = {}
         for lease in self._locks.expire(now=now):
+            if lease.reserved:  # nobody could renew it: its session need not be silent
+                self._freed(lease.group, lease.queue, lease.epoch, "revoked")
+                continue
             self._abandoned(lease, "expired")
             silent[lease.group, lease.session] = lease.member
         for (group, session_id), member in silent.items():

@@ -49,7 +49,10 @@ class RunningInfoHandler:
             # One that does not read its pushes is asked the newest question only.
             frame = frames.pack(frames.PUSH, 0, Push.RUNNING_INFO, (token, group))
             asked.push_frame(frame, ("running info", group))
-        self._reply_if_over(inquiry)
+        if inquiry.is_over:
+            self._reply(inquiry)
+        else:
+            connection.set_aside()  # as many as may wait are bounded by the table
         return DEFERRED
 
     def _asked(self, group: str, member: str, after: str) -> list[Asked]:
@@ -83,8 +86,13 @@ class RunningInfoHandler:
             self._reply_if_over(inquiry)
 
     def _reply_if_over(self, inquiry: Inquiry) -> None:
-        if not inquiry.is_over:
-            return
+        """Answer a request that was set aside, once nothing is waited for any more."""
+        if inquiry.is_over:
+            assert isinstance(inquiry.asker, Connection)
+            inquiry.asker.take_back()
+            self._reply(inquiry)
+
+    def _reply(self, inquiry: Inquiry) -> None:
         asker, answers = inquiry.asker, inquiry.result()
         assert isinstance(asker, Connection)
         if inquiry.is_one and answers[0].error is not None:

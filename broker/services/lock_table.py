@@ -30,7 +30,7 @@ class Lease:
     A queue in the hands of a session. ``renewed_at`` is written by the table only.
 
     ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
-    lease from the log has it anew with its owner's next pull.
+    lease from the log has it anew with its owner's next pull. ``reserved``: see :meth:`LockTable.revoke`.
     """
 
     group: str
@@ -41,6 +41,7 @@ class Lease:
     granted_at: float
     renewed_at: float
     fetched: int = NO_OFFSET
+    reserved: bool = False
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
@@ -119,21 +120,28 @@ class LockTable:
         if lease is None or lease.epoch != epoch or lease.session != session or self._expired(lease, now):
             raise Fenced(self._why_fenced(group, queue, epoch, now))
 
-    def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
-        """Give back a live lease; says whether one became free. Giving back what is not held does nothing."""
-        lease = self._own(group, queue, session, epoch, now)
-        if lease is None:
-            return False
-        self._remove(lease)
-        return True
-
-    def revoke(self, group: str, queue: MessageQueue) -> Lease | None:
-        """Take a queue from whoever has it; the lease that ended, if there was one."""
-        lease = self._leases.get((group, queue))
+    def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> Lease | None:
+        """Give back a live lease, or the queue that is reserved in its place; what is not held is no error: None."""
+        lease = self._own(group, queue, session, epoch, now) or self._reserved_for(group, queue, session)
         if lease is not None:
             self._remove(lease)
-            self._note_former(lease)
         return lease
+
+    def revoke(self, group: str, queue: MessageQueue, *, now: float) -> Lease | None:
+        """
+        Take a queue from its owner, which has not given it up; returns the lease that stands in place of the old one.
+
+        Its epoch is known to nobody, so that all that was asked for under the old one is refused. But the owner may be
+        within a call and not know yet. So the queue is *reserved* for its session until that acquires it again, gives
+        it back under the epoch it knows, or ends; or for as long as a lease lives, in which every owner finds out.
+        """
+        lease = self.holder(group, queue, now=now)
+        if lease is None:
+            return None
+        self._last_epoch += 1
+        taken = Lease(group, queue, lease.session, lease.member, self._last_epoch, now, now, reserved=True)
+        self._put(taken)
+        return taken
 
     def release_session(self, session: bytes) -> list[Lease]:
         """Free all leases of a session that is gone."""
@@ -218,6 +226,10 @@ class LockTable:
             self._remove(former)
         self._leases[key] = lease
         self._of_session.setdefault(lease.session, {})[key] = lease
+
+    def _reserved_for(self, group: str, queue: MessageQueue, session: bytes) -> Lease | None:
+        lease = self._leases.get((group, queue))
+        return lease if lease is not None and lease.reserved and lease.session == session else None
 
     def _remove(self, lease: Lease) -> None:
         key = _key(lease)

@@ -67,23 +67,6 @@ async def test_care_goes_on_when_the_suspect_is_done_until_all_that_was_fetched_
     assert [offsets for _, _, offsets in listener.calls] == [[0], [1], [2, 3]]
 
 
-async def test_a_limit_of_one_stops_at_the_first_lost_owner(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
-    suspect(broker, 1, offset=0, until=NO_OFFSET)
-    stops, buries = Recorder(), Recorder()
-
-    async with make(stops, topics={"t": "*"}, crash_limit=1) as consumer:
-        await asyncio.sleep(1)
-        assert list(consumer.stopped_queues) == [QUEUE]
-    async with make(buries, topics={"t": "*"}, crash_limit=1, max_attempts=9, batch=4):
-        await asyncio.sleep(1)
-
-    assert stops.calls == []
-    assert [offsets for _, _, offsets in buries.calls] == [[1, 2, 3]]
-    assert [offset for _, offset, _ in broker.dead] == [0]
-
-
 async def test_a_call_waits_for_its_announcement_to_be_answered(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")

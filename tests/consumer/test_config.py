@@ -52,6 +52,7 @@ def test_every_field_has_help_and_a_plain_type() -> None:
             r"pull_interval_s \(60\) must be less than pull_expiry_s \(60\)",
         ),
         ({"pull_expiry_s": 15.0}, r"pull_wait_s \(15\) must be less than pull_expiry_s \(15\)"),
+        ({"crash_limit": 2}, "crash_limit must be from 3 to .*, not 2"),
         ({"on_gap": "ignore"}, 'on_gap must be "stop" or "skip", not \'ignore\''),
         ({"model": "broadcasting"}, "broadcasting is not supported yet"),
         ({"max_attempts": 0}, r"max_attempts must be -1 \(no limit\) or 1 and more, not 0"),

@@ -121,3 +121,23 @@ async def test_a_queue_without_a_running_call_counts_no_try(
         await asyncio.sleep(1)
 
     assert "unlock.waiting" not in caplog.text
+
+
+async def test_a_queue_that_was_lost_during_a_call_is_given_back_without_progress_when_the_call_has_ended(
+    broker: FakeBroker, make: Make
+) -> None:
+    """The broker may keep it for us until then: an offset that is reset must not start a call beside ours."""
+    broker.create("t")
+    broker.send("t", 0, b"a")
+
+    async with make(Recorder(takes_s=5.0), topics={"t": "*"}) as consumer:
+        await asyncio.sleep(1)
+        lost = generation(consumer)
+        lost.lose("the broker said so")
+        await asyncio.sleep(3.9)
+        assert broker.sent(Op.RELEASE) == []
+        await asyncio.sleep(0.2)
+
+    (release,) = broker.sent(Op.RELEASE)
+    (lease,) = release.payload.leases
+    assert (lease.epoch, lease.queue_offset) == (lost.epoch, -1)

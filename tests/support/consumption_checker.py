@@ -233,6 +233,8 @@ class _Checker:
             self._bad(call.at, f"{_named(call)} gives again what was committed: all below {line.promised} was")
 
     def _check_attempts(self, line: _Line, call: Started) -> None:
+        if call.epoch <= line.void:
+            return  # the count began anew
         again = line.owners[call.epoch].failed
         for offset, attempt in zip(call.offsets, call.attempts, strict=True):
             last = line.attempts.get(offset, 0)

@@ -85,18 +85,18 @@ def play(script: Script, build: Build = SOUND) -> Played:
     random.seed(script.seed)  # producers draw their pauses here
     try:
         with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-            played = runner.run(_play(script, build))
+            return runner.run(_play(script, build, errors))
     finally:
         random.setstate(before)
-    played.troubles.extend(error for error in errors if not error.startswith("listener.raised"))
-    return played
 
 
-async def _play(script: Script, build: Build) -> Played:
+async def _play(script: Script, build: Build, errors: Callable[[], list[str]]) -> Played:
     with tempfile.TemporaryDirectory(prefix="rmq-fleet-", dir=memory_folder()) as folder:
         fleet = Fleet(script, build, Path(folder))
         try:
             await fleet.run()
+            # Before the dead are let to their end, which has no disk any more.
+            fleet.troubles += [error for error in errors() if not error.startswith("listener.raised")]
         finally:
             await fleet.end()
         return Played(fleet.history, fleet.grace_s, fleet.troubles)

@@ -94,11 +94,11 @@ class FuzzPeer:
     def give(self, data: bytes) -> list[list[Any]]:
         """Send; the answers that came of it."""
         self.transport.waiting += data
-        self.transport.deliver()
         self._target.loop.run_until_complete(self._settle())
         return self._frames()
 
     async def _settle(self) -> None:
+        self.transport.deliver()  # while the loop runs, as bytes always come
         for turn in range(MOST_TURNS):
             await asyncio.sleep(0 if turn < FAST_TURNS else 0.001)  # some answers come from threads
             self.transport.deliver()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -21,12 +22,8 @@ class _Collector(logging.Handler):
 
 
 @contextmanager
-def errors_told() -> Iterator[list[str]]:
-    """
-    The errors that clients, consumers and brokers log inside the ``with``, each beginning with its event.
-
-    Those of a broker whose program has configured structlog are known when the ``with`` has ended.
-    """
+def errors_told() -> Iterator[Callable[[], list[str]]]:
+    """What is yielded tells the errors that clients, consumers and brokers have logged so far, by their events."""
     logger, collector = logging.getLogger("rmq"), _Collector()
     before = logger.level, logger.propagate
     logger.setLevel(logging.ERROR)
@@ -34,11 +31,13 @@ def errors_told() -> Iterator[list[str]]:
     logger.addHandler(collector)
     try:
         with capture_logs() as captured:
-            yield collector.lines
+            yield lambda: [*collector.lines, *_errors(captured)]
     finally:
         logger.removeHandler(collector)
         logger.setLevel(before[0])
         logger.propagate = before[1]
-        for event in captured:
-            if event["log_level"] in ("error", "critical"):
-                collector.lines.append(f"{event['event']} {event}")
+
+
+def _errors(captured: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of brokers in a program that has configured structlog, as ``capture_logs`` does."""
+    return [f"{event['event']} {event}" for event in captured if event["log_level"] in ("error", "critical")]

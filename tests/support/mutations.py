@@ -61,9 +61,9 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.RANGES: [rng.choice((None, GROUP)), [[TOPIC, queue], ["other", 0]]],
         Op.LOCK_STATUS: [rng.choice((None, GROUP))],
         Op.ATTEMPT: [GROUP, TOPIC, 0, epoch, offset, 1, [[offset, offset + 2, 1], [offset + 2, offset + 3, 7]]],
-        Op.STARTING: [GROUP, TOPIC, 0, epoch, offset, -1],
-        Op.DEAD_LETTER: [GROUP, TOPIC, 0, epoch, [offset, offset + 1], -1, "poison"],
-        Op.RESET_OFFSETS: [GROUP, [[TOPIC, queue, offset]], False],
+        Op.DEAD_LETTER: [GROUP, TOPIC, 0, epoch, [offset, offset + 1], rng.choice((-1, offset + 2)), "in vain"],
+        Op.STARTING: [GROUP, TOPIC, 0, epoch, offset, rng.choice((-1, offset))],
+        Op.RESET_OFFSETS: [GROUP, [[TOPIC, queue, offset]], rng.choice((True, False))],
         Op.QUERY_MESSAGES: [rng.choice((None, TOPIC)), "o-17", -1, rng.choice((-1, BORN_AT)), 64, rng.choice((0, 5))],
         Op.GET_MESSAGE: [f"{rng.getrandbits(64):016x}{offset << 12:016x}"],
         Op.OFFSETS_AT: [rng.choice((0, BORN_AT, 1 << 62)), [[TOPIC, queue]]],
@@ -71,6 +71,10 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.DELETE_TOPIC: [f"t{rng.randrange(50)}", rng.choice((0, 1))],
         Op.GROW_TOPIC: [f"t{rng.randrange(50)}", rng.choice((4, 5, 8))],
         Op.DESCRIBE_TOPIC: [TOPIC],
+        Op.LIST_GROUPS: [rng.choice(("", GROUP))],
+        Op.DESCRIBE_GROUP: [GROUP, rng.choice((None, TOPIC))],
+        Op.MEMBER_INFO: [GROUP, rng.choice(("", "somebody")), ""],
+        Op.RUNNING_INFO: [rng.randrange(1, 9), {"queues": [{"topic": TOPIC}], "x": [b"", 0.5, None]}],
     }  # fmt: skip
     op = rng.choice(list(Op))
     return op, payloads.get(op, [TOPIC, queue, offset])

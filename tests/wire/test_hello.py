@@ -68,6 +68,13 @@ def test_a_greeting_comes_back(name: str, greeting: Hello | HelloReply) -> None:
     assert hello_from_map(type(greeting), payload) == greeting
 
 
+def test_a_lease_of_a_broker_that_knows_no_runs_is_understood() -> None:
+    _, _, _, payload = frames.unpack(golden(GOLDEN / "hello_reply.hex")[4:])
+    assert payload["leases"][0].pop() == []
+
+    assert hello_from_map(HelloReply, payload) == REPLY
+
+
 def test_unknown_fields_are_ignored() -> None:
     more: dict[Any, Any] = {**LEAST, "later": 1, "much": {"later": [2]}, b"bytes": None}
 

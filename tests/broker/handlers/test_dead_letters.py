@@ -12,7 +12,16 @@ from rmq.wire import batch as batches
 from rmq.wire import ops
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.compression import CODECS
-from rmq.wire.errors import BadName, BadRequest, DiskFull, Fenced, OffsetOutOfRange, QueueNotFound, StoreFailed
+from rmq.wire.errors import (
+    BadName,
+    BadRequest,
+    BatchTooLarge,
+    DiskFull,
+    Fenced,
+    OffsetOutOfRange,
+    QueueNotFound,
+    StoreFailed,
+)
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Op, Push
 from rmq.wire.topic_ops import DeleteTopic, DescribeTopic
@@ -195,6 +204,18 @@ async def test_many_large_messages_are_given_up_in_portions(broker: InMemoryBrok
         assert (await client.range(DEAD)).max_offset == 6
         found = [(await client.pull(i, queue=DEAD)) for i in range(6)]
         assert [bodies(answer, i)[0][:1] for i, answer in enumerate(found)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_a_message_without_room_for_where_it_is_from_is_refused_by_name(broker: InMemoryBroker) -> None:
+    client, epoch = await holder(broker)
+    async with client:
+        rows = Rows([bytes(4 << 20)], BORN_AT, properties=[{"long": "x" * (65_000 + 200)}])
+        data = bytes(batches.encode("orders", 0, rows))
+        assert (await client.send_batches(ops.OutgoingBatch(0, data)))[0].status == 0
+
+        with pytest.raises(BatchTooLarge):
+            await client.dead_letter(epoch, 0, commit=1)
+        assert await client.committed() <= 0
 
 
 # ---- the topic

@@ -10,11 +10,10 @@ from structlog.testing import capture_logs
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import ops
-from rmq.wire.errors import BadRequest, Fenced, OffsetOutOfRange, QueueNotFound, TopicNotFound
+from rmq.wire.errors import OK, BadRequest, Fenced, LockHeld, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, Push
 
-from ..builders import ORDERS
 from ..harness import Client, crash_copy, holder, until
 
 pytestmark = pytest.mark.virtual_time
@@ -295,12 +294,41 @@ async def test_a_reset_ends_the_lease_at_once_and_the_next_epoch_is_higher(broke
 
         assert answer.status == Fenced.code
         assert asyncio.get_running_loop().time() - began < 1.0
-        assert client.of(Push.LEASE_FREE) == [["g", *ORDERS]]
+        assert client.of(Push.LEASE_FREE) == [], "it is reserved for its owner"
         assert (await client.commit(epoch, 6)).status == Fenced.code
         with pytest.raises(Fenced):
             await client.attempt(epoch, 2, 1)
         grant = await client.acquire()
         assert (grant.committed_offset, grant.epoch > epoch) == (2, True)
+
+
+async def test_a_queue_that_was_reset_is_nobody_elses_while_its_owner_may_be_within_a_call(
+    broker: InMemoryBroker,
+) -> None:
+    await filled(broker)
+    client, epoch = await holder(broker)
+    async with client, Client(broker, "b") as other, Client(broker, "admin") as admin:
+        await other.join()
+        await admin.reset(2)
+        assert (await client.commit(epoch, 6)).status == Fenced.code
+        await asyncio.sleep(59.9)
+        assert (await other.acquire()).status == LockHeld.code
+
+        await asyncio.sleep(0.3)
+        assert (await other.acquire()).status == OK
+        assert (await client.join()).members == (await other.join()).members, "it is not taken for silent"
+
+
+async def test_an_owner_that_gives_back_a_queue_that_was_reset_frees_it_at_once(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, epoch = await holder(broker)
+    async with client, Client(broker, "b") as other, Client(broker, "admin") as admin:
+        await other.join()
+        await admin.reset(2)
+        await client.release(epoch, 6)
+
+        grant = await other.acquire()
+        assert (grant.status, grant.committed_offset) == (OK, 2)
 
 
 async def test_progress_that_rides_does_not_undo_a_reset(broker: InMemoryBroker) -> None:

@@ -293,3 +293,23 @@ async def test_a_group_or_member_that_is_not_there_is_refused(broker: InMemoryBr
 
     assert await reports(member) == []
     await member.__aexit__()
+
+
+async def test_a_question_that_waits_takes_no_place_among_the_unanswered_requests(broker: InMemoryBroker) -> None:
+    member = await joined(broker, "m")
+    async with Client(broker, "admin") as admin:
+        (connection,) = (
+            each
+            for each in broker.broker._connections
+            if each.session is not None and each.session.member == admin.member
+        )
+        silent, answered, refused = ask(admin), ask(admin), ask(admin, "somebody")
+        await answer(member, await asked(member, 2), {})
+
+        assert len(await answered) == 1
+        assert connection.in_flight == 0
+        with pytest.raises(MemberNotFound):
+            await refused
+        assert (await silent)[0][0] == MemberSilent.code
+        assert connection.in_flight == 0
+    await member.__aexit__()

@@ -136,7 +136,7 @@ def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
 ) -> None:
     lease = granted(table.acquire("g", Q0, A, "a", now=100.0))
 
-    assert table.release("g", Q0, A, lease.epoch, now=100.0 + age) is freed
+    assert (table.release("g", Q0, A, lease.epoch, now=100.0 + age) is lease) is freed
     assert table.expire(now=100.0 + age) == ([] if freed else [lease])
 
 
@@ -184,6 +184,44 @@ def test_the_live_epoch_does_not_let_another_session_pass(table: LockTable) -> N
 
     with pytest.raises(Fenced, match="held by a, not by this session"):
         table.check("g", Q0, B, lease.epoch, now=0.0)
+
+
+def revoked(table: LockTable) -> tuple[Lease, Lease]:
+    old = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    return old, granted(table.revoke("g", Q0, now=10.0))
+
+
+def test_a_queue_that_is_revoked_is_reserved_for_its_session_under_an_epoch_that_nobody_knows(table: LockTable) -> None:
+    old, taken = revoked(table)
+
+    assert taken.epoch > old.epoch
+    with pytest.raises(Fenced):
+        table.check("g", Q0, A, old.epoch, now=10.0)
+    assert table.acquire("g", Q0, B, "b", now=10.0) is None
+    assert granted(table.acquire("g", Q0, A, "a", now=10.0)).epoch > taken.epoch
+    assert not granted(table.holder("g", Q0, now=10.0)).reserved, "it is a lease as any other again"
+
+
+def test_another_session_does_not_free_a_revoked_queue(table: LockTable) -> None:
+    old, taken = revoked(table)
+    assert table.release("g", Q0, B, old.epoch, now=10.0) is None
+
+    assert table.holder("g", Q0, now=10.0) is taken
+
+
+def test_a_revoked_queue_is_given_back_under_the_epoch_that_its_session_knows(table: LockTable) -> None:
+    old, taken = revoked(table)
+
+    assert table.release("g", Q0, A, old.epoch, now=11.0) is taken
+    assert table.acquire("g", Q0, B, "b", now=11.0)
+
+
+def test_a_revoked_queue_that_nobody_gives_back_is_free_when_a_lease_would_be(table: LockTable) -> None:
+    _, taken = revoked(table)
+
+    assert table.expire(now=70.0) == []
+    assert table.expire(now=70.0 + EPS) == [taken]
+    assert table.revoke("g", Q0, now=80.0) is None, "nobody has it"
 
 
 def test_a_dead_session_frees_all_it_held_and_nothing_else(table: LockTable) -> None:
@@ -339,7 +377,7 @@ class Locks(RuleBasedStateMachine):
         held = self.live(key)
         mine = held is not None and held[:2] == (session, epoch)
 
-        assert self.table.release(*key, session, epoch, now=self.now) is mine
+        assert (self.table.release(*key, session, epoch, now=self.now) is not None) is mine
         if mine:
             del self.model[key]
             self.log.append(LeaseEnded(key[0], *key[1], epoch))
