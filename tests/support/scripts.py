@@ -199,7 +199,7 @@ class _Author:
             consumer["turn_share_s"] = 0.1
         if chance.random() < 0.25:
             consumer["max_attempts"] = chance.choice((1, 2, 3))
-            consumer["crash_limit"] = chance.choice((2, 5))
+            consumer["crash_limit"] = chance.choice((3, 5))
         pace_s = chance.choice((0.0, 0.01, 0.05, 0.2))
         self._send()
         self._join()
