@@ -170,17 +170,19 @@ class Running:
     # What the broker says
 
     def _on_connected(self, hello: ops.HelloReply) -> None:
-        """A lease that the broker still lists under our epoch goes on; any other is lost."""
+        """A lease that the broker still lists under our epoch goes on; any other is lost, on either side."""
         held = {
             (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
         }
         for generation in list(self.generations.values()):
             if (*generation.queue, generation.epoch) in held:
+                held.discard((*generation.queue, generation.epoch))
                 self.keeper.proven(generation)
                 if not generation.agrees(hello.log_epoch):
                     generation.ask_now()
             else:
                 generation.lose("the broker did not resume it")
+        self.rebalancer.listed(MessageQueue(topic, queue_id) for topic, queue_id, _ in held)
         self.keeper.connected()
         if self.generations:
             # The greeting shows that the leases are ours, but renews none.
