@@ -216,9 +216,8 @@ class DeadLetterHandler:
         topic = self._make_topic(names.dead_letter_topic(group))
         self._committer.in_order()
         for copy in copies:
-            if not self._ledger.dead.is_copied(group, copy.origin):
-                to = MessageQueue(topic.name, 0)
-                self._store.stage(to, topic.generation, copy.batch, copy.checked, origin=copy.origin)
+            to = MessageQueue(topic.name, 0)
+            self._store.stage(to, topic.generation, copy.batch, copy.checked, origin=copy.origin)
 
     def _written(self, request: _Request, copies: list[Copy], changes: list[Change]) -> None:
         """All of it is in the log: now it is true."""
