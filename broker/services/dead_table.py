@@ -8,12 +8,15 @@ the middle of a write, and whoever starts it names them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
 
 from rmq.wire import names
 from rmq.wire.model import MessageQueue
 
 from .state import DeadLettered
+
+MAX_DEAD: Final = 16_384  # messages that a group has given up in a queue and not passed with its progress
 
 
 class DeadTable:
@@ -23,9 +26,9 @@ class DeadTable:
         self._offsets: dict[tuple[str, MessageQueue], set[int]] = {}
         self._unsaid: dict[str, set[int]] = {}  # by dead-letter topic: the origins of copies that no change names yet
 
-    def has(self, group: str, queue: MessageQueue, queue_offset: int) -> bool:
-        """Whether this message was given up before."""
-        return queue_offset in self._offsets.get((group, queue), ())
+    def offsets(self, group: str, queue: MessageQueue) -> Set[int]:
+        """The messages of a queue that were given up."""
+        return self._offsets.get((group, queue), frozenset())
 
     @staticmethod
     def change(group: str, queue: MessageQueue, offsets: Sequence[int]) -> DeadLettered:

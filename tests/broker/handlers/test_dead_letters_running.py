@@ -252,6 +252,17 @@ def test_the_next_request_waits_and_sees_what_was_done(rig: Rig) -> None:
     assert rig.letters() == ["2", "3", "4"]
 
 
+def test_who_may_not_ask_stands_in_no_line(rig: Rig) -> None:
+    rig.ask(1, 1)
+    epoch, rig.epoch = rig.epoch, rig.epoch + 1
+    rig.ask(2, 2)
+    rig.epoch = epoch
+
+    assert rig.answers() == [(2, Fenced.code)]
+    rig.pool.run()
+    assert rig.answers() == [(1, *DONE)]
+
+
 def test_a_request_whose_asker_is_gone_copies_nothing_and_holds_up_nobody(rig: Rig) -> None:
     gone = Peer(rig.service, rig.turns)
     rig.ask(1, 1, peer=gone)
