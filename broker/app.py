@@ -258,7 +258,7 @@ class Broker:
         self._groups.lease_changed = self._pulls.lease_changed
         self._groups.resubscribed = self._pulls.resubscribed
         beginnings = Beginnings(
-            self._topics, self._members, self._progress, is_held=self._locks.holds_topic, holds=store.readable_range
+            self._topics, self._members, self._progress, held=self._locks.topics, holds=store.readable_range
         )
         self._groups.begins, topics.made = beginnings.joined, beginnings.made
         self._progress.revoke = self._groups.revoke
