@@ -58,8 +58,9 @@ class RunningInfoHandler:
             sessions = [session for session in sessions if session.member == member][:1]
             if not sessions:
                 raise MemberNotFound(f"group {group!r} has no member {shown(member)!r}")
-        behind = [session for session in sessions if session.member > after]
-        return [Asked(session.member, session.id, session.connection) for session in behind[:ASKED_AT_ONCE]]
+        else:
+            sessions = [session for session in sessions if session.member > after][:ASKED_AT_ONCE]
+        return [Asked(session.member, session.id, session.connection) for session in sessions]
 
     def answer(self, connection: Connection, request_id: int, payload: Any) -> object:
         """RUNNING_INFO: what a member says of itself."""
