@@ -238,11 +238,10 @@ class DeadLetterHandler:
         for change in changes:
             self._ledger.apply(change)  # type: ignore[arg-type]  # dead letters and progress
         self.copied += len(copies)
-        for copy in copies:
-            log.warning(
-                "message.dead", group=request.ask.group, queue=str(request.queue), offset=copy.queue_offset,
-                reason=request.ask.reason,
-            )  # fmt: skip
+        log.warning(  # one line for all of them: each takes its time, and they may be a thousand
+            "message.dead", group=request.ask.group, queue=str(request.queue), offset=copies[0].queue_offset,
+            count=len(copies), reason=request.ask.reason,
+        )  # fmt: skip
 
     @staticmethod
     def _answer(request: _Request) -> None:
