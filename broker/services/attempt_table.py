@@ -18,7 +18,7 @@ from rmq.wire.ops import NO_OFFSET, AttemptRun
 from .state import Attempted
 
 NO_ATTEMPT: Final = (NO_OFFSET, 0)
-MAX_RUNS: Final = 1024  # of a queue; beyond that neighbours are joined, and the lower count of the two is raised
+MAX_RUNS: Final = 64  # of a queue; beyond that neighbours are joined, and the lower count of the two is raised
 
 Runs = list[AttemptRun]  # ascending, none empty, none overlaps another, neighbours that touch have different counts
 

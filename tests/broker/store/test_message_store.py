@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.services.attempt_table import MAX_RUNS
 from rmq.broker.services.state import (
     PIECE_CHANGES,
     Attempted,
@@ -271,7 +270,7 @@ def test_changes_come_back_in_order_with_data_between(memory_path: Path) -> None
 
 def test_changes_that_are_large_together_come_back_too(memory_path: Path) -> None:
     opened = Opened(memory_path)
-    runs = [AttemptRun(2 * i, 2 * i + 1, 1 + i) for i in range(1 << 40, (1 << 40) + MAX_RUNS)]
+    runs = [AttemptRun(2 * i, 2 * i + 1, 1 + i) for i in range(1 << 40, (1 << 40) + 1024)]
     many: list[Change] = [Attempted("g", "orders", i, 1 << 41, 1, runs) for i in range(300)]
     assert len(pack_changes(many)) > layout.MAX_BATCH
     opened.store.stage_changes(many)
