@@ -67,9 +67,11 @@ class RunningInfoHandler:
         token, info = decode(RunningInfo, payload)
         session = connection.session
         assert session is not None  # the connection serves nothing before the hello
-        inquiry = self._inquiries.answer(token, session.id, _packed(info), now=self._now())
-        if inquiry is None:
+        now = self._now()
+        if not self._inquiries.expects(token, session.id, now=now):  # before time is spent on looking at it
             raise BadRequest("nobody waits for this answer: it comes too late, or this session was not asked")
+        inquiry = self._inquiries.answer(token, session.id, _packed(info), now=now)
+        assert inquiry is not None  # it is expected
         self._reply_if_over(inquiry)
         return Outcome()
 

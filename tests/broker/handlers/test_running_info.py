@@ -70,6 +70,12 @@ async def test_a_member_that_is_named_is_asked_whatever_page_was(broker: InMemor
     await member.__aexit__()
 
 
+async def test_an_answer_that_nobody_waits_for_is_refused_whatever_it_says(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        with pytest.raises(BadRequest, match="nobody waits for this answer"):
+            await answer(client, 1, {"deep": [[[[[[[[[]]]]]]]]], "large": "x" * MAX_INFO})
+
+
 async def test_all_members_are_asked_at_once_and_told_by_name(broker: InMemoryBroker) -> None:
     a, b = await joined(broker, "a"), await joined(broker, "b")
     async with Client(broker, "admin") as admin:
