@@ -203,14 +203,11 @@ class GroupHandler:
         group = decode(LockStatus, payload).group
         if group is not None:
             names.check_group(group)
-        return self.lock_rows(group)
+        return [self.lock_row(lease) for lease in self._locks.rows(group, now=self._now())]
 
-    def lock_rows(self, group: str | None) -> list[LockRow]:
-        """The leases of one group or of all, by group and queue."""
+    def lock_row(self, lease: Lease) -> LockRow:
+        """A lease as people see it."""
         now = self._now()
-        return [self._row(lease, now) for lease in self._locks.rows(group, now=now)]
-
-    def _row(self, lease: Lease, now: float) -> LockRow:
         session = self._sessions.get(lease.session)
         expires_in = lease.renewed_at + self._locks.lease_s - now
         renewed_ago = max(now - lease.renewed_at, 0.0)  # a restored one may count as renewed in a moment

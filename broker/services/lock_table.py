@@ -192,9 +192,9 @@ class LockTable:
         if lease is not None and lease.epoch == change.epoch:
             self._remove(lease)
 
-    def holds_topic(self, group: str, topic: str) -> bool:
-        """Whether anybody of a group holds a queue of a topic, or did until a moment ago."""
-        return any(lease.group == group and lease.queue.topic == topic for lease in self._leases.values())
+    def topics(self, group: str) -> set[str]:
+        """The topics of which anybody of a group holds a queue, or did until a moment ago."""
+        return {lease.queue.topic for lease in self._leases.values() if lease.group == group}
 
     def rows(self, group: str | None = None, *, now: float) -> list[Lease]:
         """The live leases of one group or of all, by group and queue."""

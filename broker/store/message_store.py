@@ -19,7 +19,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.tags import Wanted
 
 from ..log import get_logger
-from ..services.state import Change, QueueHolds, pack_changes
+from ..services.state import Change, QueueHolds, pack_in_pieces
 from . import checkpoint as checkpoints
 from .backlog import Backlog
 from .checkpoint import BadCheckpoint, Checkpoint
@@ -42,7 +42,6 @@ MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
 SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
-STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
 
 
 class Placed(NamedTuple):
@@ -285,8 +284,7 @@ class MessageStore:
 
     def stage_changes(self, changes: Sequence[Change]) -> None:
         """Put state changes in line, behind what was staged before."""
-        for i in range(0, len(changes), STATE_CHUNK):
-            body = pack_changes(changes[i : i + STATE_CHUNK])
+        for body in pack_in_pieces(changes):
             batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
             self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, 0, layout.KIND_STATE))
 

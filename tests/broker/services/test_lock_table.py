@@ -40,9 +40,7 @@ def test_a_free_queue_is_granted(table: LockTable) -> None:
 def test_whether_a_group_holds_anything_of_a_topic(table: LockTable) -> None:
     granted(table.acquire("g", Q1, A, "a", now=0.0))
 
-    assert table.holds_topic("g", "orders")
-    assert not table.holds_topic("g", "payments")
-    assert not table.holds_topic("h", "orders")
+    assert (table.topics("g"), table.topics("h")) == ({"orders"}, set())
 
 
 def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LockTable) -> None:
