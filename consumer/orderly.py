@@ -348,7 +348,7 @@ class OrderlyScheduler:
         """What a listener's exception means; raises it again if it is not the listener's."""
         if generation.interrupted and isinstance(error, asyncio.CancelledError | Exception):
             if not self._undo_cancel(generation):
-                raise error
+                raise asyncio.CancelledError from error  # whatever the listener made of it
             return Raised(error, counts=False)
         if isinstance(error, asyncio.CancelledError):
             # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
