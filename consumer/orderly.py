@@ -140,6 +140,7 @@ class OrderlyScheduler:
     async def _after_turn(self, generation: Generation, end: Step | Failed) -> None:
         """What a turn leaves to be done outside its gate and slot."""
         if isinstance(end, Failed):
+            await self._let_cancel_pass(generation)
             pause_s = await self._retries.settle(generation, end)
             if pause_s is not None:
                 generation.retry_at = self._broker.now() + pause_s
@@ -379,6 +380,17 @@ class OrderlyScheduler:
         else:
             self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
         return True
+
+    async def _let_cancel_pass(self, generation: Generation) -> None:
+        """A listener that failed may have cancelled its task: that is not to meet us where the failure is recorded."""
+        if not _is_cancelled() or generation.dropped:
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if not self._undo_cancel(generation):
+                generation.guard.release()
+                raise
 
     def _warn_once(self, event: str, advice: str) -> None:
         if event not in self._warned:
