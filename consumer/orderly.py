@@ -191,7 +191,7 @@ class OrderlyScheduler:
         """
         clock, size, timeout_s = self._broker.now, self._config.batch, self._config.consume_timeout_s
         cache, guard, listener = generation.cache, generation.guard, self._listener
-        meter = self._statistics.of(generation.queue.topic)
+        meter = self._statistics.of(generation.shown.topic)
         context = ConsumeContext(generation)
         began = now = counted_at = called_at = clock()
         look_at = float("-inf")
@@ -264,7 +264,7 @@ class OrderlyScheduler:
         if (end := self._settle(generation, 1, status, context, ended)) is not None:
             return end
         timed_out = ended - now >= self._config.consume_timeout_s
-        self._statistics.of(generation.queue.topic).succeeded(ended, 1, 1, ended - now, timed_out)
+        self._statistics.of(generation.shown.topic).succeeded(ended, 1, 1, ended - now, timed_out)
         guard.release()
         return Step.RUN
 
@@ -324,7 +324,7 @@ class OrderlyScheduler:
             return None
         elapsed_s = 0.0 if guard.since is None else now - guard.since
         kind = result_type(status, error, timed_out=elapsed_s >= self._config.consume_timeout_s)
-        self._statistics.of(generation.queue.topic).gave_in_vain(now, count, elapsed_s, kind)
+        self._statistics.of(generation.shown.topic).gave_in_vain(now, count, elapsed_s, kind)
         guard.recording = True
         messages = cache.again(count) if read is SUSPEND else cache.rollback()
         return Failed(messages, reason_of(error, messages), self._asked_pause(context))
