@@ -47,6 +47,29 @@ async def test_an_idle_queue_goes_on_at_the_new_offset_at_once(
     assert [at for at in listener.times if at > 0] == [5.0] * len(delivered)
 
 
+async def test_a_call_of_a_queue_that_is_being_handed_over_is_told_too(broker: FakeBroker, make: Make) -> None:
+    """Nobody pulls such a queue any more, and another member takes it at once."""
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    told: list[tuple[float, bool]] = []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        async with asyncio.timeout(5):
+            await context.lost.wait()
+        told.append((round(now(), 3), context.lost.told))
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.set_members("g", "a")  # the queue is theirs now
+        await asyncio.sleep(1)
+        reset(broker, 1)
+        await asyncio.sleep(1)
+
+    assert told == [(2.0, True)]
+    assert broker.sent(Op.RELEASE) == []
+
+
 @pytest.mark.parametrize("to", [0, 7])
 async def test_a_running_call_is_told_commits_nothing_and_the_queue_begins_at_the_new_offset_when_it_has_ended(
     broker: FakeBroker, make: Make, to: int
