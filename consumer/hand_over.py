@@ -14,6 +14,7 @@ from typing import Protocol
 from rmq.client.log import get_logger
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET, LeaseEnd
 
 from .generation import Generation
 from .group_client import GroupClient
@@ -44,12 +45,15 @@ class HandOvers:
         workers: Workers,
         tasks: TaskSet,
         ended: Callable[[Generation], None],
+        is_there: Callable[[Generation], bool] = lambda _: True,
     ) -> None:
+        """``is_there(generation)`` says whether its queue exists, as far as is known."""
         self._generations = generations
         self._broker = broker
         self._workers = workers
         self._tasks = tasks
         self._ended = ended
+        self._is_there = is_there
         self._running: dict[Generation, asyncio.Task[None]] = {}
         self._told_at: dict[Generation, float] = {}
         self._stopping = False
@@ -74,6 +78,8 @@ class HandOvers:
         if await self._release(generation) and self._generations.get(generation.queue) is generation:
             del self._generations[generation.queue]
             self._ended(generation)
+            if generation.lease.lost and self._is_there(generation):
+                await self._let_go(generation)
 
     async def _release(self, generation: Generation) -> bool:
         """Give the lease back; False if a stop came first, which gives everything back in one request."""
@@ -88,6 +94,20 @@ class HandOvers:
                 log.debug("release.failed", queue=str(generation.queue), error=str(error))
                 await asyncio.sleep(RELEASE_RETRY_S)
         return True
+
+    async def _let_go(self, generation: Generation) -> None:
+        """
+        Say that nothing of a lost lease runs any more.
+
+        A lease that was revoked, as by a reset of offsets, is kept from others until then. Nobody waits for this: if
+        it does not arrive, our silence does the same.
+        """
+        if not self._broker.connected or self._stopping:
+            return
+        try:
+            await self._broker.release([LeaseEnd(*generation.queue, generation.epoch, NO_OFFSET)])
+        except RmqError as error:
+            log.debug("release.failed", queue=str(generation.queue), error=str(error))
 
     # What a pass waits for, and does not wait for
 

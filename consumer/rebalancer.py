@@ -85,7 +85,9 @@ class Rebalancer:
         self._broker = broker
         self._workers = workers
         self._shares = Shares(strategy or parse_strategy(config.strategy), config.namespace)
-        self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
+        self._hand_overs = HandOvers(
+            generations, broker, workers=workers, tasks=tasks, ended=self._handed_over, is_there=self._is_there
+        )
         self._members: list[str] = []
         self._members_told = 0  # how many lists of members were pushed
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
@@ -150,7 +152,7 @@ class Rebalancer:
     def _end_dead(self) -> None:
         """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
         for generation in list(self._generations.values()):
-            if generation.topic_generation != self._topics.generation(generation.queue.topic):
+            if not self._is_there(generation):
                 generation.lose(TOPIC_GONE)
 
     def notice(self, within_s: float = 0.0) -> None:
@@ -377,6 +379,9 @@ class Rebalancer:
             self._losses.add(generation, reason)
         if not self._stopping and not generation.dropped:
             self._hand_overs.begin(generation)
+
+    def _is_there(self, generation: Generation) -> bool:
+        return generation.topic_generation == self._topics.generation(generation.queue.topic)
 
     def _handed_over(self, generation: Generation) -> None:
         self._changed |= not generation.lease.lost

@@ -187,8 +187,8 @@ class GroupHandler:
         outcome = Outcome()
         if lease.queue_offset != NO_OFFSET:
             outcome = self._progress.commit_one(session_id, group, queue, lease.epoch, lease.queue_offset)
-        if self._locks.release(group, queue, session_id, lease.epoch, now=now):
-            self._freed(group, queue, lease.epoch, "released")
+        if (ended := self._locks.release(group, queue, session_id, lease.epoch, now=now)) is not None:
+            self._freed(group, queue, ended.epoch, "released")
         return outcome
 
     def _freed(self, group: str, queue: MessageQueue, epoch: int, why: str) -> None:
@@ -232,10 +232,13 @@ class GroupHandler:
         )  # fmt: skip
 
     def revoke(self, group: str, queue: MessageQueue, why: str) -> None:
-        """Take a queue from whoever holds it: there is a reason that nobody has to answer for."""
-        lease = self._locks.revoke(group, queue)
+        """Have whoever holds a queue acquire it again: there is a reason that nobody has to answer for."""
+        lease = self._locks.revoke(group, queue, now=self._now())
         if lease is not None:
-            self._freed(group, queue, lease.epoch, why)
+            self._committer.record(lease.granted())
+            self.lease_changed(group, queue)
+            log.info("lock.revoked", group=group, queue=str(queue), epoch=lease.revoked, why=why)
+            self._notices.lease_free(group, queue)  # a holder that does not pull learns it by this
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone, and its leases with it: the one change that says so takes them all."""

@@ -9,7 +9,7 @@ not renewed: whoever lost one must acquire again and learns so by the new epoch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rmq.wire.errors import Fenced
@@ -30,7 +30,8 @@ class Lease:
     A queue in the hands of a session. ``renewed_at`` is written by the table only.
 
     ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
-    lease from the log has it anew with its owner's next pull.
+    lease from the log has it anew with its owner's next pull. ``revoked`` is the epoch that the owner still has, if the
+    lease got another one without its doing; 0 if not.
     """
 
     group: str
@@ -41,6 +42,7 @@ class Lease:
     granted_at: float
     renewed_at: float
     fetched: int = NO_OFFSET
+    revoked: int = 0
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
@@ -119,21 +121,29 @@ class LockTable:
         if lease is None or lease.epoch != epoch or lease.session != session or self._expired(lease, now):
             raise Fenced(self._why_fenced(group, queue, epoch, now))
 
-    def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
-        """Give back a live lease; says whether one became free. Giving back what is not held does nothing."""
-        lease = self._own(group, queue, session, epoch, now)
-        if lease is None:
-            return False
+    def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> Lease | None:
+        """Give back a live lease, also one that was revoked; the one that ended. What is not held does nothing."""
+        lease = self.holder(group, queue, now=now)
+        if lease is None or lease.session != session or epoch not in (lease.epoch, lease.revoked or lease.epoch):
+            return None
         self._remove(lease)
-        return True
-
-    def revoke(self, group: str, queue: MessageQueue) -> Lease | None:
-        """Take a queue from whoever has it; the lease that ended, if there was one."""
-        lease = self._leases.get((group, queue))
-        if lease is not None:
-            self._remove(lease)
-            self._note_former(lease)
         return lease
+
+    def revoke(self, group: str, queue: MessageQueue, *, now: float) -> Lease | None:
+        """
+        Put the lease of a queue under an epoch that nobody has been told; the new lease, if there was one.
+
+        Whoever had it is fenced, and has to acquire it again. Nobody else gets it before its owner has given it back,
+        or has been silent for too long: until it hears of this, it may start calls.
+        """
+        lease = self.holder(group, queue, now=now)
+        if lease is None:
+            return None
+        self._last_epoch += 1
+        told = lease.revoked or lease.epoch
+        new = replace(lease, epoch=self._last_epoch, fetched=NO_OFFSET, revoked=told)
+        self._replace(lease, new)
+        return new
 
     def release_session(self, session: bytes) -> list[Lease]:
         """Free all leases of a session that is gone."""
@@ -218,6 +228,10 @@ class LockTable:
             self._remove(former)
         self._leases[key] = lease
         self._of_session.setdefault(lease.session, {})[key] = lease
+
+    def _replace(self, lease: Lease, new: Lease) -> None:
+        """Put another in the place of a lease; it stays in line by its age."""
+        self._leases[_key(lease)] = self._of_session[lease.session][_key(lease)] = new
 
     def _remove(self, lease: Lease) -> None:
         key = _key(lease)

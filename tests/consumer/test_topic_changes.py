@@ -322,7 +322,7 @@ async def test_a_topic_that_went_unnoticed_is_found_out_by_a_fenced_renewal(brok
         hold.let_go.set()
         await asyncio.sleep(3)
         assert consumer.assignment == []
-        assert kinds(broker, since=0.5) == {Op.RENEW: 1, Op.ACQUIRE: 1, Op.JOIN: 1}
+        assert kinds(broker, since=0.5) == {Op.RENEW: 1, Op.RELEASE: 1, Op.ACQUIRE: 1, Op.JOIN: 1}
 
 
 # Grown

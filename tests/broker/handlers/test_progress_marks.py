@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import ops
-from rmq.wire.errors import BadRequest, Fenced, OffsetOutOfRange, QueueNotFound, TopicNotFound
+from rmq.wire.errors import BadRequest, Fenced, LockHeld, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, Push
 
@@ -301,6 +301,35 @@ async def test_a_reset_ends_the_lease_at_once_and_the_next_epoch_is_higher(broke
             await client.attempt(epoch, 2, 1)
         grant = await client.acquire()
         assert (grant.committed_offset, grant.epoch > epoch) == (2, True)
+
+
+async def test_a_reset_gives_the_queue_to_nobody_else_before_its_owner_has_let_go(broker: InMemoryBroker) -> None:
+    """An owner that does not hear of it, since it is stopped, may start calls for a while."""
+    await filled(broker)
+    client, epoch = await holder(broker)
+    async with client, Client(broker, "b") as other, Client(broker, "admin") as admin:
+        await other.join()
+        await client.pull(0, group="g", epoch=epoch)
+        assert (await admin.reset(2)).status == 0
+
+        assert (await other.acquire()).status == LockHeld.code
+        assert (await client.release(epoch)).status == 0
+        grant = await other.acquire()
+        assert (grant.status, grant.committed_offset, *marked(grant)) == (0, 2, 0, -1, -1)
+
+
+async def test_an_owner_that_dies_after_a_reset_leaves_no_mark(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    await client.pull(0, group="g", epoch=grant.epoch)
+    async with Client(broker, "admin") as admin:
+        await admin.reset(2)
+    await die(client)
+
+    client, grant = await owner(broker, "b")
+
+    assert (grant.committed_offset, *marked(grant)) == (2, 0, -1, -1)
+    await client.connection.close()
 
 
 async def test_progress_that_rides_does_not_undo_a_reset(broker: InMemoryBroker) -> None:

@@ -136,8 +136,54 @@ def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
 ) -> None:
     lease = granted(table.acquire("g", Q0, A, "a", now=100.0))
 
-    assert table.release("g", Q0, A, lease.epoch, now=100.0 + age) is freed
+    assert bool(table.release("g", Q0, A, lease.epoch, now=100.0 + age)) is freed
     assert table.expire(now=100.0 + age) == ([] if freed else [lease])
+
+
+def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_back(table: LockTable) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+
+    new = granted(table.revoke("g", Q0, now=1.0))
+
+    assert (new.epoch > lease.epoch, new.revoked, new.renewed_at) == (True, lease.epoch, 0.0)
+    assert not table.renew("g", Q0, A, lease.epoch, now=2.0)
+    with pytest.raises(Fenced):
+        table.check("g", Q0, A, lease.epoch, now=2.0)
+    assert table.acquire("g", Q0, B, "b", now=2.0) is None
+    assert table.release("g", Q0, B, lease.epoch, now=2.0) is None
+    assert table.release("g", Q0, A, lease.epoch, now=2.0) is new
+    assert granted(table.acquire("g", Q0, B, "b", now=2.0)).epoch > new.epoch
+
+
+def test_whoever_acquires_a_revoked_lease_again_has_an_epoch_that_the_old_one_does_not_give_back(
+    table: LockTable,
+) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    revoked = granted(table.revoke("g", Q0, now=1.0))
+
+    again = granted(table.acquire("g", Q0, A, "a", now=1.0))
+
+    assert again.epoch > revoked.epoch > lease.epoch
+    assert table.release("g", Q0, A, lease.epoch, now=2.0) is None
+    assert table.holder("g", Q0, now=2.0) is again
+
+
+def test_a_lease_that_is_revoked_twice_is_given_back_by_the_epoch_its_owner_knows(table: LockTable) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    table.revoke("g", Q0, now=1.0)
+
+    new = granted(table.revoke("g", Q0, now=1.0))
+
+    assert table.release("g", Q0, A, lease.epoch, now=2.0) is new
+
+
+@pytest.mark.parametrize(("age", "freed"), [(60.0, False), (60.0 + EPS, True)])
+def test_a_revoked_lease_lives_no_longer_than_it_would_have(table: LockTable, age: float, freed: bool) -> None:
+    table.acquire("g", Q0, A, "a", now=0.0)
+    new = granted(table.revoke("g", Q0, now=30.0))
+
+    assert (table.expire(now=age) == [new]) is freed
+    assert (table.revoke("g", Q0, now=age) is None) is freed
 
 
 def test_the_holder_passes_the_check(table: LockTable) -> None:
@@ -339,7 +385,7 @@ class Locks(RuleBasedStateMachine):
         held = self.live(key)
         mine = held is not None and held[:2] == (session, epoch)
 
-        assert self.table.release(*key, session, epoch, now=self.now) is mine
+        assert bool(self.table.release(*key, session, epoch, now=self.now)) is mine
         if mine:
             del self.model[key]
             self.log.append(LeaseEnded(key[0], *key[1], epoch))
