@@ -118,7 +118,10 @@ class OrderlyScheduler:
     async def _own(self, generation: Generation) -> None:
         while True:
             try:
-                return await self._take_turns(generation)
+                await self._take_turns(generation)
+                if _is_cancelled():
+                    await asyncio.sleep(0)  # it is to meet us here: a task that ends before it does counts as cancelled
+                return
             except asyncio.CancelledError:
                 if generation.dropped:
                     return  # whoever cancelled us, there is nothing left to do
