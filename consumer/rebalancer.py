@@ -92,7 +92,7 @@ class Rebalancer:
         self._members_told = 0  # how many lists of members were pushed
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics = KnownTopics()
-        self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
+        self._unsure: set[MessageQueue] = set()  # perhaps ours at the broker: asked for, and the answer never came
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
         self._changed = False  # what we hold is not what the group last heard of
@@ -126,6 +126,10 @@ class Rebalancer:
         self._freed.add(queue)
         if queue in self._refused:
             self.notice()
+
+    def held_unknown(self, queue: MessageQueue) -> None:
+        """The broker keeps a queue for us under an epoch we were never told, as after a reset: ask, or give it back."""
+        self._unsure.add(queue)
 
     def topic_changed(self, info: TopicInfo) -> None:
         """A topic was made or has grown."""

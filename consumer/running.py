@@ -181,6 +181,9 @@ class Running:
                     generation.ask_now()
             else:
                 generation.lose("the broker did not resume it")
+        known = {(*generation.queue, generation.epoch) for generation in self.generations.values()}
+        for topic, queue_id, _ in held - known:
+            self.rebalancer.held_unknown(MessageQueue(topic, queue_id))
         self.keeper.connected()
         if self.generations:
             # The greeting shows that the leases are ours, but renews none.

@@ -71,6 +71,23 @@ async def test_a_call_of_a_queue_that_is_being_handed_over_is_told_too(broker: F
     assert [lease.queue_offset for lease in release.payload.leases] == [NO_OFFSET]
 
 
+async def test_a_queue_that_a_broker_keeps_for_us_under_an_unknown_epoch_is_given_back(
+    broker: FakeBroker, make: Make
+) -> None:
+    """A broker that started again after a reset does not know which epoch we had."""
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+    async with consumer:
+        await asyncio.sleep(1)
+        broker.leases["g", QUEUE].epoch += 10
+        broker.connections[0].cut()
+        broker.set_members("g", "a")  # the queue is theirs now
+        broker.connections[0].dial()
+        await asyncio.sleep(1)
+
+        assert (consumer.assignment, broker.holder("g", QUEUE)) == ([], None)
+
+
 @pytest.mark.parametrize("to", [0, 7])
 async def test_a_running_call_is_told_commits_nothing_and_the_queue_begins_at_the_new_offset_when_it_has_ended(
     broker: FakeBroker, make: Make, to: int
