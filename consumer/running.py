@@ -218,9 +218,13 @@ class Running:
                 self._tell_running_info(int(token))
 
     def _lease_free(self, queue: MessageQueue) -> None:
-        """A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon."""
+        """
+        A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon.
+
+        One that is being handed over is not pulled, and its call has to be told before the next owner begins.
+        """
         generation = self.generations.get(queue)
-        if generation is not None and not generation.dropped:
+        if generation is not None and not generation.lease.lost and not generation.ended.is_set():
             self._doubted.append(generation)
             if len(self._doubted) == 1:  # those that are told in the same step are asked for together
                 self.tasks.start(self._renew_doubted(), "renewal of doubted leases")

@@ -236,6 +236,7 @@ class GroupHandler:
             self._committer.record(lease.granted())
             self.lease_changed(group, queue)
             log.info("lock.revoked", group=group, queue=str(queue), owner=lease.member, why=why)
+            self._notices.lease_free(group, queue)  # an owner that does not pull learns it by this
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone, and its leases with it: the one change that says so takes them all."""
@@ -273,7 +274,7 @@ class GroupHandler:
         """Free leases; who let the last one of a group expire is silent: the others share its queues at once."""
         silent: dict[tuple[str, bytes], str] = {}
         for lease in self._locks.expire(now=now):
-            if lease.reserved:  # nobody could renew it: its session need not be silent
+            if lease.revoked:  # nobody could renew it: its session need not be silent
                 self._freed(lease.group, lease.queue, lease.epoch, "revoked")
                 continue
             self._abandoned(lease, "expired")

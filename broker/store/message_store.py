@@ -189,8 +189,8 @@ class MessageStore:
     def _collect_garbage(self) -> None:
         live = {f"{queue.topic}@{index.generation}" for queue, index in self._queues.items()}
         if self.files.exists(self._index_directory):
-            names = self.files.names(self._index_directory)
-            self.backlog.garbage += [f"{self._index_directory}/{name}" for name in names if name not in live]
+            for name in set(self.files.names(self._index_directory)) - live:
+                self.backlog.discard(f"{self._index_directory}/{name}")
 
     # ---- queues
 
@@ -230,9 +230,8 @@ class MessageStore:
                 continue
             queue = self._queues.pop(of)
             self.backlog.drop(queue)
-            directory = f"{self._index_directory}/{topic}@{queue.generation}"
-            if queue.generation and directory not in self.backlog.garbage:
-                self.backlog.garbage.append(directory)
+            if queue.generation:
+                self.backlog.discard(f"{self._index_directory}/{topic}@{queue.generation}")
 
     def reserve(self, of: MessageQueue, end_offset: int) -> None:
         """Offsets up to ``end_offset`` were in use before the log was damaged: they are not given to others."""
@@ -396,7 +395,7 @@ class MessageStore:
 
     def take_index_work(self, *, everything: bool) -> IndexWork:
         """What is to be written to the indexes; ``everything``, or what is worth it. One at a time."""
-        return self.backlog.take(self.log.extents(), everything=everything)
+        return self.backlog.take(self.log.extents(), everything=everything, durable=self.log.durable)
 
     def checkpoint(self, changes: list[Change]) -> Checkpoint:
         """What is to be in a checkpoint; tables and log say the same now."""
