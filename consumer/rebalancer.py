@@ -88,7 +88,7 @@ class Rebalancer:
         self._shares = Shares(strategy or parse_strategy(config.strategy), config.namespace)
         self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
-        self._members_told = 0  # how many lists of members were pushed
+        self._members_version = 0  # a list with a lower one is older than the one we have
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics = KnownTopics()
         self._unsure: set[MessageQueue] = set()  # may be ours at the broker, under an epoch that we do not know
@@ -117,11 +117,9 @@ class Rebalancer:
         self._join_due = 0.0
         self.notice()
 
-    def members_changed(self, members: list[str]) -> None:
+    def members_changed(self, members: list[str], version: int) -> None:
         """The broker told who is in the group; a list without ourselves says nothing about us."""
-        if self._broker.member in members:
-            self._members = members
-            self._members_told += 1
+        if self._learn_members(members, version):
             self.notice(self._config.rebalance_gather_s)
 
     def lease_free(self, queue: MessageQueue) -> None:
@@ -204,7 +202,7 @@ class Rebalancer:
 
     async def _join(self) -> None:
         """Join, or report that we are alive; learn who else is there and which topics exist."""
-        loop, told = asyncio.get_running_loop(), self._members_told
+        loop = asyncio.get_running_loop()
         self._join_due = loop.time() + timers.heartbeat_s(self._config, self._broker.limits)
         # A member that is about to leave consumes what it did: to others of the group, nothing is another subscription.
         asked = dict(self._subscriptions or self._accepted)
@@ -224,15 +222,25 @@ class Rebalancer:
             if self._broker.connected:
                 self._join_due = loop.time() + JOIN_RETRY_S
             return
-        # A list that was pushed meanwhile came after our joining, so it is at least as new as the reply.
-        if told == self._members_told and self._broker.member in reply.members:
-            self._members = reply.members
+        self._learn_members(reply.members, reply.version)
         self._topics.joined(asked, reply.topics)
         self._end_dead()
         self._accept(asked)
         if not self.joined:
             self.joined = True
             log.info("group.joined", group=self._broker.group, member=self._broker.member)
+
+    def _learn_members(self, members: list[str], version: int) -> bool:
+        """
+        Take a list if it is as new as ours, and we are in it; says whether that is so.
+
+        Lists are not read in the order they were made: an answer is read when its task has its turn, after what was
+        pushed behind it; and what was pushed while we were stopped may be older than the answer that is read next.
+        """
+        if version < self._members_version or self._broker.member not in members:
+            return False
+        self._members, self._members_version = members, version
+        return True
 
     def _accept(self, subscriptions: dict[str, Subscription]) -> None:
         """Select by these from here on; what is already decoded is still delivered."""

@@ -205,9 +205,9 @@ class Running:
             topic, topic_generation = payload[:2]
             self.rebalancer.topic_deleted(str(topic), int(topic_generation))
         elif push == Push.MEMBERS_CHANGED:
-            group, members = payload[:2]
+            group, members, version = payload[:3]
             if group == self._broker.group:
-                self.rebalancer.members_changed(list(members))
+                self.rebalancer.members_changed(list(members), int(version))
         elif push == Push.LEASE_FREE:
             group, topic, queue_id = payload[:3]
             if group == self._broker.group:

@@ -69,7 +69,7 @@ class Op(IntEnum):
 class Push(IntEnum):
     """What the broker says unasked; a client ignores those it does not know."""
 
-    MEMBERS_CHANGED = 1  # [group, [member ids]]
+    MEMBERS_CHANGED = 1  # [group, [member ids], version]
     LEASE_FREE = 2  # [group, topic, queue_id]
     TOPIC_CHANGED = 3  # TopicInfo
     CLOSING = 4  # [code, sentence]
@@ -261,10 +261,15 @@ class TopicInfo(NamedTuple):
 
 
 class JoinReply(NamedTuple):
-    """The members of the group, sorted, and those of the subscribed topics that exist."""
+    """
+    The members of the group, sorted, and those of the subscribed topics that exist.
+
+    Of two lists of members the one with the higher ``version`` is the newer one, also beside those that are pushed.
+    """
 
     members: list[str]
     topics: list[TopicInfo]
+    version: int = 0
 
 
 class Leave(NamedTuple):

@@ -91,7 +91,9 @@ class GroupHandler:
         self.begins(request.group, [topic for topic in request.from_end if topic in request.subscriptions], session.id)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
-            lambda: connection.reply(request_id, JoinReply(self._members.members(request.group), topics))
+            lambda: connection.reply(
+                request_id, JoinReply(self._members.members(request.group), topics, self._members.version)
+            )
         )
         return DEFERRED
 

@@ -110,7 +110,9 @@ class Notices:
             self._schedule()
 
     def _list_of(self, group: str) -> bytes:
-        return frames.pack(frames.PUSH, 0, Push.MEMBERS_CHANGED, (group, self._members.members(group)))
+        return frames.pack(
+            frames.PUSH, 0, Push.MEMBERS_CHANGED, (group, self._members.members(group), self._members.version)
+        )
 
     def _connections(self, ids: Iterable[bytes]) -> list[Connection]:
         sessions = [session for session in map(self._sessions.get, ids) if session is not None]

@@ -56,9 +56,14 @@ class Membership:
 
     def __init__(self, expiry_s: float = 120.0) -> None:
         self.expiry_s = expiry_s
+        self.version = 0  # of all lists of members: a later one has a higher number, also over a restart
         self._groups: dict[str, dict[bytes, Member]] = {}
         self._sessions: dict[bytes, Session] = {}  # those that are in any group
         self._beats: OrderedDict[tuple[str, bytes], Member] = OrderedDict()  # the longest silent member comes first
+
+    def start(self, log_epoch: int) -> None:
+        """Number the lists of this start above those of all starts before."""
+        self.version = max(self.version, log_epoch << 32)
 
     def join(
         self, group: str, mode: GroupMode, subscriptions: Mapping[str, str], session: Session, *, now: float
@@ -85,6 +90,7 @@ class Membership:
 
     def _put(self, group: str, member: Member) -> None:
         session = member.session
+        self.version += session.id not in self._groups.get(group, ())
         self._groups.setdefault(group, {})[session.id] = member
         session.groups.add(group)
         self._sessions[session.id] = session
@@ -97,6 +103,7 @@ class Membership:
         member = members.pop(session_id, None)
         if member is None:
             return False
+        self.version += 1
         if not members:
             del self._groups[group]
         del self._beats[group, session_id]

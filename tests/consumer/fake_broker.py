@@ -53,6 +53,7 @@ class FakeBroker(FakeLog):
         self.dead: list[tuple[MessageQueue, int, str]] = []
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
+        self.members_version = 0
         self.subscribed: dict[bytes, dict[str, set[str]]] = defaultdict(dict)  # by session and group
         self.brokers: dict[MessageQueue, str] = {}  # where queues are, if not at "fake"
         self.requests: list[Request] = []
@@ -183,7 +184,7 @@ class FakeBroker(FakeLog):
         if is_new:
             self._tell_members(request.group, but=connection)
         topics = [self._info(topic) for topic in request.subscriptions if topic in self.topics]
-        return ops.JoinReply(sorted(members.values()), topics)
+        return ops.JoinReply(sorted(members.values()), topics, self.members_version)
 
     def _leave(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Leave, payload)
@@ -384,7 +385,9 @@ class FakeBroker(FakeLog):
                 connection.push(push, payload)
 
     def _tell_members(self, group: str, but: FakeConnection | None = None) -> None:
-        self._tell(group, Push.MEMBERS_CHANGED, [group, sorted(self.members[group].values())], but)
+        self.members_version += 1
+        members = sorted(self.members[group].values())
+        self._tell(group, Push.MEMBERS_CHANGED, [group, members, self.members_version], but)
 
     def hello(self, connection: FakeConnection) -> ops.HelloReply:
         leases = [

@@ -11,7 +11,7 @@ import pytest
 from rmq.consumer import Consumer
 from rmq.wire.errors import ConnectionLost, GroupMismatch, Internal, NotAMember, RequestTimeout
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.ops import Op, Push
 
 from .fake_broker import FakeBroker
 from .test_orderly import SUSPEND, Recorder
@@ -132,6 +132,24 @@ async def test_a_list_pushed_while_joining_is_not_overwritten_by_the_older_answe
         hold.let_go.set()
         await asyncio.sleep(1)
         assert ids(consumer) == [2, 3]
+
+
+async def test_a_list_from_before_a_stop_does_not_overwrite_the_newer_answer(broker: FakeBroker, make: Make) -> None:
+    """What was pushed while a process was stopped is read after it has asked to join again, and before the answer."""
+    broker.create("t", 4)
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        broker.set_members("g", "a", "b", "c")
+        hold = broker.hold_reply(Op.JOIN)
+        consumer.subscribe("t", "*")
+        await hold.reached.wait()
+        me = broker.connections[0].member
+        broker.connections[0].push(Push.MEMBERS_CHANGED, ["g", ["a", me], broker.members_version - 1])
+        hold.let_go.set()
+        await asyncio.sleep(1)
+        assert ids(consumer) == [3]
 
 
 async def test_the_group_hears_of_us_every_30_s(broker: FakeBroker, make: Make) -> None:

@@ -46,7 +46,7 @@ async def test_joining_tells_the_members_and_the_topics_that_exist(broker: InMem
         assert first.members == [two.member]
         assert second.members == [one.member, two.member] == sorted(second.members)
         assert [topic.topic for topic in second.topics] == ["orders"]
-        assert two.of(Push.MEMBERS_CHANGED) == [["g", second.members]]
+        assert [told[:2] for told in two.of(Push.MEMBERS_CHANGED)] == [["g", second.members]]
         assert one.of(Push.MEMBERS_CHANGED) == []
 
 
@@ -115,7 +115,7 @@ async def test_leaving_commits_and_gives_back_in_one_step(broker: InMemoryBroker
         assert outcomes == [(0, None)]
         assert two.of(Push.LEASE_FREE) == [["g", "orders", 0]]
         await until(now() + QUIET_S)
-        assert two.of(Push.MEMBERS_CHANGED) == [["g", [two.member]]]
+        assert [told[:2] for told in two.of(Push.MEMBERS_CHANGED)] == [["g", [two.member]]]
         grant = await two.acquire()
         assert (grant.status, grant.committed_offset) == (0, 2)
         assert grant.epoch > epoch
@@ -145,7 +145,7 @@ async def test_a_member_without_heartbeat_is_gone_after_120_s(broker: InMemoryBr
         await until(120.0 + 2 * TICK_S)
         await one.request(Op.PING, [])
 
-        assert one.of(Push.MEMBERS_CHANGED)[-1] == ["g", [one.member]]
+        assert one.of(Push.MEMBERS_CHANGED)[-1][:2] == ["g", [one.member]]
 
 
 LONG = "g" * 100_000
@@ -331,7 +331,7 @@ async def test_a_lost_connection_keeps_its_leases_for_the_grace_then_frees_them(
         await until(8.0 + 2 * TICK_S)
 
         assert two.of(Push.LEASE_FREE) == [["g", "orders", 0]]
-        assert two.of(Push.MEMBERS_CHANGED) == [["g", [two.member]]]
+        assert [told[:2] for told in two.of(Push.MEMBERS_CHANGED)] == [["g", [two.member]]]
         assert (await two.acquire()).status == 0
 
 

@@ -64,8 +64,9 @@ class Rig:
         return [self.session(name).member for name in names]
 
     def told(self, name: str) -> list[tuple[int, Any]]:
-        """The pushes that a member got since it was last asked for."""
-        return [(frame[2], frame[3]) for frame in self.peers[name].answers() if frame[0] == frames.PUSH]
+        """The pushes that a member got since it was last asked for; lists of members without their versions."""
+        pushes = [(frame[2], frame[3]) for frame in self.peers[name].answers() if frame[0] == frames.PUSH]
+        return [(push, payload[:2] if push == MEMBERS else payload) for push, payload in pushes]
 
 
 @pytest.fixture

@@ -339,3 +339,24 @@ def test_what_a_group_has_is_told_and_who_has_not_joined_sets_nothing(
     assert table.subscribed("g") == ORDERS
     assert [member.mode for member in table.of_group("g")] == [None, MODE]
     assert table.of_group("other") == []
+
+
+def test_every_change_of_a_list_of_members_has_a_higher_version_also_after_a_restart(
+    table: Membership, a: Session, b: Session
+) -> None:
+    table.start(3)
+    versions = [table.version]
+    table.join("g", MODE, ORDERS, a, now=0.0)
+    versions.append(table.version)
+    table.join("g", MODE, ORDERS, a, now=30.0)
+    assert table.version == versions[-1], "a heartbeat changes nothing"
+    table.join("g", MODE, ORDERS, b, now=30.0)
+    versions.append(table.version)
+    table.leave("g", a.id)
+    versions.append(table.version)
+    table.expire(now=1000.0)
+    versions.append(table.version)
+    table.start(4)
+    versions.append(table.version)
+
+    assert versions == sorted(set(versions))
