@@ -47,7 +47,7 @@ class Plan:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.next: deque[Behaviour] = deque()
-        self.kept: defaultdict[Stay, list[int]] = defaultdict(list)  # offsets that were done and not committed
+        self.kept: defaultdict[Stay, list[StoredMessage]] = defaultdict(list)  # done, and not committed
 
 
 class ScriptedListeners:
@@ -122,14 +122,14 @@ class ScriptedListeners:
         self, plan: Plan, messages: list[StoredMessage], context: ConsumeContext, end: list[str]
     ) -> ConsumeStatus:
         kept = plan.kept[context.queue, context.epoch]
-        kept += [message.queue_offset for message in messages]
+        kept += messages
         every = self._script.commit_every
         context.auto_commit = not every
         if len(kept) < every and not self._healed.is_set():
             end.append(KEPT)
             return ConsumeStatus.SUCCESS
         end.append(DONE)
-        for offset in kept:
+        for offset in [message.queue_offset for message in kept]:
             if self._sink.write(context.queue, context.epoch):
                 self._note(Wrote(self._loop.time(), context.queue, context.epoch, offset))
         kept.clear()
@@ -138,13 +138,16 @@ class ScriptedListeners:
     def _fail(
         self, plan: Plan, how: Fail, messages: list[StoredMessage], context: ConsumeContext, end: list[str]
     ) -> ConsumeStatus:
-        attempt = messages[0].attempt
+        attempt, kept = messages[0].attempt, plan.kept[context.queue, context.epoch]
+        rolls_back = bool(self._script.commit_every and attempt % 2)
+        if rolls_back and kept:
+            attempt = kept[0].attempt  # the pause is that of the first message that is given again
         pause_s = how.pause_s if how.pause_s is not None else min(2.0 ** (attempt - 1), 30.0)
         now = self._loop.time()
         self._note(Hindered(now, now + pause_s))
         context.suspend_s = how.pause_s
-        if self._script.commit_every and attempt % 2:
-            plan.kept[context.queue, context.epoch].clear()
+        if rolls_back:
+            kept.clear()
             context.auto_commit = False
             end.append(ROLLED_BACK)
             return ConsumeStatus.ROLLBACK
