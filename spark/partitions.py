@@ -7,37 +7,16 @@ Pure functions of what the user asked for and what the broker said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from rmq.client.scan_plan import QueueRange
 from rmq.wire.errors import ConfigError, OffsetOutOfRange
 from rmq.wire.ops import Range
 
 from .options import EARLIEST, LATEST, Bound
 
 MIN_SPLIT_ROWS: Final = 16_384  # a smaller piece is read faster than a task for it is started
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRange:
-    """``[start, end)`` of a queue, and all that is needed to read it anywhere, again and again."""
-
-    broker: str
-    store_id: int
-    topic: str
-    generation: int
-    queue_id: int
-    start: int
-    end: int
-
-    @property
-    def rows(self) -> int:
-        """How many messages it has."""
-        return self.end - self.start
-
-    def place(self, offset: int) -> str:
-        """An offset of it, for error messages."""
-        return f"topic {self.topic}, queue {self.queue_id}, offset {offset}, broker {self.broker}"
 
 
 def resolve(start: Bound, end: Bound, queue_id: int, held: Range) -> tuple[int, int]:

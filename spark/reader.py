@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from rmq.client.blocking import BlockingConnection
+from rmq.client.naming import naming
+from rmq.client.scan_plan import QueueRange
 from rmq.wire import ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import OK, QueueNotFound, TopicNotFound, from_wire
 from rmq.wire.ops import Op
 
-from .blocking import BlockingConnection
-from .naming import naming
 from .options import ReadOptions
-from .partitions import QueueRange, resolve, split
+from .partitions import resolve, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +64,7 @@ class TopicReader(DataSourceReader):
         part: QueueRange | None = partition.value
         if part is None:  # what Spark makes of no partitions at all
             return iter(())
-        from .fetch import rows_of
+        from rmq.client.fetch import rows_of
 
         return rows_of(part, self._columns)
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq.client.scan_plan import QueueRange
 from rmq.spark.options import ReadOptions
-from rmq.spark.partitions import MIN_SPLIT_ROWS, QueueRange, resolve, split
+from rmq.spark.partitions import MIN_SPLIT_ROWS, resolve, split
 from rmq.wire.errors import ConfigError, OffsetOutOfRange
 from rmq.wire.ops import Range
 

@@ -6,14 +6,14 @@ import pickle
 
 import pytest
 
+from rmq.client.scan_plan import QueueRange
 from rmq.spark.options import ReadOptions
-from rmq.spark.partitions import QueueRange
 from rmq.spark.reader import TopicReader
 from rmq.wire.batch import Rows
 from rmq.wire.errors import ConnectionLost, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.ops import Op
 
-from .fake_broker import STORE_ID, FakeBroker
+from support.threaded_broker import STORE_ID, FakeBroker
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from rmq.spark.arrow import ARROW_TYPES
+from rmq.client.arrow import ARROW_TYPES
 from rmq.spark.options import COLUMNS
 from rmq.spark.source import RmqDataSource
 from rmq.wire.batch import Rows
@@ -16,8 +16,8 @@ from rmq.wire.compression import CODECS
 from rmq.wire.errors import ConfigError, Internal
 from rmq.wire.ops import Op
 
-from .fake_broker import FakeBroker
-from .real_broker import RealBroker
+from support.real_broker import RealBroker
+from support.threaded_broker import FakeBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
