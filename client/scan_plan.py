@@ -25,3 +25,15 @@ class QueueRange:
     def place(self, offset: int) -> str:
         """An offset of it, for error messages."""
         return f"topic {self.topic}, queue {self.queue_id}, offset {offset}, broker {self.broker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How ranges are read, the same for all of a scan."""
+
+    columns: tuple[str, ...]
+    tags: str = "*"  # an expression: a || b
+    verify: bool = True  # the checksum of every batch
+    timeout_s: float = 30.0  # of silence of the broker
+    skip_damage: bool = False  # leave out what is damaged and report it, instead of failing
+    skip_lost: bool = False  # the same for what retention removed since the scan was planned
