@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq.client.blocking import BlockingConnection
 from rmq.client.naming import naming
-from rmq.client.scan_plan import QueueRange
+from rmq.client.scan_plan import Manner, QueueRange
 from rmq.wire import ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import OK, QueueNotFound, TopicNotFound, from_wire
@@ -66,7 +66,7 @@ class TopicReader(DataSourceReader):
             return iter(())
         from rmq.client.fetch import rows_of
 
-        return rows_of(part, self._columns)
+        return rows_of(part, Manner(self._columns))
 
     def _topic(self, connection: BlockingConnection) -> ops.TopicInfo:
         try:
