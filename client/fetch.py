@@ -35,7 +35,7 @@ from rmq.wire.tags import parse
 
 from .arrow import record_batch, tags_of
 from .naming import naming
-from .pull_source import BrokerSource, Source
+from .pull_source import Source, source_of
 from .scan_plan import Manner, QueueRange
 
 log = logging.getLogger("rmq.client.fetch")
@@ -75,7 +75,7 @@ def rows_of(
     Raises:
         RmqError: the range cannot be read whole; the sentence names topic, queue, offset and broker.
     """
-    fetcher = Fetcher(part, manner, source or BrokerSource(part, manner), report)
+    fetcher = Fetcher(part, manner, source or source_of(part, manner), report)
     wanted = parse(manner.tags)
     values = None if wanted is None else pa.array(sorted(wanted), pa.string())
     try:
