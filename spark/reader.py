@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -25,6 +25,7 @@ from rmq.wire.ops import Op
 
 from .options import ReadOptions
 from .partitions import resolve, split
+from .shipping import shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,10 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to workers in a way that tells what is missing there."""
+        return shipped(TopicReader, (self._options, self._columns))
 
     def partitions(self) -> list[InputPartition]:
         """

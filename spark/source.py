@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
@@ -20,7 +21,9 @@ class RmqDataSource(DataSource):
         super().__init__(options)
         # Without it Spark's workers die with no more than "exited unexpectedly".
         if importlib.util.find_spec("pyarrow") is None:
-            raise ConfigError("the rmq source needs pyarrow in every Python that Spark runs: pip install 'rmq[spark]'")
+            raise ConfigError(
+                f"pyarrow is not installed in {sys.executable}, which Spark runs: {sys.executable} -m pip install pyarrow"
+            )
         self._read = ReadOptions.parse(options)
 
     @classmethod

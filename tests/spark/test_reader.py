@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark import cloudpickle
 
 from rmq.client.scan_plan import QueueRange
 from rmq.spark.options import ReadOptions
@@ -51,7 +52,7 @@ def test_one_connection_and_two_requests_make_the_plan(broker: FakeBroker) -> No
 
 
 def test_reader_and_partitions_can_be_pickled(broker: FakeBroker) -> None:
-    made = pickle.loads(pickle.dumps(reader(broker)))
+    made = pickle.loads(cloudpickle.dumps(reader(broker)))  # as Spark does
     (first, _) = pickle.loads(pickle.dumps(made.partitions()))
 
     (batch,) = made.read(first)

@@ -18,7 +18,7 @@ from support.cutting_proxy import CuttingProxy, Piece, process_at
 from support.real_broker import RealBroker
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -96,18 +96,18 @@ def test_a_worker_that_is_killed_in_the_middle_costs_no_row_and_repeats_none(
 def test_a_step_behind_the_read_that_fails_at_first_changes_no_row(
     spark: SparkSession, real_broker: RealBroker, long_topic: str
 ) -> None:
-    def fails_at_first(batches: Iterator[Any]) -> Iterator[Any]:
+    def fails_at_first(rows: Iterator[Row]) -> Iterator[Row]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        for batch in batches:
-            yield batch
-            if context is not None and not context.attemptNumber():
+        for i, row in enumerate(rows):
+            if i == COUNT and context is not None and not context.attemptNumber():
                 raise ValueError("only the first attempt fails")
+            yield row
 
     frame = loaded(spark, real_broker.address, long_topic, columns="queue_id,queue_offset")
 
-    assert places(frame.mapInArrow(fails_at_first, frame.schema)) == EVERYTHING
+    assert [tuple(row) for row in frame.rdd.mapPartitions(fails_at_first).collect()] == EVERYTHING
 
 
 def test_a_broker_that_stays_away_is_told_with_topic_queue_and_offset(

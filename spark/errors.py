@@ -1,0 +1,32 @@
+"""
+What went wrong, in one line.
+
+Spark wraps what a data source raises into an error of its own, between tracebacks of two languages. The sentence that
+tells what to do is in there: this finds it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# The last line of a traceback in Python: the class with its module, and the sentence. The second one is of shipping.py,
+# which cannot use a class of ours where rmq is missing.
+_OURS: Final = re.compile(r"^(?:rmq(?:\.\w+)+: |ModuleNotFoundError: (?=(?:rmq|pyarrow) is not installed ))(.+)$", re.M)
+
+
+def one_line(error: BaseException) -> str:
+    """
+    The reason of an error in one line: the sentence of rmq, wherever Spark put it, or else the first line of the error.
+
+    ::
+
+        try:
+            print(orders.count())
+        except Exception as error:
+            sys.exit(one_line(error))
+    """
+    text = str(error).strip()
+    if found := _OURS.findall(text):
+        return str(found[-1]).strip()
+    return text.splitlines()[0] if text else type(error).__name__
