@@ -34,6 +34,21 @@ if "SPARK_LOG_URL_STDERR" in os.environ:
 """
 
 
+def home_of_spark(folder: Path) -> Path:
+    """
+    The installed Spark under another name: a cluster on one machine leaves its work in Spark's own folder.
+
+    It does so whatever SPARK_WORKER_DIR says, which only workers heed that are started by themselves.
+    """
+    import pyspark
+
+    folder.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        if path.name != "work":
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def said(real_broker: RealBroker, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the job on the cluster printed."""
@@ -48,7 +63,8 @@ def said(real_broker: RealBroker, tmp_path_factory: pytest.TempPathFactory) -> d
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))),
         "MISSING": str(folder / "missing"),
-        "SPARK_WORKER_DIR": str(folder / "work"),  # else it is left in the installed pyspark
+        "SPARK_HOME": str(home_of_spark(folder / "spark")),
+        "SPARK_WORKER_DIR": str(folder / "spark" / "work"),
     }
     job = Path(__file__).with_name("cluster_job.py")
     done = subprocess.run(
@@ -56,7 +72,8 @@ def said(real_broker: RealBroker, tmp_path_factory: pytest.TempPathFactory) -> d
         env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (folder / "work").is_dir()
+    (left,) = (folder / "spark" / "work").glob("app-*")
+    assert sorted(path.name for path in left.iterdir()) == ["0", "1"]  # a folder of each executor
     printed: dict[str, Any] = json.loads(done.stdout)
     return printed
 

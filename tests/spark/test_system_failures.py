@@ -138,7 +138,7 @@ def test_a_topic_that_was_deleted_and_made_anew_since_the_plan_is_refused(
     said = refused(frame.count)
 
     assert f"topic anew, queue 0, offset 0, broker {real_broker.address}" in said
-    assert "the topic was deleted and made again since the query was planned: load() it again" in said
+    assert "the topic was deleted and made again since the scan was planned: read it again" in said
     assert bodies(loaded(spark, real_broker.address, "anew")) == [b"of the new one"] * 20
 
 
@@ -151,7 +151,7 @@ def test_a_topic_that_was_deleted_and_made_anew_empty_is_refused_likewise(
     said = refused(frame.count)
 
     assert f"topic anew-empty, queue 0, offset 0, broker {real_broker.address}" in said
-    assert "the topic was deleted and made again since the query was planned: load() it again" in said
+    assert "the topic was deleted and made again since the scan was planned: read it again" in said
 
 
 def test_a_topic_that_was_deleted_since_the_plan_is_refused(spark: SparkSession, real_broker: RealBroker) -> None:
