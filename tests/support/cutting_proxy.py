@@ -1,8 +1,8 @@
 """
 A TCP proxy in threads that a test can let fail: it stands between a broker and readers in other processes.
 
-For each piece that the broker sends, a test is asked whether it goes on; it may also do something to the reader first,
-which is known by its process id, since all run on one machine.
+For each piece that the broker sends, a test is asked whether it is the end; it may also do something to the reader
+first, which is known by its process id, since all run on one machine. What is passed on can be changed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,17 @@ class Piece:
 
 
 class CuttingProxy:
-    """Passes everything on, until ``cut`` says otherwise; use it in a ``with`` block."""
+    """Passes on what ``change`` makes of it, until ``cut`` says otherwise; use it in a ``with`` block."""
 
-    def __init__(self, broker: str, cut: Callable[[Piece], bool]) -> None:
+    def __init__(
+        self,
+        broker: str,
+        cut: Callable[[Piece], bool] = lambda piece: False,
+        change: Callable[[bytes], bytes] = lambda piece: piece,
+    ) -> None:
         self._broker = broker
         self._cut = cut
+        self._change = change
         self._lock = threading.Lock()  # pieces are judged one at a time
         self._connections: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -81,7 +87,7 @@ class CuttingProxy:
                 with self._lock:
                     if self._cut(Piece(number, sent, port)):
                         break
-                reader.sendall(piece)
+                reader.sendall(self._change(piece))
                 sent += len(piece)
         _end(reader)
         _end(broker)
