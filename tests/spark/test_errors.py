@@ -28,6 +28,7 @@ Traceback (most recent call last):
 ModuleNotFoundError: rmq is not installed in /usr/bin/python3, which runs the Spark workers: install it
 
 	at org.apache.spark.api.python.BasePythonRunner"""
+NO_PYARROW = "An exception was thrown from the Python worker:\nModuleNotFoundError: No module named 'pyarrow'"
 NOT_OURS = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'pandas'\n"
 
 
@@ -41,6 +42,10 @@ NOT_OURS = "Traceback (most recent call last):\nModuleNotFoundError: No module n
         (
             RuntimeError(IN_A_WORKER),
             "rmq is not installed in /usr/bin/python3, which runs the Spark workers: install it",
+        ),
+        (
+            RuntimeError(NO_PYARROW),
+            "pyarrow is not installed in the Python that runs the Spark workers: install it there, on every machine",
         ),
         (ConfigError("the option"), "the option"),
         (RuntimeError(NOT_OURS), "Traceback (most recent call last):"),

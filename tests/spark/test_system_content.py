@@ -174,9 +174,7 @@ def test_the_dead_letters_of_a_group_can_be_read_and_joined_with_their_origin(
 
     assert [(bytes(row.dead_body), bytes(row.body)) for row in joined] == [(b"bad-3", b"bad-3"), (b"bad-8", b"bad-8")]
     assert [(row.dead_keys, row["keys"]) for row in joined] == [(["k3"], ["k3"]), (["k8"], ["k8"])]
-    assert {(row.group, row.origin, row.reason[:17]) for row in joined} == {
-        ("billing", "orders", "delivery 2 failed")
-    }
+    assert {(row.group, row.origin, row.reason[:17]) for row in joined} == {("billing", "orders", "delivery 2 failed")}
 
 
 async def _consumed_with_poison(address: str) -> None:

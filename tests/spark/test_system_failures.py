@@ -198,7 +198,7 @@ def test_what_retention_removed_between_plan_and_read_is_an_error_or_skipped_whe
             break
         patience.wait(0.1)
     first = broker.held("kept-shortly", 0).start
-    assert 0 < first
+    assert first > 0
 
     said = refused(strict.count)
     assert f"topic kept-shortly, queue 0, offset 0, broker {broker.address}" in said

@@ -110,7 +110,9 @@ def test_two_runs_of_one_plan_are_equal_though_the_topic_grows(spark: SparkSessi
     assert loaded(spark, real_broker.address, "growing").count() == 300
 
 
-def test_a_write_to_parquet_and_back_keeps_every_column(frame: DataFrame, spark: SparkSession, tmp_path: object) -> None:
+def test_a_write_to_parquet_and_back_keeps_every_column(
+    frame: DataFrame, spark: SparkSession, tmp_path: object
+) -> None:
     frame.write.parquet(f"{tmp_path}/rows")
 
     back = spark.read.parquet(f"{tmp_path}/rows")

@@ -30,7 +30,10 @@ class RealBroker:
     def __enter__(self) -> RealBroker:
         command = [sys.executable, "-m", "rmq.cli.rmq_broker", "start", "--listen", "127.0.0.1:0"]
         self._process = subprocess.Popen(
-            [*command, "--data-dir", str(self._data), *self._options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, "--data-dir", str(self._data), *self._options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self._process.stdout is not None
         deadline = threading.Timer(60, self._process.kill)  # ends the wait for a line that does not come
