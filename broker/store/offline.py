@@ -92,39 +92,16 @@ class OfflineLog:
         if answer is None:
             raise BadRequest(f"a stopped log does not answer {op.name}")
         try:
-            return msgpack.unpackb(msgpack.packb(answer(msgpack.unpackb(msgpack.packb(payload)))))
+            found = answer(msgpack.unpackb(msgpack.packb(payload)))
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error.strerror}") from error
+        if op is Op.PULL:
+            return [list(found)]  # batches are not copied once more
+        return msgpack.unpackb(msgpack.packb(found))
 
     def hint(self, topic: str, queue_id: int, start: int, end: int) -> bytes:
         """What lets another process read ``[start, end)`` of a queue without a walk."""
         return self._known().queue(MessageQueue(topic, queue_id)).pack(start, end)
-
-    def pull(self, of: MessageQueue, offset: int, max_bytes: int, expression: str | None = None) -> ops.PullResult:
-        """Batches from an offset on, as a broker answers a pull that does not wait."""
-        queue = self._hinted or self._known().queue(of)
-        held = queue.min_offset, queue.readable
-        try:
-            self._check(of, queue, offset)
-            if offset == queue.readable:
-                return ops.PullResult(0, EMPTY, offset, *held, b"")
-            wanted = tags.wanted(expression) if expression is not None else None
-            only = None if wanted is None else Only(wanted, max_bytes)
-            bounds = Bounds(max_bytes, _MAX_BATCHES, _MAX_ENTRIES)
-            where = queue.locate(offset, bounds)
-            found = ColdRead(
-                of, queue.generation, offset, bounds, None, where, self._extents, self._end, only
-            ).run(self._files)  # fmt: skip
-        except DamagedRange as damage:
-            text = f"{of} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
-            return ops.PullResult(0, Damaged.code, damage.next_offset, *held, b"", text)
-        except Refused as error:
-            following = self._first_left(queue) if isinstance(error, MessagesLost) else offset
-            return ops.PullResult(0, error.code, following, *held, b"", error.text)
-        except OSError as error:
-            raise StoreError(f"{of} cannot be read: {error.strerror}") from error
-        status = OK if found.buffers else EMPTY
-        return ops.PullResult(0, status, found.next_offset, *held, b"".join(found.buffers))
 
     # ---- answers
 
@@ -173,7 +150,7 @@ class OfflineLog:
         offset = lookup.offset_at(time_us, place.min_offset, place.max_offset, place.position_of, stored_at)
         return message_ops.OffsetAt(OK, offset, place.min_offset, place.max_offset)
 
-    def _pull(self, payload: Any) -> Any:
+    def _pull(self, payload: Any) -> ops.PullResult:
         asked = decode(ops.Pull, payload)
         if asked.group is not None or asked.wait_ms or len(asked.queues) != 1:
             raise BadRequest("a stopped log serves free reads of one queue that do not wait")
@@ -181,7 +158,33 @@ class OfflineLog:
         of = MessageQueue(queue.topic, queue.queue_id)
         if self._hinted is None:
             self._required(of)
-        return [self.pull(of, queue.queue_offset, max(asked.max_bytes, 1), asked.expression)]
+        return self._read(of, queue.queue_offset, max(asked.max_bytes, 1), asked.expression)
+
+    def _read(self, of: MessageQueue, offset: int, max_bytes: int, expression: str | None = None) -> ops.PullResult:
+        """What a broker answers to a pull that does not wait."""
+        queue = self._hinted or self._known().queue(of)
+        held = queue.min_offset, queue.readable
+        try:
+            self._check(of, queue, offset)
+            if offset == queue.readable:
+                return ops.PullResult(0, EMPTY, offset, *held, b"")
+            wanted = tags.wanted(expression) if expression is not None else None
+            only = None if wanted is None else Only(wanted, max_bytes)
+            bounds = Bounds(max_bytes, _MAX_BATCHES, _MAX_ENTRIES)
+            where = queue.locate(offset, bounds)
+            found = ColdRead(
+                of, queue.generation, offset, bounds, None, where, self._extents, self._end, only
+            ).run(self._files)  # fmt: skip
+        except DamagedRange as damage:
+            text = f"{of} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
+            return ops.PullResult(0, Damaged.code, damage.next_offset, *held, b"", text)
+        except Refused as error:
+            following = self._first_left(queue) if isinstance(error, MessagesLost) else offset
+            return ops.PullResult(0, error.code, following, *held, b"", error.text)
+        except OSError as error:
+            raise StoreError(f"{of} cannot be read: {error.strerror}") from error
+        status = OK if found.buffers else EMPTY
+        return ops.PullResult(0, status, found.next_offset, *held, b"".join(found.buffers))
 
     # ---- what there is
 
@@ -207,13 +210,14 @@ class OfflineLog:
         return queue.min_offset if self._hinted is None else queue.first_behind(self._extents[0].start)
 
     def _store_id(self) -> int:
-        if self._index is not None and self._index.store_id:
-            return self._index.store_id
+        """What the log says, else the file beside it; 0 if neither is whole."""
+        told = self._index.store_id if self._index is not None else first_store_id(self._files, self._extents[0])
+        if told:
+            return told
         try:
-            named = json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"]
-            return int(named, 16)
+            return int(json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"], 16)
         except (FileNotFoundError, KeyError, TypeError, ValueError):
-            return first_store_id(self._files, self._extents[0]) or 0
+            return 0
 
 
 def _info(topic: Topic) -> ops.TopicInfo:

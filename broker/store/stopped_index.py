@@ -11,10 +11,12 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgpack
 
+from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.errors import BadRequest
@@ -24,7 +26,6 @@ from ..replay import Replay
 from ..services.ledger import Ledger
 from ..services.lock_table import LockTable
 from ..services.producers import ProducerTable
-from ..services.state import QueueHolds
 from ..services.topics import TopicTable
 from . import checkpoint as checkpoints
 from .checkpoint import BadCheckpoint, Checkpoint
@@ -32,8 +33,8 @@ from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .directory import StoreError
 from .files import Files
-from .rebuild import Rebuild, first_store_id
-from .recovery import Piece, Walk
+from .rebuild import Rebuild, first_store_id, read_head
+from .recovery import Damage, Piece, Walk
 from .scan import Scan
 
 _ALL_BATCHES = 1 << 62
@@ -91,6 +92,52 @@ class StoppedQueue(ConsumeQueue):
         return queue
 
 
+class _Finder:
+    """
+    Shown the log before a checkpoint, it finds what the checkpoint knows that queues hold.
+
+    What no batch is found for is damaged, whatever became of it.
+    """
+
+    def __init__(self, index: StoppedIndex, queues: Iterable[StoppedQueue]) -> None:
+        self._index = index
+        self._held = [(queue, queue.min_offset, queue.published, queue.epochs[:]) for queue in queues]
+        self._ends = {queue: end for queue, _, end, _ in self._held}
+        for queue, first, _, epochs in self._held:
+            queue.restore(first, first, epochs[:])
+
+    def finish(self, position: int) -> None:
+        """That was all, up to a position of the log."""
+        for queue, first, end, epochs in self._held:
+            if queue.published < end:
+                queue.add_gap(position - layout.ALIGN, end)
+            queue.restore(first, end, epochs)
+
+    def batch(self, checked: batches.Checked, data: memoryview) -> None:
+        """A sound batch."""
+        header = checked.header
+        if header.kind != layout.KIND_STATE:
+            self._found(header, header.size)
+
+    def damaged(self, damage: Damage) -> None:
+        """A place that cannot be read; without a header, what it held shows by what is missing."""
+        if damage.header is not None and damage.header.kind == layout.KIND_DATA:
+            self._found(damage.header, 0)
+
+    def _found(self, header: layout.Header, size: int) -> None:
+        queue = self._index.known(MessageQueue(header.topic, header.queue_id), header.topic_gen)
+        if queue is None or header.end_offset <= queue.min_offset or header.base_offset >= self._ends[queue]:
+            return
+        if header.base_offset < queue.published and not queue.go_back(header.base_offset):
+            return  # neither the next messages nor others in the place of some
+        if header.base_offset > queue.published:
+            queue.add_gap(header.physical_offset - layout.ALIGN, header.base_offset)
+        if size:
+            queue.add(header.physical_offset, size, header.count, None)
+        else:
+            queue.add_gap(header.physical_offset, header.end_offset)
+
+
 class StoppedIndex:
     """The topics and queues of a log, as a broker that starts on it would see them."""
 
@@ -100,11 +147,18 @@ class StoppedIndex:
         self._queues: dict[MessageQueue, StoppedQueue] = {}
         self._ledger = Ledger()
         pieces = log_pieces(files, path)
+        start = pieces[0].start
         known = _checkpoint(files, path, pieces)
         replay = Replay(self.topics, self._ledger, LockTable(), ProducerTable(), now=0.0)
-        rebuild = Rebuild(self, replay, needs_head=pieces[0].start > 0, after_batch=lambda: None)
+        rebuild = Rebuild(self, replay, needs_head=known is None and start > 0, after_batch=lambda: None)
+        if known is not None:
+            rebuild.store_id = known.store_id
+            rebuild.restore(known.changes)
+            head = read_head(files, pieces[0].path, start) if start else None
+            rebuild.raise_minimums(head.changes if head is not None else ())
+            self._find_again(pieces, known.position)
         walk = Walk(files, pieces, rebuild, known.position if known is not None else 0)
-        torn = walk.run(pieces[0].start)
+        torn = walk.run(known.position if known is not None else start)
         if torn is not None and torn.newer:
             raise StoreError(
                 f"this version cannot read the log at {torn.position} ({torn.reason}): read it by the one that wrote it"
@@ -112,30 +166,28 @@ class StoppedIndex:
         rebuild.ended()
         self.end = torn.position if torn is not None else pieces[-1].end
         self.store_id = rebuild.store_id
-        self._reserve(known, is_damaged=bool(rebuild.damages))
+        if rebuild.damages:
+            self._reserve()
 
     def queue(self, of: MessageQueue) -> StoppedQueue:
         """A queue; one that never held anything is empty."""
         return self._queues.get(of) or StoppedQueue()
 
-    def _reserve(self, known: Checkpoint | None, *, is_damaged: bool) -> None:
-        """Offsets that were in use before the end of the log was damaged are damaged, not free."""
-        if known is not None:
-            for change in known.changes:
-                of = MessageQueue(*change[0:3:2]) if isinstance(change, QueueHolds) else None
-                queue = None if of is None else self._queues.get(of)
-                if isinstance(change, QueueHolds) and queue is not None and queue.generation == change.generation:
-                    self._gap(queue, change.end_offset)
-        if is_damaged:
-            for _, topic, queue_id, offset in self._ledger.offsets.rows():
-                queue = self._queues.get(MessageQueue(topic, queue_id))
-                if queue is not None:
-                    self._gap(queue, offset)
+    def _find_again(self, pieces: list[Piece], position: int) -> None:
+        """What a broker has in its index files up to a checkpoint: where the messages lie that the checkpoint knows."""
+        before = [piece._replace(end=min(piece.end, position)) for piece in pieces if piece.start < position]
+        finder = _Finder(self, self._queues.values())
+        if before:
+            Walk(self._files, before, finder, position).run(before[0].start)
+        finder.finish(position)
 
-    def _gap(self, queue: StoppedQueue, end_offset: int) -> None:
-        if queue.end < end_offset:
-            self.index_gap(queue, self.end - layout.ALIGN, end_offset)
-            queue.readable = queue.published
+    def _reserve(self) -> None:
+        """Offsets that were in use before the end of the log was damaged are damaged, not free."""
+        for _, topic, queue_id, offset in self._ledger.offsets.rows():
+            queue = self._queues.get(MessageQueue(topic, queue_id))
+            if queue is not None and queue.end < offset:
+                self.index_gap(queue, self.end - layout.ALIGN, offset)
+                queue.readable = queue.published
 
     # ---- what a rebuild fills
 
@@ -190,9 +242,11 @@ def _checkpoint(files: Files, path: Path, pieces: list[Piece]) -> Checkpoint | N
     """What a checkpoint proves to have been on the disk; a backup has none, and one of another log says nothing."""
     try:
         known = checkpoints.load(files, path)
+        if known is None or known.position < pieces[0].start:
+            return None
+        indexes = path / "consumequeue"
+        checkpoints.judge_indexes(known, set(files.names(indexes)) if files.exists(indexes) else set())
     except BadCheckpoint:
-        return None
-    if known is None or known.position < pieces[0].start:
         return None
     store_id = first_store_id(files, Extent(pieces[0].start, pieces[0].path))
     if store_id is not None and store_id != known.store_id:
