@@ -1,9 +1,9 @@
 """
 Sends sources and readers to Python processes that may lack this package, and tells them there what to do about it.
 
-Spark pickles the source and the reader of a query and unpickles them in each worker. Where rmq is not installed that fails in the depths
-of pickle, with the name of a module that users never imported. So what is sent is a function by value, which needs
-nothing but Python, with the object inside: it looks for the package first.
+Spark pickles the source and the reader of a query and unpickles them in each worker. Where rmq is not installed that
+fails in the depths of pickle, with the name of a module that users never imported. So what is sent is a function by
+value, which needs nothing but Python, with the object inside: it looks for the package first.
 """
 
 from __future__ import annotations
@@ -33,4 +33,5 @@ def shipped(kind: type[Any], state: tuple[Any, ...]) -> tuple[Callable[[bytes], 
         kind, state = pickle.loads(packed)
         return kind(*state)
 
-    return unpack, (cloudpickle.dumps((kind, state)),)
+    pack: Callable[[Any], bytes] = cloudpickle.dumps
+    return unpack, (pack((kind, state)),)

@@ -12,7 +12,7 @@ from rmq.spark.options import COLUMNS
 from rmq.spark.source import RmqDataSource
 from rmq.wire.batch import Rows
 from rmq.wire.compression import CODECS
-from rmq.wire.errors import ConfigError, Internal
+from rmq.wire.errors import ConfigError
 from rmq.wire.ops import Op
 
 from support.real_broker import RealBroker
@@ -135,27 +135,6 @@ def test_a_mistake_in_an_option_is_told_at_load(spark: SparkSession, options: di
 
 def pulls(broker: FakeBroker) -> list[tuple[int, int]]:
     return [(payload[3][0][1], payload[3][0][2]) for op, payload in broker.requests if op is Op.PULL]
-
-
-def refuse(answer: Any) -> Any:
-    raise Internal("a passing fault")
-
-
-@slow
-def test_a_task_that_fails_at_first_gives_every_row_once(spark: SparkSession, fake_broker: FakeBroker) -> None:
-    fake_broker.create("faulty", queues=2)
-    fake_broker.max_pull_batches = 5
-    for queue_id in range(2):
-        for _ in range(20):
-            fake_broker.append("faulty", queue_id, Rows([b"x"] * 4096, 0))
-    # Behind the first answers, so that rows of the failed attempts have gone out already.
-    fake_broker.fail_next(Op.PULL, *[lambda answer: answer] * 3, refuse, refuse)
-
-    found = loaded(spark, fake_broker, "faulty").select("queue_id", "queue_offset").collect()
-
-    asked = pulls(fake_broker)
-    assert len(asked) > len(set(asked))  # a task that begins again begins at its start
-    assert sorted(map(tuple, found)) == [(queue_id, offset) for queue_id in range(2) for offset in range(20 * 4096)]
 
 
 @slow
