@@ -119,7 +119,8 @@ def audit_queue(
 
 def legal_paths(next_states: Mapping[str, Sequence[str]], first: str) -> list[tuple[str, ...]]:
     """Every sequence of states that an order may have been through so far."""
-    paths, open_paths = [], [(first,)]
+    paths: list[tuple[str, ...]] = []
+    open_paths: list[tuple[str, ...]] = [(first,)]
     while open_paths:
         path = open_paths.pop(0)
         paths.append(path)

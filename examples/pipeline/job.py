@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from .audit import Fault, GroupAudit, Place, QueueAudit, audit_order, audit_queue, legal_paths
 from .consume import DELIVERIES
-from .facts import Facts
+from .facts import Facts, GroupFacts
 from .orders import NEXT_STATES, STATES
 from .report import BUCKETS, LONGER, DeadLetter, PaidTimes, Report
 
@@ -27,6 +27,7 @@ EVENT: Final = "event_id string, order_id string, state string, at timestamp, am
 DELIVERY: Final = (
     "consumer_group string, queue_id int, queue_offset bigint, epoch bigint, number bigint, attempt int, ok boolean"
 )
+READABLE: Final = "order_id is not null and state is not null and at is not null"
 PATHS: Final = legal_paths(NEXT_STATES, "created")
 
 
@@ -41,27 +42,24 @@ def make_report(
 ) -> Report:
     """Archive the topic as it is in ``facts`` and report on the archive; ``groups`` have the tags they want."""
     archive = archived(spark, read_topic(spark, broker, facts), folder / "parquet")
-    messages = archive.count()
-    say(f"{messages} messages are in {folder / 'parquet'}")
+    messages, readable, orders = count(archive)
+    say(f"{messages} messages of {orders} orders are in {folder / 'parquet'}")
+    events = archive.where(READABLE)
+    hours, paid = orders_per_hour(events), paid_times(events)
+    say("the orders are counted, the audit begins")
+    queues, faults = audit_queues(archive, facts.held), audit_orders(events)
     deliveries = spark.read.schema(DELIVERY).json(str(folder / DELIVERIES))
     letters = dead_letters(spark, broker, facts)
-    events = archive.where("order_id is not null and state is not null and at is not null")
-    say("orders are counted")
-    hours, paid = orders_per_hour(events), paid_times(events)
-    say("the audit is done")
     return Report(
         topic=facts.topic,
         messages=messages,
-        unreadable=messages - events.count(),
-        orders=events.select("order_id").distinct().count(),
+        unreadable=messages - readable,
+        orders=orders,
         hours=hours,
         paid=paid,
-        queues=audit_queues(archive, facts.held),
-        faults=audit_orders(events),
-        groups=tuple(
-            audit_group(name, tags, facts, archive=archive, deliveries=deliveries, letters=letters)
-            for name, tags in groups.items()
-        ),
+        queues=queues,
+        faults=faults,
+        groups=audit_groups(groups, facts, archive=archive, deliveries=deliveries, letters=letters),
         dead_letters=letters,
     )
 
@@ -106,19 +104,31 @@ def dead_letters(spark: SparkSession, broker: str, facts: Facts) -> tuple[DeadLe
                 F.coalesce(F.get_json_object(F.col("body").cast("string"), "$.event_id"), F.lit("?")).alias("event_id"),
                 property_("RMQ_ORIGIN_QUEUE").cast("int").alias("queue_id"),
                 property_("RMQ_ORIGIN_OFFSET").cast("bigint").alias("queue_offset"),
-                property_("RMQ_ATTEMPTS").cast("int").alias("attempts"),
                 property_("RMQ_DEAD_REASON").alias("reason"),
             )
             .orderBy("queue_id", "queue_offset")
         )
         found += [
-            DeadLetter(group, row.event_id, Place(row.queue_id, row.queue_offset), row.attempts, row.reason)
-            for row in rows.collect()
+            DeadLetter(group, row.event_id, Place(row.queue_id, row.queue_offset), row.reason) for row in rows.collect()
         ]
     return tuple(found)
 
 
 # Figures
+
+
+def count(archive: DataFrame) -> tuple[int, int, int]:
+    """How many messages there are, how many of them can be read, and of how many orders those are."""
+    from pyspark.sql import functions as F
+
+    readable = F.expr(READABLE)
+    row = archive.agg(
+        F.count("*").alias("messages"),
+        F.count_if(readable).alias("readable"),
+        F.countDistinct(F.when(readable, F.col("order_id"))).alias("orders"),
+    ).first()
+    assert row is not None, "an aggregate of everything has a row"
+    return row["messages"], row["readable"], row["orders"]
 
 
 def orders_per_hour(events: DataFrame) -> tuple[tuple[datetime, tuple[int, ...]], ...]:
@@ -206,42 +216,60 @@ def audit_orders(events: DataFrame) -> tuple[Fault, ...]:
     )
 
 
-def audit_group(
-    name: str, tags: str, facts: Facts, *, archive: DataFrame, deliveries: DataFrame, letters: Sequence[DeadLetter]
-) -> GroupAudit:
-    """What a group noted, against what the broker and the archive say."""
+def audit_groups(
+    groups: Mapping[str, str],
+    facts: Facts,
+    *,
+    archive: DataFrame,
+    deliveries: DataFrame,
+    letters: Sequence[DeadLetter],
+) -> tuple[GroupAudit, ...]:
+    """What each group noted, against what the broker and the archive say; ``groups`` have the tags they want."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    known = facts.groups[name]
-    committed = F.create_map(*(F.lit(value) for pair in known.committed.items() for value in pair))
-    passed = archive.where(F.col("queue_offset") < committed.getItem(F.col("queue_id")))
-    if tags != "*":
-        passed = passed.where(F.col("tag").isin([tag.strip() for tag in tags.split("||")]))
-    as_it_came = Window.partitionBy("queue_id").orderBy("epoch", "number")
-    of_message = Window.partitionBy("queue_id", "queue_offset").orderBy("epoch", "number")
+    start = Window.unboundedPreceding
+    as_it_came = Window.partitionBy("consumer_group", "queue_id").orderBy("epoch", "number")
+    of_message = Window.partitionBy("consumer_group", "queue_id", "queue_offset").orderBy("epoch", "number")
     place = F.struct("queue_id", "queue_offset")
-    row = (
-        deliveries.where(F.col("consumer_group") == name)
-        .withColumn("highest", F.max("queue_offset").over(as_it_came.rowsBetween(Window.unboundedPreceding, -1)))
+    noted = (
+        deliveries.withColumn("highest", F.max("queue_offset").over(as_it_came.rowsBetween(start, -1)))
         .withColumn("time", F.row_number().over(of_message))
+        .groupBy("consumer_group")
         .agg(
             F.countDistinct(F.when(F.col("ok"), place)).alias("consumed"),
             F.count_if(F.col("ok")).alias("finished"),
             F.countDistinct(F.when(F.col("attempt") > 1, place)).alias("retried"),
             F.count_if((F.col("time") == 1) & (F.col("highest") > F.col("queue_offset"))).alias("disordered"),
         )
-        .first()
     )
-    assert row is not None, "an aggregate of everything has a row"
-    return GroupAudit(
-        group=name,
-        passed=known.passed,
-        lag=known.lag,
-        wanted=passed.count(),
-        consumed=row.consumed,
-        repeated=row.finished - row.consumed,
-        retried=row.retried,
-        dead_lettered=sum(letter.group == name for letter in letters),
-        disordered=row.disordered,
+    by_group = {row["consumer_group"]: row.asDict() for row in noted.collect()}
+    nothing = {"consumed": 0, "finished": 0, "retried": 0, "disordered": 0}
+    wanted = archive.agg(
+        *(F.count_if(_passed(facts.groups[name], tags)).alias(name) for name, tags in groups.items())
+    ).first()
+    assert wanted is not None, "an aggregate of everything has a row"
+    return tuple(
+        GroupAudit(
+            group=name,
+            passed=facts.groups[name].passed,
+            lag=facts.groups[name].lag,
+            wanted=wanted[name],
+            consumed=found["consumed"],
+            repeated=found["finished"] - found["consumed"],
+            retried=found["retried"],
+            dead_lettered=sum(letter.group == name for letter in letters),
+            disordered=found["disordered"],
+        )
+        for name in groups
+        for found in [by_group.get(name, nothing)]
     )
+
+
+def _passed(group: GroupFacts, tags: str) -> Column:
+    """Whether a message has a tag that a group wants, and lies below what the group has committed."""
+    from pyspark.sql import functions as F
+
+    committed = F.create_map(*(F.lit(value) for pair in group.committed.items() for value in pair))
+    below = F.col("queue_offset") < committed[F.col("queue_id")]
+    return below if tags == "*" else below & F.col("tag").isin([tag.strip() for tag in tags.split("||")])

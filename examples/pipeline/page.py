@@ -144,11 +144,12 @@ def _y(value: float, most: int) -> float:
 
 def _ceiling(value: int) -> int:
     """A round number that is not below a value, and divides by four."""
-    size = 4
+    size = 1
     while True:
-        for factor in (1, 2, 3, 5):
-            if factor * size >= value:
-                return factor * size
+        for tenths in (10, 15, 20, 25, 30, 40, 50, 60, 80):
+            unit, rest = divmod(tenths * size, 10)
+            if not rest and 4 * unit >= value:
+                return 4 * unit
         size *= 10
 
 

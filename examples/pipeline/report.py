@@ -37,7 +37,6 @@ class DeadLetter:
     group: str
     event_id: str
     place: Place
-    attempts: int
     reason: str
 
 
@@ -149,9 +148,7 @@ def group_rows(report: Report) -> list[list[str]]:
 
 def letter_line(letter: DeadLetter) -> str:
     """A dead letter in words."""
-    return (
-        f"{letter.event_id} of group {letter.group}, {letter.place}, after {letter.attempts} attempts: {letter.reason}"
-    )
+    return f"{letter.event_id} of group {letter.group}, {letter.place}: {letter.reason}"
 
 
 def duration(seconds: float) -> str:
