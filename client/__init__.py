@@ -1,6 +1,9 @@
-"""Connection, producer and admin calls."""
+"""Connection, producer and admin calls; tables of messages are in :mod:`rmq.client.table`."""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from rmq.wire.errors import (
     BadBatch,
@@ -34,11 +37,30 @@ from rmq.wire.group_ops import GroupDescription, GroupRow, MemberReport
 from rmq.wire.model import Message, MessageQueue
 from rmq.wire.topic_ops import TopicDescription
 
-from .admin import Admin
-from .connection import Connection
-from .producer import Producer
-from .receipts import Receipt, SendStatus
-from .stored_messages import FoundMessages
+if TYPE_CHECKING:
+    from .admin import Admin
+    from .connection import Connection
+    from .producer import Producer
+    from .receipts import Receipt, SendStatus
+    from .stored_messages import FoundMessages
+else:
+    _LATER = {
+        "Admin": "admin",
+        "Connection": "connection",
+        "FoundMessages": "stored_messages",
+        "Producer": "producer",
+        "Receipt": "receipts",
+        "SendStatus": "receipts",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Import what needs an event loop when it is first asked for: the workers of Spark never do."""
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+        globals()[name] = value
+        return value
+
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending

@@ -18,9 +18,7 @@ from rmq.spark import session
 def main(broker: str = "127.0.0.1:10911", topic: str = "orders") -> None:
     """Print how many messages the topic has, in all and by tag."""
     spark = session("count")
-    messages = (
-        spark.read.format("rmq").option("broker", broker).option("topic", topic).option("includeBody", "false").load()
-    )
+    messages = spark.read.format("rmq").option("broker", broker).option("topic", topic).option("columns", "tag").load()
     print(f"{topic} has {messages.count()} messages")
     messages.groupBy("tag").count().orderBy("tag").show()
     spark.stop()

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from rmq.client.scan_options import ScanOptions
 from rmq.wire.errors import ConfigError
 
-from .options import COLUMNS, ReadOptions, ddl
+from .options import COLUMNS, ddl
 from .reader import TopicReader
 
 
 class RmqDataSource(DataSource):
-    """Reads a topic as a DataFrame; the options are in :mod:`rmq.spark.options`."""
+    """Reads a topic as a DataFrame; the options are in :mod:`rmq.client.scan_options`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # Without it Spark's workers die with no more than "exited unexpectedly".
         if importlib.util.find_spec("pyarrow") is None:
             raise ConfigError("the rmq source needs pyarrow in every Python that Spark runs: pip install 'rmq[spark]'")
-        self._read = ReadOptions.parse(options)
+        self._read = ScanOptions.parse(options)
 
     @classmethod
     def name(cls) -> str:
@@ -30,7 +32,7 @@ class RmqDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns asked for; the broker is not needed to know them."""
-        return ddl(self._read.columns)
+        return ddl(self._read.manner.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query; ``schema`` may be the user's own choice of our columns."""
@@ -38,4 +40,5 @@ class RmqDataSource(DataSource):
             if COLUMNS.get(field.name) != field.dataType.simpleString() or not field.nullable:
                 wanted = f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
                 raise ConfigError(f"the rmq source has no column `{wanted}`; it has {ddl(tuple(COLUMNS))}")
-        return TopicReader(self._read, tuple(schema.fieldNames()))
+        manner = replace(self._read.manner, columns=tuple(schema.fieldNames()))
+        return TopicReader(replace(self._read, manner=manner))

@@ -126,12 +126,17 @@ class PullQueue(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """Ask for batches; waits up to ``wait_ms`` if there are none. Without a group nothing is fenced or committed."""
+    """
+    Ask for batches; waits up to ``wait_ms`` if there are none. Without a group nothing is fenced or committed.
+
+    ``expression`` is for pulls without a group, of which only batches with such a tag are wanted.
+    """
 
     group: str | None
     wait_ms: int
     max_bytes: int
     queues: list[PullQueue]
+    expression: str | None = None
 
 
 class PullResult(NamedTuple):

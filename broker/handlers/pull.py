@@ -19,16 +19,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rmq.wire import frames, names
+from rmq.wire import frames, names, tags
 from rmq.wire.codec import decode
 from rmq.wire.errors import BadRequest, Refused, TooManyInFlight
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Pull
+from rmq.wire.tags import Wanted
 
 from ..connection import DEFERRED, WORK_S, Connection
 from ..log import get_logger
 from ..read_pool import ReadPool
 from ..services.hold_table import HoldTable, Parked
+from ..services.membership import MAX_EXPRESSION
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
 from ..store.reading import Found
@@ -93,9 +95,10 @@ class PullHandler:
             raise BadRequest("a pull names no queue")
         if pull.group is not None:
             names.check_group(pull.group)
+        wanted = _expressed(pull)
         generations = [self._topics.require_queue(queue.topic, queue.queue_id).generation for queue in pull.queues]
         wait_s = min(max(pull.wait_ms, 0) / 1000, self._max_hold_s)
-        request = PullRequest(connection, request_id, pull, self._now() + wait_s, generations)
+        request = PullRequest(connection, request_id, pull, self._now() + wait_s, generations, wanted=wanted)
         self._note_progress(request)
         self._admit(request)
         try:
@@ -309,6 +312,20 @@ class PullHandler:
                 except Refused:
                     continue  # the pull itself is answered with the reason
                 self._progress.ride(pull.group, request.queues[i], wanted.commit_offset)
+
+
+def _expressed(pull: Pull) -> Wanted | None:
+    """The tags that a pull without a group names; those of a member are in its subscription."""
+    if pull.expression is None:
+        return None
+    if pull.group is not None:
+        raise BadRequest("a pull with a group has no expression: the tags of a member are those that it joined with")
+    if len(pull.expression) > MAX_EXPRESSION:
+        raise BadRequest(f"the tag expression of a pull has at most {MAX_EXPRESSION} characters")
+    try:
+        return tags.wanted(pull.expression)
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
 
 
 def _request(parked: Parked) -> PullRequest:

@@ -36,8 +36,9 @@ class PullRequest:
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, request_id: int, pull: Pull, expires_at: float, generations: list[int]
-    ) -> None:
+        self, connection: Connection, request_id: int, pull: Pull, expires_at: float, generations: list[int], *,
+        wanted: Wanted | None = None,
+    ) -> None:  # fmt: skip
         self.connection = connection
         self.request_id = request_id
         self.pull = pull
@@ -45,8 +46,8 @@ class PullRequest:
         self.expires_at = expires_at
         self.generations = generations  # of each queue's topic, as it was when the pull came
         self.offsets = [queue.queue_offset for queue in pull.queues]
-        self.wanted: list[Wanted | None] = [None] * len(pull.queues)
-        self.is_filtered = False  # whether any of them is for some tags only
+        self.wanted = [wanted] * len(pull.queues)
+        self.is_filtered = wanted is not None  # whether any of them is for some tags only
         self.read: dict[int, Read] = {}  # by place
         self.first = 0  # the place to begin with: no queue with much that is unwanted holds up the others
         self.is_behind = False  # the time was over before all that is unwanted was passed

@@ -91,11 +91,12 @@ class Rig:
             self.pulls.arrived([to])
 
     def pull(
-        self, request_id: int, *offsets: int, wait_ms: int = 15_000, max_bytes: int = 1 << 20, group: str | None = "g"
-    ) -> None:
+        self, request_id: int, *offsets: int, wait_ms: int = 15_000, max_bytes: int = 1 << 20, group: str | None = "g",
+        expression: str | None = None,
+    ) -> None:  # fmt: skip
         """Pull the queues from 0 on, each from one of ``offsets``."""
         queues = [PullQueue("orders", i, offset) for i, offset in enumerate(offsets)]
-        self.peer.send(request(request_id, Op.PULL, Pull(group, wait_ms, max_bytes, queues)))
+        self.peer.send(request(request_id, Op.PULL, Pull(group, wait_ms, max_bytes, queues, expression)))
 
     def results(self) -> list[tuple[Any, ...]]:
         """(request, place, status, next offset, bodies) of each part of all answers."""

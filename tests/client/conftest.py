@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from .fake_broker import FakeBroker
+from support.threaded_broker import FakeBroker as ThreadedBroker
 
 
 @pytest.fixture
@@ -18,3 +19,10 @@ async def broker() -> AsyncIterator[FakeBroker]:
     await asyncio.sleep(0)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, f"tasks were left behind: {left}"
+
+
+@pytest.fixture
+def fake_broker() -> Iterator[ThreadedBroker]:
+    """A fake broker in a thread, for code that blocks."""
+    with ThreadedBroker() as running:
+        yield running

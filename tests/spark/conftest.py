@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .fake_broker import FakeBroker
-from .real_broker import RealBroker
+from support.real_broker import RealBroker
+from support.threaded_broker import FakeBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pytest
 from rmq.spark.session import prepare, settings_of
 from rmq.wire.batch import Rows
 
-from .real_broker import RealBroker
+from support.real_broker import RealBroker
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,7 +26,7 @@ def test_importing_the_package_imports_no_spark() -> None:
 
 
 def test_workers_need_no_event_loop_and_no_logging() -> None:
-    code = "import sys, rmq.spark.fetch; print({'asyncio', 'uvloop', 'structlog', 'click'} & set(sys.modules))"
+    code = "import sys, rmq.client.fetch; print({'asyncio', 'uvloop', 'structlog', 'click'} & set(sys.modules))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from rmq.spark.arrow import ARROW_TYPES
+from rmq.client.arrow import ARROW_TYPES
 from rmq.spark.options import COLUMNS
 from rmq.spark.source import RmqDataSource
 from rmq.wire.batch import Rows
@@ -16,8 +16,8 @@ from rmq.wire.compression import CODECS
 from rmq.wire.errors import ConfigError, Internal
 from rmq.wire.ops import Op
 
-from .fake_broker import FakeBroker
-from .real_broker import RealBroker
+from support.real_broker import RealBroker
+from support.threaded_broker import FakeBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +107,7 @@ def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, rea
         codec = CODECS.by_name("zlib") if first % 8000 else None
         real_broker.append("ordered", 0, Rows([b"%d" % i for i in range(first, first + 4000)], 0), codec)
 
-    parts = loaded(spark, real_broker, "ordered", maxRowsPerPartition="20000").rdd.glom().collect()
+    parts = loaded(spark, real_broker, "ordered", maxRecordsPerPartition="20000").rdd.glom().collect()
 
     assert len(parts) > 1
     assert [int(row.body) for part in parts for row in part] == list(range(40_000))
@@ -129,7 +129,7 @@ def test_a_missing_topic_is_one_clear_sentence(spark: SparkSession, real_broker:
 
     said = refused(loaded(spark, real_broker, "absent").count)
 
-    assert f"topic absent, broker {real_broker.address}: there is no such topic; the broker has " in said
+    assert f"broker {real_broker.address}: there is no topic absent; there are " in said
     assert "present" in said
 
 
@@ -166,12 +166,17 @@ def test_options_choose_queues_offsets_and_columns(spark: SparkSession, real_bro
     real_broker.create("chosen", queues=2)
     for queue_id in range(2):
         real_broker.append("chosen", queue_id, Rows([b"%d" % i for i in range(10)], 0))
-    options = {"queues": "1", "startOffset": "2", "endOffset": '{"1": 5}', "columns": "body,queue_offset"}
+    options = {
+        "queues": "1",
+        "startingOffsets": '{"chosen": {"1": 2}}',
+        "endingOffsets": '{"chosen": {"1": 5}}',
+        "columns": "body,queue_offset",
+    }
 
     frame = loaded(spark, real_broker, "chosen", **options)
 
     assert [(bytes(row[0]), row[1]) for row in frame.collect()] == [(b"2", 2), (b"3", 3), (b"4", 4)]
-    assert "body" not in loaded(spark, real_broker, "chosen", includeBody="false").columns
+    assert "body" not in loaded(spark, real_broker, "chosen", columns="queue_id,tag").columns
 
 
 @slow
@@ -199,8 +204,11 @@ def test_a_view_in_sql_reads_the_topic(spark: SparkSession, real_broker: RealBro
     [
         ({"topic": "t"}, 'the rmq source needs the option "broker": add .option("broker", "127.0.0.1:10911")'),
         ({"broker": "127.0.0.1:1"}, 'the rmq source needs the option "topic"'),
-        ({"broker": "127.0.0.1:1", "topic": "t", "startOffest": "1"}, 'did you mean "startOffset"?'),
-        ({"broker": "127.0.0.1:1", "topic": "t", "endOffset": "now"}, 'the option "endOffset" is earliest, latest'),
+        ({"broker": "127.0.0.1:1", "topic": "t", "startingOffest": "1"}, 'did you mean "startingOffsets"?'),
+        (
+            {"broker": "127.0.0.1:1", "topic": "t", "endingOffsets": "now"},
+            'the option "endingOffsets" is "latest" or offsets',
+        ),
     ],
 )
 def test_a_mistake_in_an_option_is_told_at_load(spark: SparkSession, options: dict[str, str], sentence: str) -> None:

@@ -84,7 +84,7 @@ FIELDS = {
     "ProducerHello": "producer_id producer_epoch first_unresolved",
     "ProducerOutcome": "status base_offset=0 physical_offset=0 stored_at=0 durable=False text=None",
     "ProducerResumed": "next_sequence known first outcomes",
-    "Pull": "group wait_ms max_bytes queues",
+    "Pull": "group wait_ms max_bytes queues expression=None",
     "PullQueue": "topic queue_id queue_offset epoch=None commit_offset=-1 log_epoch=0",
     "PullResult": "index status next_offset min_offset max_offset batches text=None",
     "QueryMessages": "topic key since_us=-1 until_us=-1 limit=64 before=0",
@@ -202,7 +202,7 @@ found = st.builds(message_ops.FoundBatch, st.binary(max_size=5), st.lists(number
 payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(ops.Send, st.lists(st.builds(ops.OutgoingBatch, numbers, st.binary(max_size=5), numbers), max_size=3)),
     st.builds(ops.SendResult, numbers, numbers, numbers, numbers, st.booleans(), st.booleans(), optional_text),
-    st.builds(ops.Pull, optional_text, numbers, numbers, st.lists(pulled, max_size=3)),
+    st.builds(ops.Pull, optional_text, numbers, numbers, st.lists(pulled, max_size=3), optional_text),
     st.builds(
         ops.PullResult, numbers, numbers, numbers, numbers, numbers, st.binary(max_size=5), optional_text
     ),

@@ -24,6 +24,15 @@ def test_a_new_pull_reads_everything_from_where_it_asks() -> None:
     assert not request.has_passed(0)
 
 
+def test_a_free_pull_for_some_tags_is_filtered_from_the_start() -> None:
+    queues = [PullQueue("orders", 0, 5), PullQueue("orders", 1, 9)]
+    pull = Pull(None, 0, 1, queues, "a")
+    request = PullRequest(cast(Connection, None), 7, pull, 1.0, [1, 1], wanted=wanted("a"))
+
+    assert request.wanted == [wanted("a")] * 2
+    assert request.is_filtered
+
+
 def test_what_was_passed_counts_as_long_as_the_same_is_wanted() -> None:
     request = make(5, 9)
     request.want(0, wanted("a"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq.wire.errors import Fenced, Internal, TopicNotFound
+from rmq.wire.errors import BadRequest, Fenced, Internal, TopicNotFound
 from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
 
 from ..builders import ORDERS
@@ -54,6 +54,55 @@ def test_a_batch_that_has_a_wanted_tag_is_sent_as_it_is(rig: Rig) -> None:
     rig.pull(1, 0)
 
     assert rig.results() == [(1, 0, 0, 3, [b"b", b"a", b"-"])]
+
+
+# ---- a free read for some tags
+
+
+def test_a_reader_without_a_group_names_its_tags_with_the_pull(rig: Rig) -> None:
+    for some in ("b", "a", "b", None, "a", "b"):
+        rig.arrive(some)
+
+    rig.pull(1, 0, group=None, expression="a")
+    rig.pull(2, 0, group=None, expression="b || c")
+    rig.pull(3, 0, group=None, expression="*")
+
+    assert rig.results() == [
+        (1, 0, 0, 6, [b"a", b"a"]),
+        (2, 0, 0, 6, [b"b", b"b", b"b"]),
+        (3, 0, 0, 6, [b"b", b"a", b"b", b"-", b"a", b"b"]),
+    ]
+
+
+def test_a_free_read_that_does_not_wait_is_told_how_far_nothing_was_wanted(rig: Rig) -> None:
+    rig.arrive("b")
+    rig.arrive("c")
+
+    rig.pull(1, 0, wait_ms=0, group=None, expression="a")
+
+    assert rig.results() == [(1, 0, EMPTY, 2, [])]
+
+
+def test_a_parked_free_read_is_woken_by_what_it_wants_alone(rig: Rig) -> None:
+    rig.pull(1, 0, group=None, expression="a")
+    rig.arrive("b")
+    assert (rig.results(), len(rig.holds)) == ([], 1)
+
+    rig.arrive("a")
+
+    assert rig.results() == [(1, 0, 0, 2, [b"a"])]
+
+
+@pytest.mark.parametrize(
+    ("group", "expression"), [("g", "a"), (None, "a |b"), (None, "a || *"), (None, "||"), (None, "x" * 1025)]
+)
+def test_an_expression_that_is_none_or_that_a_member_sends_is_refused(
+    rig: Rig, group: str | None, expression: str
+) -> None:
+    rig.pull(1, 0, group=group, expression=expression)
+
+    assert rig.results() == [(1, BadRequest.code)]
+    assert (len(rig.holds), rig.peer.connection.in_flight) == (0, 0)
 
 
 # ---- the park

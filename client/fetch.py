@@ -22,7 +22,7 @@ from rmq.wire.ops import Op
 from .arrow import record_batch
 from .blocking import BlockingConnection
 from .naming import naming
-from .partitions import QueueRange
+from .scan_plan import QueueRange
 
 MAX_PULL: Final = 8 << 20
 MIN_PULL: Final = 64 << 10

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.spark.arrow import ARROW_TYPES, record_batch
+from rmq.client.arrow import ARROW_TYPES, record_batch
 from rmq.wire import layout
 from rmq.wire.batch import Batch, Rows, encode, read
 from rmq.wire.compression import CODECS

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.wire import frames, layout, ops
+from rmq.wire import frames, layout, message_ops, ops
 from rmq.wire.batch import Rows, encode
 from rmq.wire.codec import decode
 from rmq.wire.compression import Codec
@@ -45,6 +45,7 @@ class FakeBroker:
         self.generation = 1
         self.requests: list[tuple[Op, Any]] = []
         self.max_pull_batches = 512
+        self.topics_a_page = 1000
         self._faults: defaultdict[Op, list[Fault]] = defaultdict(list)
         self._physical = 4096
         self._lock = threading.Lock()
@@ -150,12 +151,26 @@ class FakeBroker:
         return self._info(asked.topic)
 
     def _list(self, payload: Any) -> Any:
-        return [self._info(topic) for topic in self.topics if topic > decode(ops.ListTopics, payload).after]
+        names = sorted(topic for topic in self.topics if topic > decode(ops.ListTopics, payload).after)
+        return [self._info(topic) for topic in names[: self.topics_a_page]]
 
     def _ranges(self, payload: Any) -> Any:
         asked = decode(ops.Ranges, payload)
         queues = [self.topics[ref.topic][ref.queue_id] for ref in asked.queues]
         return [ops.Range(OK, queue.min_offset, queue.max_offset) for queue in queues]
+
+    def _offsets_at(self, payload: Any) -> Any:
+        asked = decode(message_ops.OffsetsAt, payload)
+        queues = [self.topics[ref.topic][ref.queue_id] for ref in asked.queues]
+        return [
+            message_ops.OffsetAt(
+                OK,
+                queue.max_offset if asked.time_us > STORED_AT else queue.min_offset,
+                queue.min_offset,
+                queue.max_offset,
+            )
+            for queue in queues
+        ]
 
     def _pull(self, payload: Any) -> Any:
         asked = decode(ops.Pull, payload)
@@ -186,5 +201,6 @@ _ANSWERS: dict[Op, Callable[[FakeBroker, Any], Any]] = {
     Op.ROUTE: FakeBroker._route,
     Op.LIST_TOPICS: FakeBroker._list,
     Op.RANGES: FakeBroker._ranges,
+    Op.OFFSETS_AT: FakeBroker._offsets_at,
     Op.PULL: FakeBroker._pull,
 }

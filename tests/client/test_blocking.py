@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from rmq.spark.blocking import BlockingConnection
+from rmq.client.blocking import BlockingConnection
 from rmq.wire import frames, ops
 from rmq.wire.errors import BadFrame, ConnectionLost, Internal, RequestTimeout, ShuttingDown, TopicNotFound
 from rmq.wire.ops import Op
 
-from .fake_broker import STORE_ID, FakeBroker
+from support.threaded_broker import STORE_ID, FakeBroker
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmq.spark.fetch import ENOUGH_ROWS, MAX_PULL, MOST_BYTES, rows_of
-from rmq.spark.partitions import QueueRange
+from rmq.client.fetch import ENOUGH_ROWS, MAX_PULL, MOST_BYTES, rows_of
+from rmq.client.scan_plan import QueueRange
 from rmq.wire.batch import Rows
 from rmq.wire.compression import CODECS
 from rmq.wire.errors import (
@@ -25,8 +25,8 @@ from rmq.wire.errors import (
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.ops import Op
 
-from .fake_broker import STORE_ID, FakeBroker
 from support.batches import every_codec
+from support.threaded_broker import STORE_ID, FakeBroker
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from rmq.spark.blocking import BlockingConnection
+from rmq.client.blocking import BlockingConnection
 from rmq.wire import ops
 from rmq.wire.batch import Rows, encode
 from rmq.wire.codec import decode_list
