@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench demo run clean
+.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -45,6 +45,10 @@ bench: install
 
 demo: install
 	$(BIN)/python examples/demo.py
+
+# Orders through a broker, ordered consumers and Spark, to Parquet and a report: ARGS="--dir out --orders 20000"
+pipeline: install
+	$(BIN)/python examples/pipeline $(ARGS)
 
 run: install
 	$(BIN)/rmq-broker start $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rmq.client import Admin, MessageQueue, TopicNotFound
+from rmq.client import Admin, GroupNotFound, MessageQueue, TopicNotFound
 from rmq.wire.names import dead_letter_topic
 
 
@@ -41,7 +41,10 @@ async def ask(broker: str, topic: str, groups: Iterable[str]) -> Facts:
 async def lag(broker: str, topic: str, group: str) -> int:
     """How many messages a group has before it."""
     async with Admin(broker) as admin:
-        return (await admin.describe_group(group, topic)).lag
+        try:
+            return (await admin.describe_group(group, topic)).lag
+        except GroupNotFound:  # nobody has joined it yet
+            return (await admin.describe_topic(topic)).messages
 
 
 async def _group(admin: Admin, group: str, topic: str) -> GroupFacts:

@@ -68,10 +68,16 @@ def make_report(
 
 
 def read_topic(spark: SparkSession, broker: str, facts: Facts) -> DataFrame:
-    """The messages up to where the queues ended when the broker was asked, so that both halves speak of the same."""
+    """The messages that the queues held when the broker was asked, so that both halves speak of the same."""
+    starts = {queue_id: start for queue_id, (start, _) in facts.held.items()}
     ends = {queue_id: end for queue_id, (_, end) in facts.held.items()}
-    options = {"broker": broker, "topic": facts.topic, "endOffset": json.dumps(ends)}
-    return spark.read.format("rmq").options(**options).load()
+    return (
+        spark.read.format("rmq")
+        .options(broker=broker, topic=facts.topic)
+        .option("startingOffsets", json.dumps({facts.topic: starts}))
+        .option("endingOffsets", json.dumps({facts.topic: ends}))
+        .load()
+    )
 
 
 def archived(spark: SparkSession, messages: DataFrame, folder: Path) -> DataFrame:

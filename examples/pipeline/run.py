@@ -100,11 +100,12 @@ def _signals() -> Iterator[None]:
 def _broker(folder: Path) -> Iterator[str]:
     command = (sys.executable, "-m", "rmq.cli.rmq_broker", "start", "--listen", "127.0.0.1:0")
     data = ("--data-dir", str(folder / "data"), "--log-level", "warning")
-    with _started(*command, *data, stdout=subprocess.PIPE) as process:
+    log = folder / "broker.log"
+    with log.open("w") as errors, _started(*command, *data, stdout=subprocess.PIPE, stderr=errors) as process:
         assert process.stdout is not None
         ready = re.search(r"ready on (\S+?),?\s", process.stdout.readline())
         if ready is None:
-            raise Interrupted("the broker did not start")
+            raise Interrupted(f"the broker did not start: {log.read_text().strip()}")
         yield ready[1]
 
 
