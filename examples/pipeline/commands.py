@@ -28,6 +28,8 @@ examples:
 def main(arguments: list[str] | None = None) -> None:
     """Run what is asked for; an error is one line."""
     asked = _parser().parse_args(arguments)
+    if asked.command is not _consume:
+        logging.basicConfig(level=logging.CRITICAL)  # what went wrong is said once, here
     try:
         asked.command(asked)
     except (RmqError, ValueError, OSError, Interrupted) as error:
