@@ -3,187 +3,258 @@ From the columns of record batches to Arrow, column by column.
 
 :func:`record_batch` builds one Arrow record batch of any number of our batches. Both sides store columns, so no
 message is looked at on its own: bytes are joined, lengths are summed up, codes are looked up, all inside of C.
-The types are exactly those that Spark makes of :data:`COLUMNS`; it accepts no others.
+The types are exactly those that Spark makes of the columns of its source; it accepts no others.
+
+What the columns hold is judged on the way, as far as it is needed to build them: lengths add up, codes lie in their
+dictionary, texts are UTF-8, times can be shown. What a broker stores is always so.
 """
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("tables of messages need pyarrow: pip install 'rmq[spark]'", name=error.name) from error
 
-from rmq.wire.batch import Batch, handle, message_id
-from rmq.wire.columns import PropertyColumn, TagColumn, TextColumn
-from rmq.wire.layout import MAX_COUNT
+from rmq.wire.batch import handle, message_id
+from rmq.wire.errors import BadBatch
+from rmq.wire.layout import MAX_COUNT, MAX_TIME
+from rmq.wire.raw_batch import RawBatch
+
+from .arrow_parts import (
+    TEXT,
+    as_numbers,
+    bounds,
+    bounds_of_parts,
+    check_ends,
+    concat,
+    constant,
+    for_each_row,
+    joined,
+    spans,
+)
 
 ID_LENGTH: Final = 32
 INDEX_DIGITS: Final = 3  # the last digits of a message id are the place in the batch, which is below 4096
-_INDEXES: Final = [b"%03x" % index for index in range(MAX_COUNT)]
+_DIGITS: Final = [bytes((b"%03x" % index)[digit] for index in range(MAX_COUNT)) for digit in range(INDEX_DIGITS)]
 _TIME: Final = pa.timestamp("us", "UTC")
-_TEXT: Final = pa.string()
-_ZERO: Final = pa.array([0], pa.int32())
+_COUNTS: Final = pa.array(range(64 << 10), pa.int64())
+# Made once: pyarrow takes longer to make such a value of a number than to use it for a thousand rows.
+_ZERO: Final = pa.scalar(0, pa.int32())
+_ONE: Final = pa.scalar(1, pa.int32())
+_ID_LENGTH: Final = pa.scalar(ID_LENGTH, pa.int64())
+_NO_TEXT: Final = pa.scalar(None, TEXT)
+_NO_TEXTS: Final = pa.array([], TEXT)
+_I64: Final = struct.Struct("<q")
+
+# The columns of the meta of a batch.
+_LENGTHS, _TAGS, _KEYS, _PROPERTIES, _BORN_AT, _ATTEMPTS = 0, 1, 2, 5, 6, 7
 
 ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "topic": _TEXT,
+    "topic": TEXT,
     "queue_id": pa.int32(),
     "queue_offset": pa.int64(),
-    "message_id": _TEXT,
-    "tag": _TEXT,
-    "keys": pa.list_(pa.field("element", _TEXT)),
+    "message_id": TEXT,
+    "tag": TEXT,
+    "keys": pa.list_(pa.field("element", TEXT)),
     "body": pa.binary(),
-    "properties": pa.map_(_TEXT, pa.field("value", _TEXT)),
+    "properties": pa.map_(TEXT, pa.field("value", TEXT)),
     "born_at": _TIME,
     "stored_at": _TIME,
     "attempt": pa.int32(),
 }
 
 
-def record_batch(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
-    """The messages of ``batches``, which follow one another in one queue, as rows with the named columns."""
-    arrays = [_BUILDERS[name](batches) for name in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, ARROW_TYPES[name]) for name in columns]))
+class Rows:
+    """Batches of one queue, oldest first, and how many rows they make; ``store_id`` is part of the message ids."""
+
+    __slots__ = ("batches", "count", "counts", "store_id")
+
+    def __init__(self, batches: Sequence[RawBatch], store_id: int) -> None:
+        self.batches = batches
+        self.store_id = store_id
+        self.counts = [batch.header.count for batch in batches]
+        self.count = sum(self.counts)
+
+    def column(self, place: int) -> list[Any]:
+        """One column of the meta, a piece of each batch."""
+        return [batch.columns[place] for batch in self.batches]
 
 
-def _rows(batches: Sequence[Batch]) -> int:
-    return sum(batch.header.count for batch in batches)
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The schema of rows with the named columns."""
+    return pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
 
-def _topic(batches: Sequence[Batch]) -> pa.Array:
-    return pa.repeat(pa.scalar(batches[0].header.topic, _TEXT), _rows(batches))
+def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, store_id: int) -> pa.RecordBatch:
+    """
+    The messages of ``batches``, which are of one queue, as rows with the named columns.
+
+    Raises:
+        BadBatch: a column does not hold what it should; one of the batches is no batch of ours.
+    """
+    rows = Rows(batches, store_id)
+    try:
+        arrays = [_BUILDERS[name](rows) for name in columns]
+    except (pa.ArrowException, struct.error, TypeError, ValueError, IndexError) as error:
+        raise BadBatch(f"a column does not hold what it should: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 
-def _queue_id(batches: Sequence[Batch]) -> pa.Array:
-    return pa.repeat(pa.scalar(batches[0].header.queue_id, pa.int32()), _rows(batches))
+def tags_of(batches: Sequence[RawBatch]) -> pa.Array:
+    """The tags alone; raises as :func:`record_batch` does."""
+    return record_batch(batches, ["tag"], store_id=0).column(0)
 
 
-def _queue_offset(batches: Sequence[Batch]) -> pa.Array:
-    ones = pa.repeat(pa.scalar(1, pa.int64()), _rows(batches))
-    return pc.cumulative_sum(ones, start=batches[0].header.base_offset - 1)
+def _topic(rows: Rows) -> pa.Array:
+    return pa.repeat(pa.scalar(rows.batches[0].header.topic, TEXT), rows.count)
 
 
-def _message_id(batches: Sequence[Batch]) -> pa.Array:
-    parts = []
-    for batch in batches:
-        first = message_id(batch.store_id, handle(batch.header.physical_offset, 0))
-        prefix = first[:-INDEX_DIGITS].encode()
-        parts += [prefix, prefix.join(_INDEXES[: batch.header.count])]
-    return _texts(_TEXT, pa.repeat(pa.scalar(ID_LENGTH, pa.int32()), _rows(batches)), b"".join(parts))
+def _queue_id(rows: Rows) -> pa.Array:
+    return pa.repeat(pa.scalar(rows.batches[0].header.queue_id, pa.int32()), rows.count)
 
 
-def _tag(batches: Sequence[Batch]) -> pa.Array:
-    columns = [batch.columns.tags for batch in batches]
+def _queue_offset(rows: Rows) -> pa.Array:
+    starts = [batch.header.base_offset for batch in rows.batches]
+    follow = [first + count for first, count in zip(starts, rows.counts, strict=True)]
+    if starts[1:] != follow[:-1]:  # a scan for some tags leaves batches out
+        counted = [_counting(start, count) for start, count in zip(starts, rows.counts, strict=True)]
+        return pa.concat_arrays(counted)
+    return _counting(starts[0], rows.count)
+
+
+def _counting(start: int, count: int) -> pa.Array:
+    if count <= len(_COUNTS):
+        return pc.add(_COUNTS.slice(0, count), pa.scalar(start, pa.int64()))
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=start - 1)
+
+
+def _message_id(rows: Rows) -> pa.Array:
+    first = [message_id(rows.store_id, handle(batch.header.physical_offset, 0)) for batch in rows.batches]
+    ids = bytearray().join([text.encode() * count for text, count in zip(first, rows.counts, strict=True)])
+    for place, digits in enumerate(_DIGITS, ID_LENGTH - INDEX_DIGITS):
+        ids[place::ID_LENGTH] = b"".join([digits[:count] for count in rows.counts])
+    return spans(TEXT, pc.multiply(_counting(0, rows.count + 1), _ID_LENGTH).cast(pa.int32()), ids)
+
+
+def _tag(rows: Rows) -> pa.Array:
+    columns = rows.column(_TAGS)
     if not any(columns):
-        return pa.nulls(_rows(batches), _TEXT)
-    names: dict[str | None, int] = {None: 0}
-    codes = array("I")
-    for batch, column in zip(batches, columns, strict=True):
-        codes.extend(_tag_codes(column, batch.header.count, names))
-    return pa.array(list(names), _TEXT).take(_numbers(codes, pa.uint32()))
+        return pa.nulls(rows.count, TEXT)
+    used: list[Any] = [c or ([], bytes(2 * count)) for c, count in zip(columns, rows.counts, strict=True)]
+    return _looked_up([c[0] for c in used], [c[1] for c in used], rows.counts, lead=[None])
 
 
-def _tag_codes(column: TagColumn | None, count: int, names: dict[str | None, int]) -> array[int]:
-    if column is None:
-        return array("I", bytes(4 * count))
-    return _recode(column.codes, [0, *_places(column.names, names)])
+def _looked_up(
+    dictionaries: Sequence[list[str]], codes: Sequence[bytes], counts: Sequence[int], lead: list[None]
+) -> pa.Array:
+    """The names that codes stand for, each batch with its own dictionary, which begins with ``lead``."""
+    names: list[str | None] = []
+    bases, sizes = [], []
+    base, last = 0, None
+    for dictionary in dictionaries:
+        if dictionary != last:  # most batches have the same as the one before
+            base, last = len(names), dictionary
+            names += lead
+            names += dictionary
+        bases.append(base)
+        sizes.append(len(lead) + len(dictionary))
+    numbers = as_numbers(joined("tags or properties", 2, codes, counts), 2)
+    if not pc.all(pc.less(numbers, for_each_row(sizes, counts, "H")), min_count=0).as_py():
+        raise BadBatch("a code lies outside of its dictionary")
+    return _dictionary(tuple(names)).take(pc.add(numbers.cast(pa.uint32()), for_each_row(bases, counts, "I")))
 
 
-def _keys(batches: Sequence[Batch]) -> pa.Array:
-    columns = [batch.columns.keys for batch in batches]
+@lru_cache(maxsize=4)
+def _dictionary(names: tuple[str | None, ...]) -> pa.Array:
+    return pa.array(names, TEXT)
+
+
+def _keys(rows: Rows) -> pa.Array:
+    columns = rows.column(_KEYS)
     if not any(columns):
-        return _lists(pa.repeat(pa.scalar(0, pa.int32()), _rows(batches)), pa.array([], _TEXT))
-    lengths = array("I")
-    for batch, column in zip(batches, columns, strict=True):
-        lengths.extend(array("I", bytes(4 * batch.header.count)) if column is None else column.lengths)
-    texts = _texts(_TEXT, _numbers(lengths, pa.int32()), b"".join(_blobs(columns)))
-    # The empty text is no key, but would be split into one empty key.
-    texts = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, _TEXT), texts)
-    keys = pc.split_pattern(texts, " ")
-    return _lists(pc.fill_null(pc.list_value_length(keys), 0), pc.list_flatten(keys))
+        return _lists(constant(0, rows.count + 1), _NO_TEXTS)
+    used = [c or (bytes(4 * count), b"") for c, count in zip(columns, rows.counts, strict=True)]
+    blob = concat(c[1] for c in used)
+    ends = bounds_of_parts("keys", [c[0] for c in used], rows.counts, [len(c[1]) for c in used])
+    texts = spans(TEXT, ends, blob)
+    is_some = pc.not_equal(pc.binary_length(texts), _ZERO)
+    has_all = pc.all(is_some).as_py()
+    if b" " not in blob:  # no message has more than one key
+        if has_all:
+            return _lists(_counting(0, rows.count + 1).cast(pa.int32()), texts)
+        return _lists(_bounds_of(is_some.cast(pa.int32())), texts.filter(is_some))
+    if not has_all:  # the empty text is no key, but would be split into one empty key
+        texts = pc.if_else(is_some, texts, _NO_TEXT)
+    split = pc.split_pattern(texts, " ")
+    return _lists(_bounds_of(pc.fill_null(pc.list_value_length(split), _ZERO)), pc.list_flatten(split))
 
 
-def _blobs(columns: Sequence[TextColumn | PropertyColumn | None]) -> list[bytes]:
-    return [column.blob for column in columns if column is not None]
+def _bounds_of(counts: pa.Array) -> pa.Array:
+    return bounds(pa.concat_arrays([constant(0, 1), counts]))
 
 
-def _lists(counts: pa.Array, values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(_bounds(counts), values, type=ARROW_TYPES["keys"])
+def _lists(ends: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(ends, values, type=ARROW_TYPES["keys"])
 
 
-def _body(batches: Sequence[Batch]) -> pa.Array:
-    lengths = array("I")
-    for batch in batches:
-        lengths.extend(batch.columns.lengths)
-    return _texts(pa.binary(), _numbers(lengths, pa.int32()), b"".join(batch.bodies for batch in batches))
+def _body(rows: Rows) -> pa.Array:
+    sizes = [batch.header.raw_size for batch in rows.batches]
+    ends = bounds_of_parts("lengths", rows.column(_LENGTHS), rows.counts, sizes)
+    return spans(pa.binary(), ends, b"".join([batch.bodies for batch in rows.batches]))
 
 
-def _properties(batches: Sequence[Batch]) -> pa.Array:
-    columns = [batch.columns.properties for batch in batches]
-    names: dict[str | None, int] = {}
-    counts, codes, lengths = array("I"), array("I"), array("I")
-    for batch, column in zip(batches, columns, strict=True):
-        if column is None:
-            counts.frombytes(bytes(4 * batch.header.count))
-        else:
-            counts.extend(array("I", column.counts))
-            codes.extend(_recode(column.codes, _places(column.names, names)))
-            lengths.extend(column.lengths)
-    keys = pa.array(list(names), _TEXT).take(_numbers(codes, pa.uint32()))
-    values = _texts(_TEXT, _numbers(lengths, pa.int32()), b"".join(_blobs(columns)))
-    return pa.MapArray.from_arrays(_bounds(_numbers(counts, pa.int32())), keys, values, type=ARROW_TYPES["properties"])
+def _properties(rows: Rows) -> pa.Array:
+    columns = rows.column(_PROPERTIES)
+    if not any(columns):
+        return pa.MapArray.from_arrays(
+            constant(0, rows.count + 1), _NO_TEXTS, _NO_TEXTS, type=ARROW_TYPES["properties"]
+        )
+    pairs = zip(columns, rows.counts, strict=True)
+    used: list[Any] = [column or ([], bytes(2 * count), b"", b"", b"") for column, count in pairs]
+    totals = [len(c[2]) // 2 for c in used]
+    counts = as_numbers(joined("properties", 2, [c[1] for c in used], rows.counts), 2)
+    ends = _bounds_of(counts.cast(pa.int32()))
+    check_ends("properties", ends, rows.counts, totals)
+    names = _looked_up([c[0] for c in used], [c[2] for c in used], totals, lead=[])
+    blob = concat(c[4] for c in used)
+    places = bounds_of_parts("properties", [c[3] for c in used], totals, [len(c[4]) for c in used])
+    return pa.MapArray.from_arrays(ends, names, spans(TEXT, places, blob), type=ARROW_TYPES["properties"])
 
 
-def _born_at(batches: Sequence[Batch]) -> pa.Array:
-    times = array("q")
-    for batch in batches:
-        born_at = batch.columns.born_at
-        times.extend(array("q", (born_at,)) * batch.header.count if isinstance(born_at, int) else born_at)
-    return _numbers(times, _TIME)
+def _born_at(rows: Rows) -> pa.Array:
+    parts = [
+        _I64.pack(times) * count if type(times) is int else times
+        for times, count in zip(rows.column(_BORN_AT), rows.counts, strict=True)
+    ]
+    times = as_numbers(joined("born_at", 8, parts, rows.counts), 8)
+    span = pc.min_max(times)
+    if span["min"].as_py() < 0 or span["max"].as_py() >= MAX_TIME:
+        raise BadBatch("a time of born_at is not between 1970 and 9999")
+    return times.view(_TIME)
 
 
-def _stored_at(batches: Sequence[Batch]) -> pa.Array:
-    times = array("q")
-    for batch in batches:
-        times.extend(array("q", (batch.header.stored_at,)) * batch.header.count)
-    return _numbers(times, _TIME)
+def _stored_at(rows: Rows) -> pa.Array:
+    parts = [_I64.pack(batch.header.stored_at) * batch.header.count for batch in rows.batches]
+    return as_numbers(b"".join(parts), 8).view(_TIME)
 
 
-def _attempt(batches: Sequence[Batch]) -> pa.Array:
-    before = array("H")
-    for batch in batches:
-        before.extend(batch.columns.attempts or array("H", bytes(2 * batch.header.count)))
-    return pc.add(_numbers(before, pa.uint16()).cast(pa.int32()), pa.scalar(1, pa.int32()))
+def _attempt(rows: Rows) -> pa.Array:
+    columns = rows.column(_ATTEMPTS)
+    if not any(columns):
+        return constant(1, rows.count)
+    parts = [bytes(2 * count) if c is None else c for c, count in zip(columns, rows.counts, strict=True)]
+    before = as_numbers(joined("attempts", 2, parts, rows.counts), 2)
+    return pc.add(before.cast(pa.int32()), _ONE)
 
 
-def _places(names: Sequence[str], known: dict[str | None, int]) -> list[int]:
-    """Where each name stands in the dictionary of all batches; new ones are added at its end."""
-    return [known.setdefault(name, len(known)) for name in names]
-
-
-def _recode(codes: array[int], places: list[int]) -> array[int]:
-    if places == list(range(len(places))):
-        return array("I", codes)
-    return array("I", map(places.__getitem__, codes))
-
-
-def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _bounds(lengths: pa.Array) -> pa.Array:
-    """Where each of some things begins, and where the last one ends."""
-    # A length of 0 in front makes the running sum begin at 0. Checked: what does not fit 32 bits fails, never wraps.
-    return pc.cumulative_sum_checked(pa.concat_arrays([_ZERO, lengths]))
-
-
-def _texts(kind: pa.DataType, lengths: pa.Array, blob: bytes) -> pa.Array:
-    """An array of bytes or texts that lie back to back."""
-    return pa.Array.from_buffers(kind, len(lengths), [None, _bounds(lengths).buffers()[1], pa.py_buffer(blob)])
-
-
-_BUILDERS: Final[dict[str, Callable[[Sequence[Batch]], pa.Array]]] = {
+_BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "topic": _topic,
     "queue_id": _queue_id,
     "queue_offset": _queue_offset,

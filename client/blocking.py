@@ -1,15 +1,17 @@
 """
 A connection to the broker for code without an event loop: one request at a time over a blocking socket.
 
-Spark's workers use it; it needs nothing but the wire layer. A connection that failed in any way stays unusable,
-so an answer can never be taken for that of another request.
+Tables and the workers of Spark use it; it needs nothing but the wire layer. A request may be sent before its answer is
+needed (:meth:`BlockingConnection.send`), so that the broker works while the caller does. A connection that failed in
+any way stays unusable, so an answer can never be taken for that of another request.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 
@@ -34,6 +36,7 @@ class BlockingConnection:
         self.address = address
         self._reader = frames.FrameReader(memoryview(bytearray(RECEIVE_BUFFER)))
         self._last_id = 0
+        self._asked: Op | None = None  # what was sent and not answered yet
         self._timeout_s = timeout_s
         self._socket = self._connect()
         try:
@@ -62,10 +65,31 @@ class BlockingConnection:
             WireError: the broker refused.
             ConnectionLost, RequestTimeout: no answer came; the connection is closed.
         """
+        self.send(op, payload)
+        return self.receive()
+
+    def send(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> None:
+        """Send a request, whose answer :meth:`receive` has to be called for next; raises as that does."""
+        assert self._asked is None, "the answer to the request before was not received"
         self._last_id += 1
-        try:
+        self._asked = op
+        with self._closing_on_error(op):
             self._socket.sendall(frames.pack(frames.REQUEST, self._last_id, op, payload))
+
+    def receive(self) -> Any:
+        """The payload of the answer to what was sent; raises as :meth:`request` does."""
+        op, self._asked = self._asked, None
+        assert op is not None, "nothing was sent"
+        with self._closing_on_error(op):
             status, answer = self._answer(op)
+        if status != OK:
+            raise from_wire(status, _sentence(answer))
+        return answer
+
+    @contextmanager
+    def _closing_on_error(self, op: Op) -> Iterator[None]:
+        try:
+            yield
         except TimeoutError as error:
             self.close()
             raise RequestTimeout(
@@ -77,9 +101,6 @@ class BlockingConnection:
         except RmqError:
             self.close()
             raise
-        if status != OK:
-            raise from_wire(status, _sentence(answer))
-        return answer
 
     def _connect(self) -> socket.socket:
         try:

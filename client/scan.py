@@ -43,7 +43,7 @@ def plan(options: ScanOptions, *, cores: int = 1) -> list[QueueRange]:
             log = open_log(options.path)
         with log, naming(options.where):
             parts = _planned(options, log, log.store_id, cores)
-            return [replace(part, hint=log.hint(part.topic, part.queue_id, part.start)) for part in parts]
+            return [replace(part, hint=log.hint(part.topic, part.queue_id, part.start, part.end)) for part in parts]
     with naming(f"{what}, {options.where}"):
         connection = BlockingConnection(options.broker, timeout_s=options.manner.timeout_s)
     with connection, naming(options.where):

@@ -24,8 +24,8 @@ class StoppedLog(Protocol):
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
         """The payload of what a broker on this log would answer."""
 
-    def hint(self, topic: str, queue_id: int, offset: int) -> bytes:
-        """Lets another process read a queue from an offset on without reading the whole log first."""
+    def hint(self, topic: str, queue_id: int, start: int, end: int) -> bytes:
+        """What lets another process read ``[start, end)`` of a queue without reading the whole log first."""
 
     def close(self) -> None:
         """Let a broker have the directory again."""

@@ -50,4 +50,4 @@ class TopicReader(DataSourceReader):
             return iter(())
         from rmq.client.fetch import rows_of
 
-        return rows_of(part, self._options.manner.columns)
+        return rows_of(part, self._options.manner)

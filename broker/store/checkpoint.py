@@ -111,12 +111,21 @@ def judge(known: Checkpoint, files: Files, log: CommitLog, index_directory: str)
     store_id = first_store_id(files, log.extents()[0])
     if store_id is not None and store_id != known.store_id:
         raise BadCheckpoint("it is of another store")
-    there = set(files.names(index_directory))
+    judge_indexes(known, set(files.names(index_directory)))
+    _judge_last(known, files, log)
+
+
+def judge_indexes(known: Checkpoint, there: set[str]) -> None:
+    """
+    Refuse a checkpoint whose indexes are not all ``there``; these are the names in their directory.
+
+    Raises:
+        BadCheckpoint: one is missing.
+    """
     holds = [change for change in known.changes if isinstance(change, QueueHolds)]
     needed = {f"{held.topic}@{held.generation}" for held in holds if held.min_offset < held.end_offset}
     if not needed <= there:
         raise BadCheckpoint(f"the index of {min(needed - there)} is missing")
-    _judge_last(known, files, log)
 
 
 def _judge_last(known: Checkpoint, files: Files, log: CommitLog) -> None:

@@ -7,9 +7,6 @@ the log at the next start.
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,6 +24,7 @@ from .checkpoint import BadCheckpoint, Checkpoint
 from .consume_queue import ENTRY, entries
 from .directory import StoreError
 from .files import Files
+from .held import Held
 from .key_blocks import hash_column
 from .key_index import Gap, KeyIndex
 from .rebuild import changes_of, read_head
@@ -96,7 +94,7 @@ class Verification:
             StoreError: there is no log, or a broker uses it.
             OSError: the disk.
         """
-        with _Held(self._path):
+        with Held(self._path, "verify a backup"):
             pieces = self._pieces()
             known = self._checkpoint(pieces)
             if known is not None:
@@ -264,30 +262,3 @@ class Verification:
         self._told[kind] += 1
         if self._told[kind] <= MAX_TOLD:
             self._findings.append(Finding(in_log, place, text))
-
-
-class _Held:
-    """The lock of a data directory, while nobody else has it; a copy without a lock file needs none."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-
-    def __enter__(self) -> None:
-        try:
-            self._fd = os.open(self._path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StoreError(
-                    f"a broker uses {self._path}: stop it first, or verify a backup (`rmq-admin broker backup`)"
-                ) from error
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.wire import frames, layout, message_ops, ops
+from rmq.wire import frames, layout, message_ops, ops, tags
 from rmq.wire.batch import Rows, encode
 from rmq.wire.codec import decode
 from rmq.wire.compression import Codec
-from rmq.wire.errors import OK, OffsetOutOfRange, Refused, TopicNotFound, WireError
+from rmq.wire.errors import OK, MessagesLost, OffsetOutOfRange, Refused, TopicNotFound, WireError
 from rmq.wire.ops import Op
 
 STORE_ID = 0x0123456789ABCDEF
@@ -101,12 +101,19 @@ class FakeBroker:
         with self._changed:
             return self._changed.wait_for(lambda: self._connections == count, 10)
 
+    def wait_for_requests(self, op: Op, count: int) -> bool:
+        """Whether there were, within some seconds, so many requests of a kind."""
+        with self._changed:
+            return self._changed.wait_for(lambda: sum(asked is op for asked, _ in self.requests) >= count, 10)
+
     def serve(self, op: Op, payload: Any) -> Any:
         """The answer to a request."""
         with self._lock:
             self.requests.append((op, payload))
             answer = _ANSWERS[op](self, payload)
             fault = self._faults[op].pop(0) if self._faults[op] else None
+        with self._changed:
+            self._changed.notify_all()
         return answer if fault is None else fault(answer)
 
     def _handler(self) -> type[socketserver.BaseRequestHandler]:
@@ -176,17 +183,25 @@ class FakeBroker:
         asked = decode(ops.Pull, payload)
         if asked.group is not None or asked.wait_ms:
             raise Refused("this broker serves free reads that do not wait", code=100)
-        return [self._found(index, queue, asked.max_bytes) for index, queue in enumerate(asked.queues)]
+        wanted = tags.wanted(asked.expression or "*")
+        return [self._found(index, queue, asked.max_bytes, wanted) for index, queue in enumerate(asked.queues)]
 
-    def _found(self, index: int, asked: ops.PullQueue, max_bytes: int) -> ops.PullResult:
+    def _found(self, index: int, asked: ops.PullQueue, max_bytes: int, wanted: tags.Wanted | None) -> ops.PullResult:
         queue, at = self.topics[asked.topic][asked.queue_id], asked.queue_offset
-        if not queue.min_offset <= at <= queue.max_offset:
+        if at < queue.min_offset:
+            text = f"retention removed {asked.topic}/{asked.queue_id} from offset {at} to {queue.min_offset}"
+            return ops.PullResult(
+                index, MessagesLost.code, queue.min_offset, queue.min_offset, queue.max_offset, b"", text
+            )
+        if at > queue.max_offset:
             text = f"offset {at} is out of range"
             return ops.PullResult(index, OffsetOutOfRange.code, at, queue.min_offset, queue.max_offset, b"", text)
         parts: list[bytes] = []
         for data in queue.batches:
             header = layout.parse_header(data)
-            if header.end_offset > at:
+            if header.end_offset > at and wanted is not None and not wanted.possible(header.tag_bloom):
+                at = header.end_offset
+            elif header.end_offset > at:
                 if parts and (sum(map(len, parts)) + len(data) > max_bytes or len(parts) >= self.max_pull_batches):
                     break
                 parts.append(data)

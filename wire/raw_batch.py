@@ -1,0 +1,70 @@
+"""
+A batch as its columns lie, for readers that take many batches at once and judge their columns together.
+
+:func:`read_raw` judges what belongs to a batch as a whole: its header, its checksums, its padding, and that its meta is
+an array of columns. What the columns hold is left to the reader, who finds it sound: a broker stores nothing else,
+and the checksum shows that it is still the same. Nothing is copied but the meta and what was compressed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from . import layout, unpacking
+from .columns import META_COLUMNS, META_VALUES
+from .compression import CODECS
+from .errors import BadBatch
+from .layout import Header
+
+_PADDINGS = tuple(bytes(n) for n in range(layout.ALIGN))
+
+
+class RawBatch(NamedTuple):
+    """
+    The header, the columns of the meta as :mod:`~rmq.wire.batch` names them, and the bodies back to back.
+
+    The bodies are a view of what was read, new bytes if they were compressed, and empty if they were not asked for.
+    """
+
+    header: Header
+    columns: list[Any]
+    bodies: memoryview | bytes
+
+
+def read_raw(data: memoryview, at: int = 0, *, verify: bool = True, bodies: bool = True) -> RawBatch:
+    """
+    The stamped batch at ``at``. Without ``verify`` the checksum of its content is not computed; that of the header is.
+
+    Raises:
+        BadBatch, BatchTooLarge, UnsupportedFormat: with one sentence of what is wrong.
+    """
+    header = layout.parse_header(data, at)
+    meta_at = at + header.header_words * 8
+    body_at = meta_at + header.meta_size
+    end, stop = body_at + header.body_size, at + header.size
+    if crc32(data[at + layout.HEADER_CRC_FROM : meta_at]) != header.header_crc:
+        raise BadBatch("the header's checksum does not match")
+    layout.check_stamp(header)
+    if verify and crc32(data[at + layout.CRC_FROM : end]) != header.batch_crc:
+        raise BadBatch("the checksum does not match the content")
+    if data[end:stop] != _PADDINGS[stop - end]:
+        raise BadBatch("the padding is not zero")
+    columns = _columns(data[meta_at:body_at], header)
+    if not bodies:
+        return RawBatch(header, columns, b"")
+    packed = data[body_at:end]
+    if header.attributes:
+        return RawBatch(header, columns, CODECS.by_number(header.codec).unpack(packed, header.raw_size))
+    return RawBatch(header, columns, packed)
+
+
+def _columns(meta: memoryview, header: Header) -> list[Any]:
+    most = META_VALUES + header.count + min(len(meta) // 8, unpacking.MAX_ARRAY)
+    try:
+        parts = unpacking.unpack(meta, max_items=most)
+    except unpacking.Malformed as error:
+        raise BadBatch(f"the meta is not msgpack: {error}") from error
+    if type(parts) is not list or len(parts) < META_COLUMNS:
+        raise BadBatch(f"the meta is not an array of {META_COLUMNS} columns")
+    return parts
