@@ -14,7 +14,7 @@ from rmq.wire.batch import Rows
 from rmq.wire.ops import Op
 from spark_incremental import archive_batch
 
-from .real_broker import RealBroker
+from support.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
