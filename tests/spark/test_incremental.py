@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def send(broker: RealBroker, queue_id: int, *bodies: bytes) -> None:
-    broker.append("increments", queue_id, Rows(list(bodies)))
+    broker.append("increments", queue_id, Rows(list(bodies), [1_750_000_000_000_000] * len(bodies)))
 
 
 def archived(spark: SparkSession, folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline import job
@@ -33,7 +34,20 @@ QUEUES = 4
 
 
 def message(queue_id: int, queue_offset: int, body: bytes, tag: str | None = None) -> tuple[Any, ...]:
-    return "orders", queue_id, queue_offset, f"{queue_id}-{queue_offset}", tag, [], body, {}, NOW, NOW, 1
+    return "orders", queue_id, queue_offset, f"{queue_id}-{queue_offset}", tag, [], body, [], NOW, NOW, 1
+
+
+def frame(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
+    """Messages as the source gives them; by way of Arrow, which needs no worker."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    schema = to_arrow_schema(StructType.fromDDL(MESSAGE), timezone="UTC")
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    table = pa.table(
+        [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema
+    )
+    return spark.createDataFrame(table)
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
         rows.append(message(queue_id, ends[queue_id], event.body(), event.state))
         ends[queue_id] += 1
     folder = tmp_path_factory.mktemp("archive") / "parquet"
-    return Shop(job.archived(spark, spark.createDataFrame(rows, MESSAGE), folder), planted, places, dict(ends))
+    return Shop(job.archived(spark, frame(spark, rows), folder), planted, places, dict(ends))
 
 
 def test_figures_are_those_that_a_plain_count_of_the_events_gives(shop: Shop) -> None:
@@ -123,7 +137,7 @@ def test_messages_that_cannot_be_read_are_archived_and_counted_and_gaps_and_repe
     good = two_days(1, 1)[0].body()
     rows = [message(0, 3, good), message(0, 4, b"{half"), message(0, 4, b"\xff\x00"), message(0, 7, b'{"state": "x"}')]
 
-    archive = job.archived(spark, spark.createDataFrame(rows, MESSAGE), tmp_path / "parquet")
+    archive = job.archived(spark, frame(spark, rows), tmp_path / "parquet")
 
     assert job.count(archive) == (4, 1, 1)
     assert job.audit_queues(archive, {0: (2, 8), 1: (5, 6), 2: (9, 9)}) == (
@@ -134,7 +148,7 @@ def test_messages_that_cannot_be_read_are_archived_and_counted_and_gaps_and_repe
 
 
 def test_an_empty_topic_has_an_empty_report(spark: SparkSession, tmp_path: Path) -> None:
-    archive = job.archived(spark, spark.createDataFrame([], MESSAGE), tmp_path / "parquet")
+    archive = job.archived(spark, frame(spark, []), tmp_path / "parquet")
 
     assert job.count(archive) == (0, 0, 0)
     assert job.orders_per_hour(archive) == ()
@@ -146,7 +160,7 @@ def test_an_empty_topic_has_an_empty_report(spark: SparkSession, tmp_path: Path)
 def test_what_a_group_did_is_read_from_its_notes(spark: SparkSession, tmp_path: Path) -> None:
     tags = ["created", "paid", "paid", "shipped", "paid", "created"]
     rows = [message(0, offset, b"{}", tag) for offset, tag in enumerate(tags)]
-    archive = job.archived(spark, spark.createDataFrame(rows, MESSAGE), tmp_path / "parquet")
+    archive = job.archived(spark, frame(spark, rows), tmp_path / "parquet")
     # group, offset, epoch, number, attempt, ok: "a" retries 1, buries 2, gets 3 before 2, and finishes 0 twice.
     notes = [
         ("a", 0, 1, 1, 1, True), ("a", 1, 1, 2, 1, False), ("a", 1, 1, 3, 2, True), ("a", 3, 1, 4, 1, True),
