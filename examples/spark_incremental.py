@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmq.client import Admin, MessageQueue
 
@@ -34,7 +34,7 @@ async def ends_of(broker: str, topic: str) -> dict[str, int]:
 def archive_batch(spark: SparkSession, broker: str, topic: str, folder: Path) -> int:
     """Write what has come since the last batch as the next one; says how many messages that were."""
     progress = folder / "progress.json"
-    done = json.loads(progress.read_text()) if progress.exists() else {"batch": 0, "offsets": {}}
+    done: dict[str, Any] = json.loads(progress.read_text()) if progress.exists() else {"batch": 0, "offsets": {}}
     ends = asyncio.run(ends_of(broker, topic))
     # A queue that was added since then has no offset yet: it is read from its beginning.
     starts = {queue: done["offsets"].get(queue, "earliest") for queue in ends}
