@@ -107,6 +107,11 @@ def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, store_i
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 
+def table_of(rows: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
+    """Record batches of the named columns as one table, which may be empty."""
+    return pa.Table.from_batches(rows, schema_of(columns))
+
+
 def tags_of(batches: Sequence[RawBatch]) -> pa.Array:
     """The tags alone; raises as :func:`record_batch` does."""
     return record_batch(batches, ["tag"], store_id=0).column(0)

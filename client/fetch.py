@@ -259,9 +259,9 @@ class Fetcher:
         )
         if isinstance(error, OffsetOutOfRange):
             raise self._ends_early(answer)
-        is_left_out = (isinstance(error, MessagesLost) and self._manner.skip_lost) or (
-            isinstance(error, Damaged) and self._manner.skip_damage
-        )
+        if isinstance(error, MessagesLost) and not self._manner.skip_lost:
+            raise MessagesLost(f"{error}; failOnDataLoss=false leaves them out")
+        is_left_out = isinstance(error, MessagesLost) or (isinstance(error, Damaged) and self._manner.skip_damage)
         if not is_left_out or answer.next_offset <= self._at:
             raise error
         self._leave_out(self._at, answer.next_offset, answer.text or "refused")

@@ -53,17 +53,17 @@ def plan(options: ScanOptions, *, cores: int = 1) -> list[QueueRange]:
 def _planned(options: ScanOptions, source: Source, store_id: int, cores: int) -> list[QueueRange]:
     infos = _matching(options.pattern, source) if options.pattern else [_route(name, source) for name in options.topics]
     check_topics([info.topic for info in infos], options)
-    refs = [
-        ops.QueueRef(info.topic, queue_id)
+    chosen = [
+        [
+            ops.QueueRef(info.topic, queue_id)
+            for queue_id in chosen_queues(info.topic, [queue.queue_id for queue in info.queues], options)
+        ]
         for info in infos
-        for queue_id in chosen_queues(info.topic, [queue.queue_id for queue in info.queues], options)
     ]
-    holds = dict(zip(refs, _holds(options, refs, source), strict=True))
+    holds = iter(_holds(options, [ref for refs in chosen for ref in refs], source))
     topics = [
-        TopicHolds(
-            info.topic, info.generation, {ref.queue_id: held for ref, held in holds.items() if ref[0] == info[0]}
-        )
-        for info in infos
+        TopicHolds(info.topic, info.generation, {ref.queue_id: next(holds) for ref in refs})
+        for info, refs in zip(infos, chosen, strict=True)
     ]
     return split(
         ranges(options, topics, store_id),

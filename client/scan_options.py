@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os.path
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class ScanOptions:
         check_order(start, end)
         return cls(
             broker=_broker(given["broker"]) if broker else "",
-            path="" if broker else given["path"].strip(),
+            path="" if broker else os.path.abspath(given["path"].strip()),  # executors run in folders of their own
             topics=_topics(given["topic"]) if topic else (),
             pattern="" if topic else _pattern(given["topicpattern"].strip()),
             start=start,

@@ -17,12 +17,15 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from .arrow import pa, schema_of
+from .arrow import table_of
 from .fetch import Skipped, rows_of
 from .scan import plan
 from .scan_options import DEFAULT_TIMEOUT_S, ScanOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SKIPPED_KEY: Final = "rmq.skipped"
 """Where the metadata of a table's schema says, in JSON, which offsets were left out; missing if none were."""
@@ -76,8 +79,7 @@ def read_table(
 def _read(options: ScanOptions) -> pa.Table:
     skipped: list[Skipped] = []
     batches = [rows for part in plan(options) for rows in rows_of(part, options.manner, report=skipped.append)]
-    schema = schema_of(options.manner.columns)
-    table = pa.Table.from_batches(batches, schema)
+    table = table_of(batches, options.manner.columns)
     if skipped:
         return table.replace_schema_metadata({SKIPPED_KEY: json.dumps([each._asdict() for each in skipped])})
     return table

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from rmq.spark import session
+from rmq.spark import one_line, session
 
 
 def main(broker: str = "127.0.0.1:10911", topic: str = "orders") -> None:
@@ -25,4 +25,7 @@ def main(broker: str = "127.0.0.1:10911", topic: str = "orders") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except Exception as error:
+        sys.exit(one_line(error))

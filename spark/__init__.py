@@ -12,6 +12,7 @@ Importing this needs neither pyspark nor pyarrow; starting a session does (``pip
 
 from __future__ import annotations
 
+from .errors import one_line
 from .session import session
 
-__all__ = ["session"]
+__all__ = ["one_line", "session"]

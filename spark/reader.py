@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq.client.scan import plan
 from rmq.client.scan_options import ScanOptions
 from rmq.client.scan_plan import QueueRange
+
+from .shipping import shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +30,10 @@ class TopicReader(DataSourceReader):
 
     def __init__(self, options: ScanOptions) -> None:
         self._options = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to workers in a way that tells what is missing there."""
+        return shipped(TopicReader, (self._options,))
 
     def partitions(self) -> list[InputPartition]:
         """

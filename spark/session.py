@@ -7,6 +7,7 @@ the one of the driver, unless told), which Java, and how much is logged.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -44,12 +45,14 @@ def session(app_name: str = "rmq", conf: Mapping[str, object] | None = None, **m
 
     Raises:
         JavaNotFound: there is no Java 17 or newer.
-        ModuleNotFoundError: pyspark is not installed.
+        ModuleNotFoundError: pyspark or pyarrow is not installed.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Spark is not installed: pip install 'rmq[spark]'", name=error.name) from error
+    _need("pyspark")
+    if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        # Workers without it die with no more than "exited unexpectedly".
+        _need("pyarrow")
+    from pyspark.sql import SparkSession
+
     settings = settings_of({**(conf or {}), **more}, os.environ)
     prepare(os.environ, settings)
     builder: Any = SparkSession.builder
@@ -80,6 +83,15 @@ def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> N
         from .java import find_java_home
 
         environ["JAVA_HOME"] = find_java_home()
+
+
+def _need(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(
+            f"{package} is not installed in {sys.executable}, and Spark needs it: "
+            f"{sys.executable} -m pip install pyspark pyarrow",
+            name=package,
+        )
 
 
 def _submitted(environ: Mapping[str, str]) -> bool:

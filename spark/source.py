@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
@@ -13,6 +15,7 @@ from rmq.wire.errors import ConfigError
 
 from .options import COLUMNS, ddl
 from .reader import TopicReader
+from .shipping import shipped
 
 
 class RmqDataSource(DataSource):
@@ -22,8 +25,14 @@ class RmqDataSource(DataSource):
         super().__init__(options)
         # Without it Spark's workers die with no more than "exited unexpectedly".
         if importlib.util.find_spec("pyarrow") is None:
-            raise ConfigError("the rmq source needs pyarrow in every Python that Spark runs: pip install 'rmq[spark]'")
+            raise ConfigError(
+                f"pyarrow is not installed in {sys.executable}, which Spark runs: {sys.executable} -m pip install pyarrow"
+            )
         self._read = ScanOptions.parse(options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to workers in a way that tells what is missing there."""
+        return shipped(type(self), (dict(self.options),))
 
     @classmethod
     def name(cls) -> str:

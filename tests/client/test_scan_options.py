@@ -38,6 +38,12 @@ def test_a_directory_stands_in_for_a_broker_and_a_pattern_for_topics() -> None:
     assert (options.where, parsed().where) == ("directory /data", "broker 127.0.0.1:10911")
 
 
+def test_a_directory_is_the_same_in_whichever_folder_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+
+    assert without("broker", path="data/rmq").path == "/data/rmq"
+
+
 def test_every_way_to_read_can_be_chosen() -> None:
     options = parsed(
         tags="a || b", verify="false", timeout="2.5", onDamage="SKIP", failOnDataLoss="False", columns="body, queue_id"

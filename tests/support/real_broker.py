@@ -16,19 +16,24 @@ from rmq.wire.codec import decode_list
 from rmq.wire.compression import Codec
 from rmq.wire.errors import OK
 from rmq.wire.ops import Op
+from rmq.wire.topic_ops import DeleteTopic
 
 
 class RealBroker:
     """``rmq-broker start`` in a data folder of its own; use it in a ``with`` block."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
         self._data = data
+        self._options = options
         self.address = ""
 
     def __enter__(self) -> RealBroker:
         command = [sys.executable, "-m", "rmq.cli.rmq_broker", "start", "--listen", "127.0.0.1:0"]
         self._process = subprocess.Popen(
-            [*command, "--data-dir", str(self._data)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, "--data-dir", str(self._data), *self._options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self._process.stdout is not None
         deadline = threading.Timer(60, self._process.kill)  # ends the wait for a line that does not come
@@ -54,6 +59,18 @@ class RealBroker:
         """Make a topic."""
         with BlockingConnection(self.address) as connection:
             connection.request(Op.CREATE_TOPIC, ops.CreateTopic(topic, queues))
+
+    def delete(self, topic: str) -> None:
+        """Remove a topic; one of the same name may be made at once."""
+        with BlockingConnection(self.address) as connection:
+            connection.request(Op.DELETE_TOPIC, DeleteTopic(topic))
+
+    def held(self, topic: str, queue_id: int) -> range:
+        """The offsets that can be read."""
+        with BlockingConnection(self.address) as connection:
+            asked = ops.Ranges(None, [ops.QueueRef(topic, queue_id)])
+            (found,) = decode_list(ops.Range, connection.request(Op.RANGES, asked))
+        return range(found.min_offset, found.max_offset)
 
     def append(self, topic: str, queue_id: int, rows: Rows, codec: Codec | None = None) -> None:
         """Store one batch, durably."""

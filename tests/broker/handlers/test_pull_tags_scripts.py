@@ -27,11 +27,12 @@ STEPS = st.lists(
 
 
 class Reader:
-    """A member that pulls one queue again and again, and checks each answer against all that was sent."""
+    """A member, or a free reader, that pulls one queue again and again, and checks each answer against all sent."""
 
-    def __init__(self, rig: Rig, names: set[str]) -> None:
+    def __init__(self, rig: Rig, expression: str, *, is_member: bool) -> None:
         self.rig = rig
-        self.names = names
+        self.names = set(expression.split("||"))
+        self.group, self.expression = ("g", None) if is_member else (None, expression)
         self.sent: list[str | None] = []
         self.got: list[int] = []
         self.offset = 0
@@ -40,7 +41,7 @@ class Reader:
     def pull(self, wait_ms: int) -> None:
         if not self.waits:
             self.waits = True
-            self.rig.pull(1, self.offset, wait_ms=wait_ms, max_bytes=600)
+            self.rig.pull(1, self.offset, wait_ms=wait_ms, max_bytes=600, group=self.group, expression=self.expression)
 
     def do(self, what: str, argument: list[str | None] | int) -> None:
         if isinstance(argument, list):
@@ -85,16 +86,17 @@ class Reader:
         return [i for i in range(end) if self.sent[i] in self.names]
 
 
-@given(EXPRESSIONS, STEPS, st.sampled_from([0, 2500, 32 << 20]), st.booleans())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(EXPRESSIONS, STEPS, st.sampled_from([0, 2500, 32 << 20]), st.booleans(), st.booleans())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_answers_one_after_the_other_are_the_wanted_messages_in_order(
-    expression: str, steps: list[tuple[str, list[str | None] | int]], recent_bytes: int, cold: bool
-) -> None:
+    expression: str, steps: list[tuple[str, list[str | None] | int]], recent_bytes: int, cold: bool,
+    is_member: bool,
+) -> None:  # fmt: skip
     with TemporaryDirectory(dir=MEMORY) as folder:
         rig = Rig(Path(folder), recent_bytes=recent_bytes, segment_bytes=2000, entries_per_file=5)
         rig.files.cold = cold
-        rig.member.expression = expression
-        reader = Reader(rig, set(expression.split("||")))
+        rig.member.expression = expression if is_member else "none"
+        reader = Reader(rig, expression, is_member=is_member)
         for what, argument in steps:
             reader.do(what, argument)
         for _ in range(2 * len(reader.sent) + 2):  # each pull gives a batch at least, or says that there is none

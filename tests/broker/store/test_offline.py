@@ -122,6 +122,31 @@ def files_of(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def harm(path: Path, chance: Random) -> str:
+    """What happens to disks and to people."""
+    segments = segment_files(path)
+    segment = chance.choice(segments)
+    match chance.randrange(8):
+        case 0:
+            (path / "checkpoint").unlink(missing_ok=True)
+            return "no checkpoint"
+        case 1 if segment not in (segments[0], segments[-1]):
+            segment.unlink()
+            return f"{segment.name} is missing"
+    size = segment.stat().st_size
+    place = chance.randrange(size)
+    with open(segment, "r+b") as file:
+        if not chance.randrange(4):
+            file.seek(place)
+            file.write(bytes(min(chance.choice([16, 700]), size - place)))
+            return f"zeros at {place} of {segment.name}"
+        file.seek(place)
+        kept = file.read(1)
+        file.seek(place)
+        file.write(bytes((kept[0] ^ 1 << chance.randrange(8),)))
+    return f"byte {place} of {segment.name}"
+
+
 @pytest.mark.seeds(1, 2)
 async def test_what_is_damaged_is_so_for_both(memory_path: Path, seed: int) -> None:
     chance = Random(seed)
@@ -129,18 +154,11 @@ async def test_what_is_damaged_is_so_for_both(memory_path: Path, seed: int) -> N
     async with InMemoryBroker(data_dir=str(data), **SETTINGS) as broker, Client(broker) as client:
         await live(client, chance)
         await live(client, chance)
-    segments = segment_files(data)
     damaged = 0
     for number in range(15):
-        segment = segments[chance.randrange(len(segments))]
-        place = chance.randrange(segment.stat().st_size)
         sick = memory_path / f"sick{number}"
         shutil.copytree(data, sick)
-        with open(sick / "commitlog" / segment.name, "r+b") as file:
-            file.seek(place)
-            kept = file.read(1)
-            file.seek(place)
-            file.write(bytes((kept[0] ^ 1 << chance.randrange(8),)))
+        harms = [harm(sick, chance) for _ in range(chance.randrange(1, 4))]
 
         try:
             with OfflineLog(str(sick)) as log:
@@ -149,7 +167,7 @@ async def test_what_is_damaged_is_so_for_both(memory_path: Path, seed: int) -> N
             found = None  # the head of the oldest segment: a broker does not start either
         try:
             async with InMemoryBroker(data_dir=str(sick), **SETTINGS) as broker, Client(broker) as client:
-                assert found == await of_broker(client), f"byte {place} of {segment.name}"
+                assert found == await of_broker(client), harms
         except StoreError:
             assert found is None
         damaged += found is not None and any(isinstance(part, tuple) for held in found.values() for part in held.parts)
