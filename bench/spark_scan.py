@@ -51,6 +51,7 @@ BATCH = 1000  # messages of a batch: what producers make of messages that come q
 BODY = 100
 BIG_BODY = 2000
 DISTINCT = 500  # bodies in the topic of repeated ones
+TUPLE_QUEUES = 2  # of 8 are read by the reader of tuples, whose rate does not depend on it: it is slow enough so
 META = "topic,queue_id,queue_offset,message_id,tag,keys,properties,born_at,stored_at,attempt"
 VARIANTS = (("unique", "unique", None), ("repeated", "repeated", None), ("no_body", "unique", META))
 WORKER_LIMIT_MB = 400
@@ -192,7 +193,8 @@ def prepare(spark: SparkSession, asked: dict[str, str], columns: str | None, par
     theirs = spark.read.parquet(str(parquet))
     scans = {"rmq": timed(ours), "parquet": timed(theirs.select(*columns.split(",")) if columns else theirs)}
     if asked["topic"] == "unique" and columns is None:
-        scans["tuples"] = timed(spark.read.format("rmq_tuples").options(**asked).load())
+        few = asked | {"queues": ",".join(map(str, range(TUPLE_QUEUES)))}
+        scans["tuples"] = timed(spark.read.format("rmq_tuples").options(**few).load())
     return scans
 
 
@@ -219,9 +221,16 @@ def rounds(name: str, scans: dict[str, Scan], options: argparse.Namespace) -> di
         for which in order:
             took[which].append(scans[which]())
         loads.append(os.getloadavg()[0])
-        shown = ", ".join(f"{which} {options.messages / took[which][-1] / 1e6:.2f} M rows/s" for which in scans)
-        say(f"{name}: round {number + 1} of {options.rounds}: {shown} (load {loads[-1]:.1f})")
+        shown = ", ".join(
+            f"{which} {rows_read(which, options.messages) / took[which][-1] / 1e6:.2f}" for which in scans
+        )
+        say(f"{name}: round {number + 1} of {options.rounds}: {shown} million rows/s (load {loads[-1]:.1f})")
     return {"messages": options.messages, "seconds": took, "load": loads}
+
+
+def rows_read(which: str, messages: int) -> int:
+    """How many rows a scan gives."""
+    return messages * TUPLE_QUEUES // QUEUES if which == "tuples" else messages
 
 
 class TupleSource(DataSource):
@@ -372,8 +381,9 @@ def facts(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
 
 def ratios(figures: dict[str, Any], over: str) -> list[float]:
     """How many rows a second of ours come to one of another's, round by round."""
-    ours, theirs = figures["seconds"]["rmq"], figures["seconds"][over]
-    return [there / here for here, there in zip(ours, theirs, strict=True)]
+    messages, ours, theirs = figures["messages"], figures["seconds"]["rmq"], figures["seconds"][over]
+    share = messages / rows_read(over, messages)
+    return [there / here * share for here, there in zip(ours, theirs, strict=True)]
 
 
 def markdown(figures: dict[str, Any]) -> str:
@@ -400,7 +410,8 @@ def markdown(figures: dict[str, Any]) -> str:
     lines += ["", "| Scan | million rows/s, median | spread | load average |", "|---|---|---|---|"]
     for name in ("unique", "repeated", "no_body"):
         for which, seconds in figures[name]["seconds"].items():
-            rates = sorted(figures[name]["messages"] / value / 1e6 for value in seconds)
+            rows = rows_read(which, figures[name]["messages"])
+            rates = sorted(rows / value / 1e6 for value in seconds)
             loads = figures[name]["load"]
             lines.append(
                 f"| {name.replace('_', ' ')}: {which} | {statistics.median(rates):.2f} | "

@@ -49,6 +49,25 @@ def test_an_answer_larger_than_the_receive_buffer_arrives_whole(broker: FakeBrok
         assert connection.request(Op.ROUTE, ops.Route("orders")) == bytes(3 << 20)
 
 
+def test_a_request_may_be_sent_before_its_answer_is_needed(broker: FakeBroker) -> None:
+    with BlockingConnection(broker.address) as connection:
+        connection.send(Op.ROUTE, ops.Route("orders"))
+        assert broker.wait_for_requests(Op.ROUTE, 1), "the broker works on it meanwhile"
+
+        assert connection.receive()[0] == "orders"
+        assert connection.request(Op.ROUTE, ops.Route("orders"))[0] == "orders"
+
+
+def test_one_answer_is_awaited_at_a_time(broker: FakeBroker) -> None:
+    with BlockingConnection(broker.address) as connection:
+        with pytest.raises(AssertionError, match="nothing was sent"):
+            connection.receive()
+        connection.send(Op.ROUTE, ops.Route("orders"))
+
+        with pytest.raises(AssertionError, match="was not received"):
+            connection.send(Op.ROUTE, ops.Route("orders"))
+
+
 def test_a_refusal_leaves_the_connection_usable(broker: FakeBroker) -> None:
     with BlockingConnection(broker.address) as connection:
         with pytest.raises(TopicNotFound, match="nothing"):
