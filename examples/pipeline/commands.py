@@ -39,22 +39,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pipeline",
-        description="Orders through a broker, ordered consumers and a Spark job, to Parquet and a report.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     shop = argparse.ArgumentParser(add_help=False)
     shop.add_argument("--orders", type=int, default=2000, help="how many orders there are (2000)")
     shop.add_argument("--seed", type=int, default=1, help="the same orders for the same number (1)")
     shop.add_argument("--queues", type=int, default=8, help="queues of the topic (8)")
+    parser = argparse.ArgumentParser(
+        prog="pipeline",
+        description="Orders through a broker, ordered consumers and a Spark job, to Parquet and a report.",
+        epilog=EPILOG,
+        parents=[shop],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     reach = argparse.ArgumentParser(add_help=False)
     reach.add_argument("--broker", required=True, metavar="HOST:PORT", help="a broker that runs")
     place = argparse.ArgumentParser(add_help=False)
     place.add_argument("--dir", type=Path, required=True, help="folder of the deliveries, the Parquet and the report")
-    for action in shop._actions:
-        parser._add_action(action)
     parser.add_argument("--dir", type=Path, help="empty folder for everything; without, one in the temporary folder")
     parser.set_defaults(command=_run)
     steps = parser.add_subparsers(title="steps", metavar="STEP")

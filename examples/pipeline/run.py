@@ -7,6 +7,7 @@ Whatever happens (an error, Ctrl-C, SIGTERM), all of them are ended before this 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import signal
@@ -128,12 +129,26 @@ def _started(*command: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.terminate()
+        _signal_all(process, signal.SIGTERM)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _signal_all(process, signal.SIGKILL)
             process.wait()
+        # What it has started itself, which is Java, may take a moment longer.
+        deadline = time.monotonic() + 5
+        while _signal_all(process, 0) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        _signal_all(process, signal.SIGKILL)
+
+
+def _signal_all(process: subprocess.Popen[str], number: int) -> bool:
+    """Signal a process and all that it has started; False if there is none of them any more."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _wait_for(address: str, group: str) -> None:
