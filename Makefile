@@ -15,8 +15,10 @@ lint types imports: install
 check: install
 	scripts/check
 
+# On all cores; plain pytest runs on one
+SPREAD := -n auto --maxprocesses 4 --dist loadgroup
 test: install
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(SPREAD) $(ARGS)
 
 test-fast: install
 	$(BIN)/pytest -m "not slow and not spark" $(ARGS)
@@ -26,7 +28,7 @@ test-fast: install
 SEEDS ?= 5
 SCRIPTS ?= 5000
 chaos: install
-	$(BIN)/pytest tests/scenarios/test_generated_scripts.py --chaos-seeds $(SCRIPTS) $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 tests/scenarios/test_generated_scripts.py --chaos-seeds $(SCRIPTS) $(ARGS)
 	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py --chaos-seeds $(SEEDS) $(ARGS)
 	$(BIN)/pytest tests/broker/store/test_bit_flips.py --chaos-seeds 20 $(ARGS)
 	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25

@@ -258,7 +258,7 @@ class Broker:
         self._groups.lease_changed = self._pulls.lease_changed
         self._groups.resubscribed = self._pulls.resubscribed
         beginnings = Beginnings(
-            self._topics, self._members, self._progress, is_held=self._locks.holds_topic, holds=store.readable_range
+            self._topics, self._members, self._progress, held=self._locks.topics, holds=store.readable_range
         )
         self._groups.begins, topics.made = beginnings.joined, beginnings.made
         self._progress.revoke = self._groups.revoke
@@ -320,12 +320,14 @@ class Broker:
         if self.recovered.damages:
             for _, topic, queue_id, offset in self._ledger.offsets.rows():
                 self._store.reserve(MessageQueue(topic, queue_id), offset)
+        copies = self._replay.name_copies(self._store.reader())
         lowered = self._ledger.lower(lambda queue: self._store.queue(queue).readable)
         self._lowered = len(lowered)
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)
         self._store.turn_over()  # a new segment whose snapshot was cut off gets another one
-        self._store.stage_changes([Started(self._store.store_id, self._store.log_epoch, self._grace_s), *lowered])
+        started = Started(self._store.store_id, self._store.log_epoch, self._grace_s)
+        self._store.stage_changes([started, *copies, *lowered])
         self._store.write()
         self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from rmq.wire import batch as batches
 from rmq.wire import layout
+from rmq.wire.errors import Refused
+from rmq.wire.model import MessageQueue
 
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
@@ -25,6 +28,7 @@ from .services.state import (
     TopicMade,
 )
 from .services.topics import TopicTable
+from .store.log_reader import LogReader
 
 
 class Replay:
@@ -88,6 +92,26 @@ class Replay:
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
 
+    def name_copies(self, reader: LogReader) -> list[Change]:
+        """
+        The log is read: a write that was torn off may have left copies of dead letters without what names them.
+
+        Returns the changes that do; they belong into the log before anything else of the group can.
+        """
+        told: list[Change] = []
+        with reader:
+            for group, origin in self._ledger.dead.take_unsaid():
+                position, index = batches.place_of(origin)
+                header = _header(reader, position)
+                if header is None or not self.is_live(header):
+                    continue  # nobody can give it up again
+                queue, offset = MessageQueue(header.topic, header.queue_id), header.base_offset + index
+                if offset >= self._ledger.offsets.get(group, queue):
+                    change = DeadLettered(group, *queue, [offset])
+                    self._ledger.apply(change)
+                    told.append(change)
+        return told
+
     def open_sessions(self, sessions: SessionTable, members: Membership, *, now: float) -> None:
         """
         Owners of leases may come back, and are members of their groups until it is clear that they do not.
@@ -100,3 +124,12 @@ class Replay:
         for lease in self._locks.rows(None, now=now):
             session = sessions.restore(lease.session, lease.member, now=since)
             members.restore(lease.group, session, now=now)
+
+
+def _header(reader: LogReader, position: int) -> layout.Header | None:
+    """The header of the batch at a place of the log; None if it is gone, or damaged."""
+    data = reader.batch(position)
+    try:
+        return None if data is None else batches.check(data, stamped=True, unpack=False).header
+    except Refused:
+        return None

@@ -25,6 +25,7 @@ COLUMNS = ("topic", "queue", "old_offset", "new_offset", "moves_by")
 Place: TypeAlias = int | datetime | str  # an offset, a time, or one of the two that have a name
 
 FIRST, LAST = "first", "last"
+MAX_DIGITS = 18  # any such number fits the wire
 
 
 def parse_place(text: str, now: datetime) -> Place:
@@ -38,6 +39,8 @@ def parse_place(text: str, now: datetime) -> Place:
     if text in (FIRST, LAST):
         return text
     if text.isascii() and text.isdecimal():
+        if len(text) > MAX_DIGITS:
+            raise ValueError(f"an offset has at most {MAX_DIGITS} digits, not {len(text)}")
         return int(text)
     try:
         return parse_time(text, now)

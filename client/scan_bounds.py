@@ -21,6 +21,8 @@ NEWEST: Final = -1
 _MARKS: Final = {EARLIEST: OLDEST, LATEST: NEWEST}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_LAST_MS: Final = 253_402_300_799_999  # the year 9999
+MAX_DIGITS: Final = 18  # of a number; what has more is no offset, and may not fit the wire
 
 Offsets = Mapping[str, Mapping[int, int]]
 """By topic and queue; :data:`OLDEST` and :data:`NEWEST` stand for the bounds of the queue."""
@@ -68,6 +70,11 @@ def check_order(start: Bound, end: Bound) -> None:
 def time_text(time_us: int) -> str:
     """A time as people read it."""
     return (_EPOCH + time_us * _MICROSECOND).isoformat().replace("+00:00", "Z")
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number from 0 that can be an offset, an id or a count."""
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _bound(given: Mapping[str, str], by_offset: str, by_time: str, default: int) -> Bound:
@@ -131,7 +138,7 @@ def _queues(name: str, topic: str, queues: object, default: int) -> dict[int, in
         )
     found: dict[int, int] = {}
     for key, value in queues.items():
-        if not (key.isascii() and key.isdigit()):
+        if not is_number(key):
             raise ConfigError(f'the option "{name}" names the queue {key!r} of {topic}: queues are numbers from 0')
         if int(key) in found:
             raise ConfigError(f'the option "{name}" names the queue {int(key)} of {topic} twice')
@@ -142,9 +149,9 @@ def _queues(name: str, topic: str, queues: object, default: int) -> dict[int, in
 def _offset(name: str, where: str, value: object, default: int) -> int:
     if isinstance(value, str):
         value = _MARKS.get(value.lower(), value)
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and is_number(value):
         value = int(value)
-    if type(value) is not int or value < OLDEST:
+    if type(value) is not int or not OLDEST <= value < 10**MAX_DIGITS:
         raise ConfigError(
             f'the option "{name}" has {value!r} {where}: an offset is a whole number from 0, "{EARLIEST}" or "{LATEST}"'
         )
@@ -153,7 +160,7 @@ def _offset(name: str, where: str, value: object, default: int) -> int:
 
 def _time(name: str, text: str) -> int:
     text = text.strip()
-    if text.isascii() and text.isdigit():
+    if is_number(text) and int(text) <= _LAST_MS:
         return int(text) * 1000
     try:
         time = datetime.fromisoformat(text)
@@ -163,4 +170,4 @@ def _time(name: str, text: str) -> int:
         ) from None
     if time.tzinfo is None:
         raise ConfigError(f'the option "{name}" is {text!r}, which has no time zone: write {text}Z for UTC')
-    return (time - _EPOCH) // _MICROSECOND
+    return max((time - _EPOCH) // _MICROSECOND, 0)  # nothing was stored before 1970

@@ -40,7 +40,7 @@ from rmq.wire.address import parse_address
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_topic
 
-from .scan_bounds import Bound, check_order, end_of, start_of
+from .scan_bounds import Bound, check_order, end_of, is_number, start_of
 from .scan_plan import DEFAULT_RECORDS, Manner
 
 COLUMNS: Final = (
@@ -189,7 +189,7 @@ def _tags(text: str) -> str:
 
 def _number(name: str, value: str) -> int:
     text = value.strip()
-    if not (text.isascii() and text.isdigit()):
+    if not is_number(text):
         raise ConfigError(f'the option "{name}" holds {value!r} where a whole number from 0 is expected')
     return int(text)
 

@@ -187,8 +187,17 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def named(strategy: Strategy | Allocate) -> Strategy:
-    """A user's own strategy: a :class:`Strategy`, or a function, which is known by its ``name`` or its own."""
+    """
+    A user's own strategy: a :class:`Strategy`, or a function, which is known by its ``name`` or its own.
+
+    Raises:
+        ConfigError: it is neither, has no name, or cannot be called.
+    """
     if isinstance(strategy, Strategy):
+        if not isinstance(strategy.name, str) or not strategy.name or not callable(strategy.allocate):
+            raise ConfigError(
+                f"a Strategy needs a name and a function, not {strategy.name!r} and {strategy.allocate!r}"
+            )
         return Strategy(_short(strategy.name), strategy.allocate)
     if not callable(strategy):
         raise ConfigError(f"strategy must be text, a Strategy or a function, not {strategy!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any
 
 from rmq.wire.errors import BadName, ConfigError
@@ -173,11 +174,17 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 
 
 def configure(config: ConsumerConfig | None, **settings: Any) -> ConsumerConfig:
-    """``config`` (or the defaults) with some fields replaced; an unknown one is refused by name."""
+    """
+    ``config`` (or the defaults) with some fields replaced; an unknown one is refused by name.
+
+    ``start_from`` may be a ``datetime``, too; one without a zone is local.
+    """
     names = [item.name for item in fields(ConsumerConfig)]
     for name in settings:
         if name not in names:
             raise ConfigError(f"a consumer has no setting {name!r}; it has {', '.join(names)}")
+    if isinstance(start := settings.get("start_from"), datetime):
+        settings["start_from"] = start.isoformat()
     values = {} if config is None else {name: getattr(config, name) for name in names}
     return ConsumerConfig(**{**values, **settings})
 

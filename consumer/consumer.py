@@ -104,8 +104,6 @@ class Consumer:
         Raises:
             ConfigError: the name or the expression is not legal.
         """
-        if not isinstance(topic, str):
-            raise ConfigError(f"a topic must be text, not {topic!r}")
         try:
             check_readable(self._on_the_wire(topic))
         except BadName as error:
@@ -119,11 +117,16 @@ class Consumer:
 
         Without the last topic the consumer leaves its group until it is subscribed again. While it has others, what
         :meth:`subscribe` says about the members of a group is true here, too.
+
+        Raises:
+            ConfigError: the topic is no text.
         """
         self._subscriptions.pop(self._on_the_wire(topic), None)
         self._subscriptions_changed()
 
     def _on_the_wire(self, topic: str) -> str:
+        if not isinstance(topic, str):
+            raise ConfigError(f"a topic must be text, not {topic!r}")
         return wrap(self.config.namespace, topic)
 
     def _subscriptions_changed(self) -> None:

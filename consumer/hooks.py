@@ -67,7 +67,7 @@ class Hooks:
         if before is None and after is None:
             raise ConfigError(f"a hook needs a method before(info) or after(info), and {hook!r} has neither")
         for method in (before, after):
-            if method is not None and (not callable(method) or inspect.iscoroutinefunction(method)):
+            if method is not None and (not callable(method) or _is_awaited(method)):
                 raise ConfigError(f"before and after of a hook must be plain functions, not {method!r}")
         if before is not None:
             self._before.append(before)
@@ -106,3 +106,8 @@ class Hooks:
                 # Not each time: a hook that fails at every call would fill the log.
                 if self._failures & (self._failures - 1) == 0:
                     log.error("hook.raised", hook=repr(method), times=self._failures, exc_info=error)
+
+
+def _is_awaited(method: Callable[..., object]) -> bool:
+    """Whether calling it only makes a coroutine; also an object whose call does."""
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004

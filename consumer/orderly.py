@@ -118,7 +118,10 @@ class OrderlyScheduler:
     async def _own(self, generation: Generation) -> None:
         while True:
             try:
-                return await self._take_turns(generation)
+                await self._take_turns(generation)
+                if _is_cancelled():
+                    await asyncio.sleep(0)  # it is to meet us here: a task that ends before it does counts as cancelled
+                return
             except asyncio.CancelledError:
                 if generation.dropped:
                     return  # whoever cancelled us, there is nothing left to do
@@ -140,6 +143,7 @@ class OrderlyScheduler:
     async def _after_turn(self, generation: Generation, end: Step | Failed) -> None:
         """What a turn leaves to be done outside its gate and slot."""
         if isinstance(end, Failed):
+            await self._let_cancel_pass(generation)
             pause_s = await self._retries.settle(generation, end)
             if pause_s is not None:
                 generation.retry_at = self._broker.now() + pause_s
@@ -190,7 +194,7 @@ class OrderlyScheduler:
         """
         clock, size, timeout_s = self._broker.now, self._config.batch, self._config.consume_timeout_s
         cache, guard, listener = generation.cache, generation.guard, self._listener
-        meter = self._statistics.of(generation.queue.topic)
+        meter = self._statistics.of(generation.shown.topic)
         context = ConsumeContext(generation)
         began = now = counted_at = called_at = clock()
         look_at = float("-inf")
@@ -263,7 +267,7 @@ class OrderlyScheduler:
         if (end := self._settle(generation, 1, status, context, ended)) is not None:
             return end
         timed_out = ended - now >= self._config.consume_timeout_s
-        self._statistics.of(generation.queue.topic).succeeded(ended, 1, 1, ended - now, timed_out)
+        self._statistics.of(generation.shown.topic).succeeded(ended, 1, 1, ended - now, timed_out)
         guard.release()
         return Step.RUN
 
@@ -323,7 +327,7 @@ class OrderlyScheduler:
             return None
         elapsed_s = 0.0 if guard.since is None else now - guard.since
         kind = result_type(status, error, timed_out=elapsed_s >= self._config.consume_timeout_s)
-        self._statistics.of(generation.queue.topic).gave_in_vain(now, count, elapsed_s, kind)
+        self._statistics.of(generation.shown.topic).gave_in_vain(now, count, elapsed_s, kind)
         guard.recording = True
         messages = cache.again(count) if read is SUSPEND else cache.rollback()
         return Failed(messages, reason_of(error, messages), self._asked_pause(context))
@@ -348,7 +352,7 @@ class OrderlyScheduler:
         """What a listener's exception means; raises it again if it is not the listener's."""
         if generation.interrupted and isinstance(error, asyncio.CancelledError | Exception):
             if not self._undo_cancel(generation):
-                raise error
+                raise asyncio.CancelledError from error  # whatever the listener made of it
             return Raised(error, counts=False)
         if isinstance(error, asyncio.CancelledError):
             # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
@@ -379,6 +383,17 @@ class OrderlyScheduler:
         else:
             self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
         return True
+
+    async def _let_cancel_pass(self, generation: Generation) -> None:
+        """A listener that failed may have cancelled its task: that is not to meet us where the failure is recorded."""
+        if not _is_cancelled() or generation.dropped:
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if not self._undo_cancel(generation):
+                generation.guard.release()
+                raise
 
     def _warn_once(self, event: str, advice: str) -> None:
         if event not in self._warned:

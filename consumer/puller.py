@@ -84,7 +84,7 @@ class Puller:
 
     async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
         now = generation.pulled_at = self._broker.now()
-        self._statistics.of(generation.queue.topic).pulled.add(now, messages, seconds=took_s)
+        self._statistics.of(generation.shown.topic).pulled.add(now, messages, seconds=took_s)
         if self._config.pull_interval_s:
             await generation.pause_asking(self._config.pull_interval_s)
 

@@ -14,6 +14,7 @@ queues are others: nothing that was asked for, cached or done before is taken ov
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rmq.client.log import get_logger
@@ -90,7 +91,7 @@ class Rebalancer:
         self._members_told = 0  # how many lists of members were pushed
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics = KnownTopics()
-        self._unsure: set[MessageQueue] = set()  # asked for, and the answer never came
+        self._unsure: set[MessageQueue] = set()  # may be ours at the broker, under an epoch that we do not know
         self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
         self._changed = False  # what we hold is not what the group last heard of
@@ -106,6 +107,10 @@ class Rebalancer:
         """There is a new connection: say again that we are there."""
         self._join_due = 0.0
         self.notice()
+
+    def listed(self, queues: Iterable[MessageQueue]) -> None:
+        """The broker keeps queues for us of which we do not know: only a grant that is known can be given back."""
+        self._unsure.update(queues)
 
     def subscribed(self) -> None:
         """The subscriptions have changed."""

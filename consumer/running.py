@@ -170,17 +170,19 @@ class Running:
     # What the broker says
 
     def _on_connected(self, hello: ops.HelloReply) -> None:
-        """A lease that the broker still lists under our epoch goes on; any other is lost."""
+        """A lease that the broker still lists under our epoch goes on; any other is lost, on either side."""
         held = {
             (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
         }
         for generation in list(self.generations.values()):
             if (*generation.queue, generation.epoch) in held:
+                held.discard((*generation.queue, generation.epoch))
                 self.keeper.proven(generation)
                 if not generation.agrees(hello.log_epoch):
                     generation.ask_now()
             else:
                 generation.lose("the broker did not resume it")
+        self.rebalancer.listed(MessageQueue(topic, queue_id) for topic, queue_id, _ in held)
         self.keeper.connected()
         if self.generations:
             # The greeting shows that the leases are ours, but renews none.
@@ -216,9 +218,13 @@ class Running:
                 self._tell_running_info(int(token))
 
     def _lease_free(self, queue: MessageQueue) -> None:
-        """A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon."""
+        """
+        A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon.
+
+        One that is being handed over is not pulled, and its call has to be told before the next owner begins.
+        """
         generation = self.generations.get(queue)
-        if generation is not None and not generation.dropped:
+        if generation is not None and not generation.lease.lost and not generation.ended.is_set():
             self._doubted.append(generation)
             if len(self._doubted) == 1:  # those that are told in the same step are asked for together
                 self.tasks.start(self._renew_doubted(), "renewal of doubted leases")

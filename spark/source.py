@@ -26,7 +26,8 @@ class RmqDataSource(DataSource):
         # Without it Spark's workers die with no more than "exited unexpectedly".
         if importlib.util.find_spec("pyarrow") is None:
             raise ConfigError(
-                f"pyarrow is not installed in {sys.executable}, which Spark runs: {sys.executable} -m pip install pyarrow"
+                f"pyarrow is not installed in {sys.executable}, which Spark runs: "
+                f"{sys.executable} -m pip install pyarrow"
             )
         self._read = ScanOptions.parse(options)
 

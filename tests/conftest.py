@@ -71,6 +71,22 @@ def _first_difference() -> str | None:
     return None
 
 
+# What takes longest begins first, so that no core waits for another at the end.
+LONGEST = ("tests/scenarios/test_every_prefix.py", "tests/spark/", "tests/scenarios/", "tests/broker/store/")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests are spread over cores, a file stays together, and all that needs Spark shares one session."""
+    if not config.pluginmanager.has_plugin("dsession") and not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        group = "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(
+        key=lambda item: next((i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
+    )
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

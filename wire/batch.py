@@ -245,6 +245,12 @@ def handle(physical_offset: int, index: int) -> int:
     return (physical_offset // layout.ALIGN) << 12 | index
 
 
+def place_of(of: int) -> tuple[int, int]:
+    """The physical offset of the batch that holds the message with this number, and its index in there."""
+    position, index = divmod(of, layout.MAX_COUNT)
+    return position * layout.ALIGN, index
+
+
 def message_id(store_id: int, of: int) -> str:
     """32 hex digits that name a message for ever."""
     return f"{store_id:016x}{of:016x}"

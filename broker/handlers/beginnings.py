@@ -29,23 +29,25 @@ class Progress(Protocol):
 
 
 class Beginnings:
-    """Decides; ``is_held(group, topic)`` tells of leases, ``holds(queue)`` from where to where a queue can be read."""
+    """Decides; ``held(group)`` tells the topics of its leases, ``holds(queue)`` from where to where a queue is read."""
 
     def __init__(
         self, topics: TopicTable, members: Membership, progress: Progress,
-        *, is_held: Callable[[str, str], bool], holds: Callable[[MessageQueue], tuple[int, int]],
+        *, held: Callable[[str], set[str]], holds: Callable[[MessageQueue], tuple[int, int]],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._members = members
         self._progress = progress
-        self._is_held = is_held
+        self._held = held
         self._holds = holds
 
     def joined(self, group: str, from_end: Iterable[str], session: bytes) -> None:
         """A member named topics for the first time, and wants their end: record it, if nobody was there before."""
-        for name in from_end:
+        names = set(from_end)  # a request may name one as often as it likes
+        held = self._held(group) if names else set()
+        for name in sorted(names - held):
             topic = self._topics.get(name)
-            if topic is None or self._members.subscribes(group, name, but=session) or self._is_held(group, name):
+            if topic is None or self._members.subscribes(group, name, but=session):
                 continue
             queues = [MessageQueue(name, queue_id) for queue_id in range(topic.queues)]
             if all(self._progress.committed(group, queue) < 0 for queue in queues):

@@ -19,13 +19,23 @@ from rmq.wire import batch as batches
 from rmq.wire import names
 from rmq.wire.batch import Batch, Rows
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, Damaged, DiskFull, MessagesLost, OffsetOutOfRange, Refused, StoreFailed
+from rmq.wire.errors import (
+    BadRequest,
+    BatchTooLarge,
+    Damaged,
+    DiskFull,
+    MessagesLost,
+    OffsetOutOfRange,
+    Refused,
+    StoreFailed,
+)
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import NO_OFFSET, DeadLetter, Outcome
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
 from ..log import get_logger
+from ..services.dead_table import MAX_DEAD
 from ..services.ledger import Ledger
 from ..services.lock_table import LockTable
 from ..services.state import Change, Committed
@@ -124,7 +134,9 @@ class DeadLetterHandler:
         ask = decode(DeadLetter, payload)
         _check(ask)
         generation = self._topics.require_queue(ask.topic, ask.queue_id).generation
-        self._line.append(_Request(connection, request_id, ask, generation))
+        request = _Request(connection, request_id, ask, generation)
+        self._judge(request)  # nobody who may not ask stands in line
+        self._line.append(request)
         self._work()
         return DEFERRED
 
@@ -144,8 +156,7 @@ class DeadLetterHandler:
             request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
 
     def _begin(self, request: _Request) -> None:
-        self._judge(request)
-        left = self._left(request)
+        left = self._judge(request)
         if not left:
             self._progress.pass_to(request.ask.group, request.queue, request.ask.commit_offset)
             self._committer.when_durable(partial(self._answer, request))
@@ -178,8 +189,8 @@ class DeadLetterHandler:
         if not is_last:
             self._line.appendleft(request)  # the rest; what is appended by now is known as done
 
-    def _judge(self, request: _Request) -> None:
-        """Refuse a request that does not hold (any more)."""
+    def _judge(self, request: _Request) -> list[int]:
+        """What is left to be done of a request; refuses one that does not hold (any more)."""
         ask, queue = request.ask, request.queue
         self._topics.require_queue(*queue, generation=request.generation)
         self._locks.check(ask.group, queue, session_of(request.connection).id, ask.epoch, now=self._now())
@@ -191,12 +202,15 @@ class DeadLetterHandler:
         if left and left[-1] >= index.readable:
             held = f"{queue} holds {index.min_offset} to {index.readable}"
             raise OffsetOutOfRange(f"offset {left[-1]} is out of range: {held}")
+        if left and (dead := len(self._ledger.dead.offsets(ask.group, queue))) + len(left) > MAX_DEAD:
+            raise BadRequest(f"{dead} dead letters of {queue} are not committed, {MAX_DEAD} may be so: commit progress")
+        return left
 
     def _left(self, request: _Request) -> list[int]:
         """What is not done already: committed, or given up before."""
         group, queue = request.ask.group, request.queue
-        done, dead = self._progress.committed(group, queue), self._ledger.dead
-        return [offset for offset in request.ask.queue_offsets if offset >= done and not dead.has(group, queue, offset)]
+        done, dead = self._progress.committed(group, queue), self._ledger.dead.offsets(group, queue)
+        return [offset for offset in request.ask.queue_offsets if offset >= done and offset not in dead]
 
     def _append(self, request: _Request, copies: list[Copy], *, is_last: bool) -> None:
         ask, queue = request.ask, request.queue
@@ -216,20 +230,18 @@ class DeadLetterHandler:
         topic = self._make_topic(names.dead_letter_topic(group))
         self._committer.in_order()
         for copy in copies:
-            if not self._ledger.dead.is_copied(group, copy.origin):
-                to = MessageQueue(topic.name, 0)
-                self._store.stage(to, topic.generation, copy.batch, copy.checked, origin=copy.origin)
+            to = MessageQueue(topic.name, 0)
+            self._store.stage(to, topic.generation, copy.batch, copy.checked, origin=copy.origin)
 
     def _written(self, request: _Request, copies: list[Copy], changes: list[Change]) -> None:
         """All of it is in the log: now it is true."""
         for change in changes:
             self._ledger.apply(change)  # type: ignore[arg-type]  # dead letters and progress
         self.copied += len(copies)
-        for copy in copies:
-            log.warning(
-                "message.dead", group=request.ask.group, queue=str(request.queue), offset=copy.queue_offset,
-                reason=request.ask.reason,
-            )  # fmt: skip
+        log.warning(  # one line for all of them: each takes its time, and they may be a thousand
+            "message.dead", group=request.ask.group, queue=str(request.queue), offset=copies[0].queue_offset,
+            count=len(copies), reason=request.ask.reason,
+        )  # fmt: skip
 
     @staticmethod
     def _answer(request: _Request) -> None:
@@ -289,8 +301,7 @@ def _source(ask: DeadLetter, offset: int, locator: Locator, reader: LogReader, s
 
 def _copy(ask: DeadLetter, message: StoredMessage, source: Batch, attempts: int) -> Copy:
     header, index = source.header, message.queue_offset - source.header.base_offset
-    properties = {
-        **message.properties,
+    said = {
         "RMQ_ORIGIN_TOPIC": ask.topic,
         "RMQ_ORIGIN_QUEUE": str(ask.queue_id),
         "RMQ_ORIGIN_OFFSET": str(message.queue_offset),
@@ -301,8 +312,13 @@ def _copy(ask: DeadLetter, message: StoredMessage, source: Batch, attempts: int)
     }
     rows = Rows(
         [message.body], source.columns.born_at_of(index), tags=[message.tag], keys=[message.keys],
-        ordering_keys=[message.ordering_key], properties=[properties],
+        ordering_keys=[message.ordering_key], properties=[{**message.properties, **said}],
     )  # fmt: skip
-    data = bytes(batches.encode(names.dead_letter_topic(ask.group), 0, rows))
+    topic = names.dead_letter_topic(ask.group)
+    try:
+        data = bytes(batches.encode(topic, 0, rows))
+    except BatchTooLarge:  # it was as large as a message can be, and what we say of it comes on top
+        said["RMQ_LEFT_OUT"] = f"{len(message.properties)} properties: the copy would be too large"
+        data = bytes(batches.encode(topic, 0, rows._replace(properties=[said])))
     origin = batches.handle(header.physical_offset, index)
     return Copy(message.queue_offset, origin, data, batches.check(data, stamped=False))

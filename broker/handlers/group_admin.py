@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from rmq.wire import names
@@ -27,9 +30,10 @@ from .progress import ProgressHandler
 class Most(NamedTuple):
     """How much one answer looks at: the loop stands still meanwhile."""
 
-    queues: int = 4096
+    groups: int = 256
+    queues: int = 4096  # of all groups of a page
+    described: int = 1024  # queues of one group: as many as a topic can have
     members: int = 1024
-    groups: int = 1024
 
 
 MOST: Final = Most()
@@ -62,20 +66,27 @@ class GroupAdminHandler:
         leases = self._locks.by_group(now=self._now())
         page: list[GroupRow] = []
         queues = 0
-        for group in sorted({*self._members.groups(), *leases, *self._offsets.names()}):
-            if group > after:
-                row, looked_at = self._row(group, leases.get(group, []))
-                page.append(row)
-                queues += looked_at
-                if queues >= self._most.queues or len(page) >= self._most.groups:
-                    break
+        for group in self._behind(after, {*self._members.groups(), *leases}):
+            row, looked_at = self._row(group, leases.get(group, []))
+            page.append(row)
+            queues += looked_at
+            if queues >= self._most.queues or len(page) >= self._most.groups:
+                break
         return self._later(connection, request_id, page)
+
+    def _behind(self, after: str, alive: set[str]) -> Iterator[str]:
+        """The groups behind a name, in order: those that have progress, and others."""
+        known = self._offsets.names()
+        first = bisect_right(known, after)
+        others = sorted(group for group in alive if group > after)
+        merged = heapq.merge((known[i] for i in range(first, len(known))), others)
+        return (group for group, _ in itertools.groupby(merged))
 
     def _row(self, group: str, leases: list[Lease]) -> tuple[GroupRow, int]:
         """A group in one line, and how many queues that took."""
         topics = self._topics_of(group, leases)
-        queues, more = self._queues(topics)
-        lag = sum(self._queue(group, queue).lag for queue in queues)
+        queues, more = self._queues(topics, self._most.queues)
+        lag = sum(self._lag(group, queue) for queue in queues)
         members = len(self._members.sessions(group))
         return GroupRow(group, *self._mode(group), members, len(leases), len(topics), lag, more), len(queues)
 
@@ -89,8 +100,9 @@ class GroupAdminHandler:
         leases = self._locks.rows(group, now=self._now())
         self.require(group, leases)
         topics = self._topics_of(group, leases)
-        queues, more_queues = self._queues(topics if topic is None else topics & {topic})
-        rows = {MessageQueue(row.topic, row.queue_id): row for row in self._groups.lock_rows(group)}
+        queues, more_queues = self._queues(topics if topic is None else topics & {topic}, self._most.described)
+        told_of = set(queues)
+        rows = {lease.queue: self._groups.lock_row(lease) for lease in leases if lease.queue in told_of}
         members = sorted(self._members.of_group(group), key=lambda member: member.session.member)
         told = members[: self._most.members]
         held = Counter(lease.session for lease in leases)
@@ -111,13 +123,13 @@ class GroupAdminHandler:
         leased = {lease.queue.topic for lease in leases}
         return leased.union(self._members.subscribed(group), self._offsets.topics(group))
 
-    def _queues(self, topics: Iterable[str]) -> tuple[list[MessageQueue], int]:
+    def _queues(self, topics: Iterable[str], most: int) -> tuple[list[MessageQueue], int]:
         """The queues of those topics that exist, and how many of them are too many."""
         found: list[MessageQueue] = []
         more = 0
         for name in sorted(topics):
             if (topic := self._topics.get(name)) is not None:
-                looked_at = min(topic.queues, self._most.queues - len(found))
+                looked_at = min(topic.queues, most - len(found))
                 found += [MessageQueue(name, queue_id) for queue_id in range(looked_at)]
                 more += topic.queues - looked_at
         return found, more
@@ -127,8 +139,7 @@ class GroupAdminHandler:
 
     def _queue(self, group: str, queue: MessageQueue, row: LockRow | None = None) -> GroupQueue:
         index, committed = self._store.queue(queue), self._offsets.get(group, queue)
-        lag = index.readable - max(committed, index.min_offset)
-        told = GroupQueue(*queue, index.min_offset, index.readable, committed, lag)
+        told = GroupQueue(*queue, index.min_offset, index.readable, committed, self._lag(group, queue))
         if row is not None:
             told = told._replace(owner=row.owner, epoch=row.epoch, lease_left_s=row.expires_in_s, state=row.state)
         retry_offset, attempts = self._ledger.attempts.get(group, queue)
@@ -136,6 +147,10 @@ class GroupAdminHandler:
         return told._replace(
             retry_offset=retry_offset, attempts=attempts, suspect_offset=mark.suspect_offset, abandoned=mark.abandoned
         )
+
+    def _lag(self, group: str, queue: MessageQueue) -> int:
+        index = self._store.queue(queue)
+        return index.readable - max(self._offsets.get(group, queue), index.min_offset)
 
     def _member(self, member: Member, leases: int) -> MemberState:
         session = member.session

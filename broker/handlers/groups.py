@@ -203,14 +203,11 @@ class GroupHandler:
         group = decode(LockStatus, payload).group
         if group is not None:
             names.check_group(group)
-        return self.lock_rows(group)
+        return [self.lock_row(lease) for lease in self._locks.rows(group, now=self._now())]
 
-    def lock_rows(self, group: str | None) -> list[LockRow]:
-        """The leases of one group or of all, by group and queue."""
+    def lock_row(self, lease: Lease) -> LockRow:
+        """A lease as people see it."""
         now = self._now()
-        return [self._row(lease, now) for lease in self._locks.rows(group, now=now)]
-
-    def _row(self, lease: Lease, now: float) -> LockRow:
         session = self._sessions.get(lease.session)
         expires_in = lease.renewed_at + self._locks.lease_s - now
         renewed_ago = max(now - lease.renewed_at, 0.0)  # a restored one may count as renewed in a moment
@@ -239,6 +236,7 @@ class GroupHandler:
             self._committer.record(lease.granted())
             self.lease_changed(group, queue)
             log.info("lock.revoked", group=group, queue=str(queue), owner=lease.member, why=why)
+            self._notices.lease_free(group, queue)  # an owner that does not pull learns it by this
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone, and its leases with it: the one change that says so takes them all."""
@@ -276,7 +274,7 @@ class GroupHandler:
         """Free leases; who let the last one of a group expire is silent: the others share its queues at once."""
         silent: dict[tuple[str, bytes], str] = {}
         for lease in self._locks.expire(now=now):
-            if lease.reserved:  # nobody could renew it: its session need not be silent
+            if lease.revoked:  # nobody could renew it: its session need not be silent
                 self._freed(lease.group, lease.queue, lease.epoch, "revoked")
                 continue
             self._abandoned(lease, "expired")

@@ -114,9 +114,15 @@ class ProgressHandler:
     # ---- progress that rides on pulls
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
-        """Refuse who does not hold the lease; a group without members is ordered (it has just restarted)."""
-        if epoch is not None or (mode := self._members.mode(group)) is None or mode.ordered:
-            self._locks.check(group, queue, session, epoch, now=self._now())
+        """
+        Refuse who does not hold the lease; a group without members is ordered (it has just restarted).
+
+        A queue that somebody holds is ordered, whatever the group has become: its holder may not know that yet.
+        """
+        mode, now = self._members.mode(group), self._now()
+        if epoch is None and mode is not None and not mode.ordered and not self._locks.holder(group, queue, now=now):
+            return
+        self._locks.check(group, queue, session, epoch, now=now)
 
     def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
         """The tags that a member wants of a topic; None if all of them, or if it has not said."""

@@ -61,17 +61,20 @@ class RunningInfoHandler:
             sessions = [session for session in sessions if session.member == member][:1]
             if not sessions:
                 raise MemberNotFound(f"group {group!r} has no member {shown(member)!r}")
-        behind = [session for session in sessions if session.member > after]
-        return [Asked(session.member, session.id, session.connection) for session in behind[:ASKED_AT_ONCE]]
+        else:
+            sessions = [session for session in sessions if session.member > after][:ASKED_AT_ONCE]
+        return [Asked(session.member, session.id, session.connection) for session in sessions]
 
     def answer(self, connection: Connection, request_id: int, payload: Any) -> object:
         """RUNNING_INFO: what a member says of itself."""
         token, info = decode(RunningInfo, payload)
         session = connection.session
         assert session is not None  # the connection serves nothing before the hello
-        inquiry = self._inquiries.answer(token, session.id, _packed(info), now=self._now())
-        if inquiry is None:
+        now = self._now()
+        if not self._inquiries.expects(token, session.id, now=now):  # before time is spent on looking at it
             raise BadRequest("nobody waits for this answer: it comes too late, or this session was not asked")
+        inquiry = self._inquiries.answer(token, session.id, _packed(info), now=now)
+        assert inquiry is not None  # it is expected
         self._reply_if_over(inquiry)
         return Outcome()
 

@@ -18,7 +18,7 @@ from rmq.wire.ops import NO_OFFSET, AttemptRun
 from .state import Attempted
 
 NO_ATTEMPT: Final = (NO_OFFSET, 0)
-MAX_RUNS: Final = 1024  # of a queue; beyond that neighbours are joined, and the lower count of the two is raised
+MAX_RUNS: Final = 64  # of a queue; beyond that neighbours are joined, and the lower count of the two is raised
 
 Runs = list[AttemptRun]  # ascending, none empty, none overlaps another, neighbours that touch have different counts
 
@@ -125,12 +125,24 @@ def joined(runs: Runs, most: int = MAX_RUNS) -> Runs:
 
     A message that is counted too high is given up a little early; one that is counted too low might never be.
     """
-    runs = list(runs)
     while len(runs) > most:
-        place = min(range(len(runs) - 1), key=lambda i: _cost(runs[i], runs[i + 1]))
-        one, other = runs[place : place + 2]
-        runs[place : place + 2] = [AttemptRun(one.from_offset, other.end_offset, max(one.attempts, other.attempts))]
+        costs = [_cost(one, other) for one, other in pairwise(runs)]
+        chosen: set[int] = set()  # the places of runs that are joined with the next one: many at once, none twice
+        for place in sorted(range(len(costs)), key=costs.__getitem__):
+            if len(chosen) == len(runs) - most:
+                break
+            if place - 1 not in chosen and place + 1 not in chosen:
+                chosen.add(place)
+        runs = [
+            _hull(run, runs[place + 1]) if place in chosen else run
+            for place, run in enumerate(runs)
+            if place - 1 not in chosen
+        ]
     return runs
+
+
+def _hull(one: AttemptRun, other: AttemptRun) -> AttemptRun:
+    return AttemptRun(one.from_offset, other.end_offset, max(one.attempts, other.attempts))
 
 
 def _cost(one: AttemptRun, other: AttemptRun) -> int:

@@ -1,19 +1,22 @@
 """
 Which messages a group has given up already, so that asking again copies nothing twice.
 
-Messages below the committed offset are done, whatever became of them; this table has those at it and above. It also
-knows copies that a start found at the very end of the log, without the change that belongs behind them: the broker
-went down in the middle of a write.
+Messages below the committed offset are done, whatever became of them; this table has those at it and above. While a
+log is repeated it also knows the copies that no change has named yet: if the log ends there, the broker went down in
+the middle of a write, and whoever starts it names them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
 
 from rmq.wire import names
 from rmq.wire.model import MessageQueue
 
 from .state import DeadLettered
+
+MAX_DEAD: Final = 16_384  # messages that a group has given up in a queue and not passed with its progress
 
 
 class DeadTable:
@@ -23,9 +26,9 @@ class DeadTable:
         self._offsets: dict[tuple[str, MessageQueue], set[int]] = {}
         self._unsaid: dict[str, set[int]] = {}  # by dead-letter topic: the origins of copies that no change names yet
 
-    def has(self, group: str, queue: MessageQueue, queue_offset: int) -> bool:
-        """Whether this message was given up before."""
-        return queue_offset in self._offsets.get((group, queue), ())
+    def offsets(self, group: str, queue: MessageQueue) -> Set[int]:
+        """The messages of a queue that were given up."""
+        return self._offsets.get((group, queue), frozenset())
 
     @staticmethod
     def change(group: str, queue: MessageQueue, offsets: Sequence[int]) -> DeadLettered:
@@ -67,13 +70,18 @@ class DeadTable:
         self._unsaid.pop(names.dead_letter_topic(change.group), None)
 
     def found_copy(self, topic: str, origin: int) -> None:
-        """Recovery met a copy; the change that names it comes behind it, unless the log ends there."""
+        """Recovery met a copy; the change that names it comes behind it, unless the log was torn there."""
         if topic.startswith(names.DEAD_LETTERS):
             self._unsaid.setdefault(topic, set()).add(origin)
 
-    def is_copied(self, group: str, origin: int) -> bool:
-        """Whether the log ended with a copy of this message, before it was said which one it was."""
-        return origin in self._unsaid.get(names.dead_letter_topic(group), ())
+    def take_unsaid(self) -> list[tuple[str, int]]:
+        """The log ends: the groups and the origins of copies that nothing names, each told once."""
+        unsaid, self._unsaid = self._unsaid, {}
+        return [
+            (topic.removeprefix(names.DEAD_LETTERS), origin)
+            for topic, some in unsaid.items()
+            for origin in sorted(some)
+        ]
 
     def rows(self) -> Iterator[DeadLettered]:
         """All dead letters, as the changes that bring them back."""

@@ -109,11 +109,16 @@ class InquiryTable:
         inquiry.tokens.append(self._last_token)
         inquiry.waiting += 1
 
-    def answer(self, token: int, session: bytes, info: bytes, *, now: float) -> Inquiry | None:
-        """Note an answer; returns its inquiry, None if this session was not asked that, or too long ago."""
+    def expects(self, token: int, session: bytes, *, now: float) -> bool:
+        """Whether an answer is waited for; not if this session was not asked that, or too long ago."""
         question = self._questions.get(token)
-        if question is None or question.asked.session != session or self._is_late(question, now):
+        return question is not None and question.asked.session == session and not self._is_late(question, now)
+
+    def answer(self, token: int, session: bytes, info: bytes, *, now: float) -> Inquiry | None:
+        """Note an answer; returns its inquiry, None if it is not expected."""
+        if not self.expects(token, session, now=now):
             return None
+        question = self._questions[token]
         self._settle(token, Answer(question.asked.member, info))
         return question.inquiry
 

@@ -9,7 +9,7 @@ not renewed: whoever lost one must acquire again and learns so by the new epoch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rmq.wire.errors import Fenced
@@ -30,7 +30,8 @@ class Lease:
     A queue in the hands of a session. ``renewed_at`` is written by the table only.
 
     ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
-    lease from the log has it anew with its owner's next pull. ``reserved``: see :meth:`LockTable.revoke`.
+    lease from the log has it anew with its owner's next pull. ``revoked`` is the epoch that the owner still has, if the
+    lease got another one without its doing; 0 if not.
     """
 
     group: str
@@ -41,7 +42,7 @@ class Lease:
     granted_at: float
     renewed_at: float
     fetched: int = NO_OFFSET
-    reserved: bool = False
+    revoked: int = 0
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
@@ -121,27 +122,28 @@ class LockTable:
             raise Fenced(self._why_fenced(group, queue, epoch, now))
 
     def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> Lease | None:
-        """Give back a live lease, or the queue that is reserved in its place; what is not held is no error: None."""
-        lease = self._own(group, queue, session, epoch, now) or self._reserved_for(group, queue, session)
-        if lease is not None:
-            self._remove(lease)
+        """Give back a live lease, also one that was revoked; the one that ended. What is not held does nothing."""
+        lease = self.holder(group, queue, now=now)
+        if lease is None or lease.session != session or epoch not in (lease.epoch, lease.revoked or lease.epoch):
+            return None
+        self._remove(lease)
         return lease
 
     def revoke(self, group: str, queue: MessageQueue, *, now: float) -> Lease | None:
         """
-        Take a queue from its owner, which has not given it up; returns the lease that stands in place of the old one.
+        Put the lease of a queue under an epoch that nobody has been told; the new lease, if there was one.
 
-        Its epoch is known to nobody, so that all that was asked for under the old one is refused. But the owner may be
-        within a call and not know yet. So the queue is *reserved* for its session until that acquires it again, gives
-        it back under the epoch it knows, or ends; or for as long as a lease lives, in which every owner finds out.
+        Whoever had it is fenced, and has to acquire it again. Nobody else gets it before its owner has given it back,
+        or has been silent for too long: until it hears of this, it may start calls.
         """
         lease = self.holder(group, queue, now=now)
         if lease is None:
             return None
         self._last_epoch += 1
-        taken = Lease(group, queue, lease.session, lease.member, self._last_epoch, now, now, reserved=True)
-        self._put(taken)
-        return taken
+        told = lease.revoked or lease.epoch
+        new = replace(lease, epoch=self._last_epoch, fetched=NO_OFFSET, revoked=told)
+        self._replace(lease, new)
+        return new
 
     def release_session(self, session: bytes) -> list[Lease]:
         """Free all leases of a session that is gone."""
@@ -192,9 +194,9 @@ class LockTable:
         if lease is not None and lease.epoch == change.epoch:
             self._remove(lease)
 
-    def holds_topic(self, group: str, topic: str) -> bool:
-        """Whether anybody of a group holds a queue of a topic, or did until a moment ago."""
-        return any(lease.group == group and lease.queue.topic == topic for lease in self._leases.values())
+    def topics(self, group: str) -> set[str]:
+        """The topics of which anybody of a group holds a queue, or did until a moment ago."""
+        return {lease.queue.topic for lease in self._leases.values() if lease.group == group}
 
     def rows(self, group: str | None = None, *, now: float) -> list[Lease]:
         """The live leases of one group or of all, by group and queue."""
@@ -227,9 +229,9 @@ class LockTable:
         self._leases[key] = lease
         self._of_session.setdefault(lease.session, {})[key] = lease
 
-    def _reserved_for(self, group: str, queue: MessageQueue, session: bytes) -> Lease | None:
-        lease = self._leases.get((group, queue))
-        return lease if lease is not None and lease.reserved and lease.session == session else None
+    def _replace(self, lease: Lease, new: Lease) -> None:
+        """Put another in the place of a lease; it stays in line by its age."""
+        self._leases[_key(lease)] = self._of_session[lease.session][_key(lease)] = new
 
     def _remove(self, lease: Lease) -> None:
         key = _key(lease)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
@@ -22,6 +22,7 @@ class OffsetTable:
         self._groups: dict[str, dict[MessageQueue, int]] = {}
         self._of_topic: dict[str, dict[str, None]] = {}  # the groups that have an offset in a topic
         self._topics_of: dict[str, dict[str, None]] = {}  # the same, the other way round
+        self._names: list[str] | None = None  # of all groups, sorted; None while nobody has asked since they changed
 
     def get(self, group: str, queue: MessageQueue) -> int:
         """The next offset to deliver, -1 if the group never committed one."""
@@ -55,9 +56,11 @@ class OffsetTable:
         """The groups that committed an offset in a topic, sorted."""
         return sorted(self._of_topic.get(topic, ()))
 
-    def names(self) -> list[str]:
-        """The groups that committed an offset anywhere."""
-        return list(self._groups)
+    def names(self) -> Sequence[str]:
+        """The groups that committed an offset anywhere, sorted: they are many, and looked at page by page."""
+        if self._names is None:
+            self._names = sorted(self._groups)
+        return self._names
 
     def topics(self, group: str) -> set[str]:
         """The topics that a group committed an offset in."""
@@ -72,6 +75,7 @@ class OffsetTable:
             del self._topics_of[group][topic]
             if not queues:
                 del self._groups[group], self._topics_of[group]
+                self._names = None
 
     def rows(self) -> Iterator[Committed]:
         """All offsets, as the changes that bring them back."""
@@ -80,7 +84,10 @@ class OffsetTable:
                 yield Committed(group, *queue, queue_offset)
 
     def _put(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        queues = self._groups.setdefault(group, {})
+        queues = self._groups.get(group)
+        if queues is None:
+            queues = self._groups[group] = {}
+            self._names = None
         if queue not in queues:
             self._of_topic.setdefault(queue.topic, {})[group] = None
             self._topics_of.setdefault(group, {})[queue.topic] = None

@@ -8,7 +8,7 @@ state that is half understood is worse than none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
@@ -192,11 +192,30 @@ SHAPES: Final[dict[int, type[Change]]] = {
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
 
+PIECE_CHANGES: Final = 2000
+PIECE_BYTES: Final = 1 << 20  # of several changes together; a single one has a table that bounds it
+
 
 def pack_changes(changes: Sequence[Change]) -> bytes:
     """The changes as the body of a state batch."""
     packed: bytes = msgpack.packb([(TAGS[type(change)], *change) for change in changes])
     return packed
+
+
+def pack_in_pieces(changes: Sequence[Change]) -> Iterator[bytes]:
+    """The changes as the bodies of state batches, in order, each far below the size limit of a batch."""
+    for i in range(0, len(changes), PIECE_CHANGES):
+        yield from _halved(changes[i : i + PIECE_CHANGES])
+
+
+def _halved(changes: Sequence[Change]) -> Iterator[bytes]:
+    packed = pack_changes(changes)
+    if len(packed) <= PIECE_BYTES or len(changes) == 1:
+        yield packed
+    else:
+        half = len(changes) // 2
+        yield from _halved(changes[:half])
+        yield from _halved(changes[half:])
 
 
 def unpack_changes(data: bytes) -> list[Change]:

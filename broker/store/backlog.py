@@ -19,7 +19,12 @@ log = get_logger(__name__)
 
 
 class Backlog:
-    """Belongs to the event loop. ``garbage`` are folders that can go."""
+    """
+    Belongs to the event loop.
+
+    Folders that can go are garbage. They go when the log up to where that was said is durable: after a crash that took
+    the end of a topic from the log, the topic lives, and its index is needed.
+    """
 
     def __init__(self, files: Files, keys: KeyIndex) -> None:
         self._files = files
@@ -30,7 +35,8 @@ class Backlog:
         self._keys_from = 0  # the position from which on it knows nothing
         self._keys_busy = False
         self._reached = 0  # the position up to which the log was told to us
-        self.garbage: list[str] = []
+        self._dropped: list[str] = []  # folders of what ends with the next write of the log
+        self._garbage: list[tuple[int, str]] = []  # and those of what has ended, with the position behind that
 
     def begin(self, position: int) -> None:
         """The indexes hold the log up to here."""
@@ -49,6 +55,13 @@ class Backlog:
     def reach(self, position: int) -> None:
         """The log up to here has been told."""
         self._reached = position
+        self._garbage += [(position, directory) for directory in self._dropped]
+        self._dropped.clear()
+
+    def discard(self, directory: str) -> None:
+        """A folder can go when what is written next is durable."""
+        if directory not in self._dropped:
+            self._dropped.append(directory)
 
     def drop(self, queue: ConsumeQueue) -> None:
         """A queue is gone: its entries need not be written."""
@@ -60,14 +73,19 @@ class Backlog:
         """How many bytes of the log with keys the key index does not know yet."""
         return max(self._reached - self._keys.end, 0) if self._keyed or self._keys_busy else 0
 
-    def take(self, extents: Sequence[Extent], *, everything: bool) -> IndexWork:
-        """What is to be written; ``everything``, or what is worth it. :meth:`done` must follow before the next."""
+    def take(self, extents: Sequence[Extent], *, everything: bool, durable: int) -> IndexWork:
+        """
+        What is to be written; ``everything``, or what is worth it. :meth:`done` must follow before the next.
+
+        The log is ``durable`` up to there.
+        """
         chosen, self._worth_it = (self._waiting if everything else self._worth_it), {}
         runs = [(queue, waiting) for queue in chosen if (waiting := queue.take_waiting()) is not None]
         until = self._reached if everything or self._keyed else self._keys_from
         keys = KeyWork(self._keys_from, until, self._keyed)
         self._keys_from, self._keyed, self._keys_busy = until, [], True
-        garbage, self.garbage = self.garbage, []
+        garbage = [entry for entry in self._garbage if entry[0] <= durable]
+        self._garbage = [entry for entry in self._garbage if entry[0] > durable]
         if everything:
             self._waiting = {}
         return IndexWork(self._files, self._keys, extents, runs, keys, garbage)
@@ -84,5 +102,5 @@ class Backlog:
         if error is not None:
             self._keyed[:0] = work.keys.batches
             self._keys_from = work.keys.first
-            self.garbage[:0] = work.garbage
+            self._garbage[:0] = work.garbage
             log.error("index.write_failed", error=str(error))

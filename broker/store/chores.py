@@ -57,14 +57,14 @@ class IndexWork(NamedTuple):
     extents: Sequence[Extent]
     runs: list[tuple[ConsumeQueue, Waiting]]
     keys: KeyWork
-    garbage: list[str]
+    garbage: list[tuple[int, str]]
 
     def run(self) -> None:
         """Do it; raises OSError, and all of it can be done again."""
         for _, waiting in self.runs:
             waiting.write(self.files)
         self.keys.run(self.key_index, self.extents)
-        for directory in self.garbage:
+        for _, directory in self.garbage:
             self.files.remove_tree(directory)
 
 

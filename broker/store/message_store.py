@@ -19,7 +19,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.tags import Wanted
 
 from ..log import get_logger
-from ..services.state import Change, QueueHolds, pack_changes
+from ..services.state import Change, QueueHolds, pack_in_pieces
 from . import checkpoint as checkpoints
 from .backlog import Backlog
 from .checkpoint import BadCheckpoint, Checkpoint
@@ -42,7 +42,6 @@ MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
 SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
-STATE_CHUNK = 2000  # changes in one state batch, far below the size limit
 
 
 class Placed(NamedTuple):
@@ -190,8 +189,8 @@ class MessageStore:
     def _collect_garbage(self) -> None:
         live = {f"{queue.topic}@{index.generation}" for queue, index in self._queues.items()}
         if self.files.exists(self._index_directory):
-            names = self.files.names(self._index_directory)
-            self.backlog.garbage += [f"{self._index_directory}/{name}" for name in names if name not in live]
+            for name in set(self.files.names(self._index_directory)) - live:
+                self.backlog.discard(f"{self._index_directory}/{name}")
 
     # ---- queues
 
@@ -231,9 +230,8 @@ class MessageStore:
                 continue
             queue = self._queues.pop(of)
             self.backlog.drop(queue)
-            directory = f"{self._index_directory}/{topic}@{queue.generation}"
-            if queue.generation and directory not in self.backlog.garbage:
-                self.backlog.garbage.append(directory)
+            if queue.generation:
+                self.backlog.discard(f"{self._index_directory}/{topic}@{queue.generation}")
 
     def reserve(self, of: MessageQueue, end_offset: int) -> None:
         """Offsets up to ``end_offset`` were in use before the log was damaged: they are not given to others."""
@@ -285,8 +283,7 @@ class MessageStore:
 
     def stage_changes(self, changes: Sequence[Change]) -> None:
         """Put state changes in line, behind what was staged before."""
-        for i in range(0, len(changes), STATE_CHUNK):
-            body = pack_changes(changes[i : i + STATE_CHUNK])
+        for body in pack_in_pieces(changes):
             batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
             self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, 0, layout.KIND_STATE))
 
@@ -398,7 +395,7 @@ class MessageStore:
 
     def take_index_work(self, *, everything: bool) -> IndexWork:
         """What is to be written to the indexes; ``everything``, or what is worth it. One at a time."""
-        return self.backlog.take(self.log.extents(), everything=everything)
+        return self.backlog.take(self.log.extents(), everything=everything, durable=self.log.durable)
 
     def checkpoint(self, changes: list[Change]) -> Checkpoint:
         """What is to be in a checkpoint; tables and log say the same now."""

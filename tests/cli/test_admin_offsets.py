@@ -73,6 +73,12 @@ def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
         parse_place(text, NOW)
 
 
+@pytest.mark.parametrize("digits", [19, 40, 5000])
+def test_an_offset_that_no_queue_can_have_is_refused_by_its_length(digits: int) -> None:
+    with pytest.raises(ValueError, match=f"an offset has at most 18 digits, not {digits}"):
+        parse_place("9" * digits, NOW)
+
+
 @pytest.mark.parametrize(("old", "moves_by"), [(-1, None), (4, 3), (7, 0), (9, -2)])
 def test_what_became_of_a_queue(old: int, moves_by: int | None) -> None:
     told = reset_object(MessageQueue("orders", 2), ResetResult(0, old, 7))

@@ -78,6 +78,8 @@ def test_a_batch_cannot_end_at_the_earliest(text: str) -> None:
         ('{"a": {"0": null}}', "has None for queue 0 of a"),
         ('{"a": {"0": "x"}}', "has .x. for queue 0 of a"),
         ('{"a": {"0": [1]}}', "for queue 0 of a"),
+        ('{"a": {"0": 1000000000000000000}}', "has 1000000000000000000 for queue 0 of a"),
+        ('{"a": {"' + "1" * 5000 + '": 1}}', "names the queue"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(text: str, sentence: str) -> None:
@@ -93,6 +95,7 @@ def test_a_mistake_is_told_with_its_place(text: str, sentence: str) -> None:
         ("2026-01-31T13:00:00+01:00", NOON_US),
         ("2026-01-31 12:00:00.000001+00:00", NOON_US + 1),
         ("0", 0),
+        ("1950-01-01T00:00:00Z", 0),
     ],
 )
 def test_a_time_is_iso_8601_with_a_zone_or_milliseconds(text: str, time_us: int) -> None:
@@ -106,6 +109,8 @@ def test_a_time_is_iso_8601_with_a_zone_or_milliseconds(text: str, time_us: int)
         ("yesterday", "a time is written 2026-01-31T12:00:00Z"),
         ("-5", "a time is written"),
         ("", "a time is written"),
+        ("253402300800000", "a time is written"),  # microseconds, or nanoseconds
+        ("9" * 5000, "a time is written"),
         ("2026-01-31T12:00:00", "has no time zone: write 2026-01-31T12:00:00Z"),
     ],
 )

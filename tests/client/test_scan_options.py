@@ -112,6 +112,7 @@ def test_a_missing_option_is_named_with_the_one_that_would_do_as_well(left_out: 
         ({"topic": "a,b,a"}, '"topic" names a twice'),
         ({"queues": "one"}, '"queues" holds'),
         ({"queues": ""}, '"queues" holds'),
+        ({"queues": "1" * 5000}, '"queues" holds'),
         ({"tags": "a, b"}, '"tags": the expression .a, b. is not'),
         ({"minPartitions": "0"}, '"minPartitions" must be 1 or more'),
         ({"maxRecordsPerPartition": "0"}, '"maxRecordsPerPartition" must be 1 or more'),

@@ -242,6 +242,9 @@ def test_a_function_of_the_users_is_known_by_its_name() -> None:
 def test_what_is_no_strategy_is_refused() -> None:
     with pytest.raises(ConfigError, match="strategy must be text, a Strategy or a function, not 7"):
         named(7)  # type: ignore[arg-type]
+    for strategy in (Strategy("", average), Strategy(5, average), Strategy("mine", None)):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="a Strategy needs a name and a function"):
+            named(strategy)
 
 
 def test_a_queue_that_was_not_offered_is_refused() -> None:

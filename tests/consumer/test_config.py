@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import pytest
 
 from rmq.consumer.config import ConsumerConfig, configure
+from rmq.consumer.start_from import parse_start
 from rmq.wire.errors import ConfigError
 
 
@@ -67,6 +69,13 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], sentence: str) -> N
 
 def test_whole_numbers_are_fine_where_a_number_is_asked_for() -> None:
     assert configure(None, suspend_s=2).suspend_s == 2.0
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_a_group_may_begin_at_a_datetime(zone: tzinfo | None) -> None:
+    time = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=zone)
+
+    assert parse_start(configure(None, start_from=time).start_from) == time.astimezone(UTC)
 
 
 def test_settings_replace_fields_of_a_configuration() -> None:

@@ -63,6 +63,13 @@ async def test_settings_come_from_a_configuration_and_from_arguments() -> None:
     assert Consumer("h:2", group="g", listener=listener, model="clustering", max_attempts=-1).config.broker == "h:2"
 
 
+async def test_what_is_no_topic_can_neither_be_subscribed_nor_unsubscribed(make: Make) -> None:
+    consumer = make()
+    for call in (consumer.subscribe, consumer.unsubscribe):
+        with pytest.raises(ConfigError, match="a topic must be text, not None"):
+            call(None)  # type: ignore[arg-type]
+
+
 async def test_running_without_a_subscription_is_refused(make: Make) -> None:
     with pytest.raises(ConfigError, match="call subscribe"):
         await make().run()

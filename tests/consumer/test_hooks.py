@@ -168,12 +168,18 @@ async def test_what_is_no_hook_is_refused(make: Make) -> None:
     class Awaited:
         async def before(self, info: CallInfo) -> None: ...
 
+    class AwaitedObject:
+        class Before:
+            async def __call__(self, info: CallInfo) -> None: ...
+
+        before = Before()
+
     class Number:
         after = 7
 
     consumer = make()
     with pytest.raises(ConfigError, match="has neither"):
         consumer.add_hook(object())
-    for hook in (Awaited(), Number()):
+    for hook in (Awaited(), AwaitedObject(), Number()):
         with pytest.raises(ConfigError, match="must be plain functions"):
             consumer.add_hook(hook)

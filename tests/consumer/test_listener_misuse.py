@@ -150,6 +150,58 @@ async def test_a_listener_that_cancels_its_own_task_while_its_queue_is_handed_ov
     assert broker.offsets["g", MessageQueue("t", 1)] == 0
 
 
+@pytest.mark.parametrize("abandoned", [0, 2])
+@pytest.mark.parametrize("status", [SUCCESS, SUSPEND])
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_listener_that_cancels_its_own_task_in_the_last_call_of_a_queue_stops_nothing(
+    broker: FakeBroker, make: Make, abandoned: int, status: ConsumeStatus, lost: bool
+) -> None:
+    """Behind that call the owner may have nothing to wait for, where the cancellation would meet it."""
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    broker.suspicions["g", QUEUE] = (abandoned, 0, 1 if abandoned else -1)
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        await asyncio.sleep(5)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return status
+
+    consumer = make(listener, topics={"t": "*"})
+    async with consumer:
+        await asyncio.sleep(1)
+        broker.set_members("g", "a")  # the queue is theirs now
+        if lost:
+            await asyncio.sleep(1)
+            broker.free("g", QUEUE)
+        await asyncio.sleep(10)
+        assert (consumer.assignment, broker.holder("g", QUEUE)) == ([], None)
+
+
+@pytest.mark.parametrize(("max_attempts", "attempts", "dead"), [(-1, [1, 2, 3, 4], []), (2, [1, 2], [0])])
+async def test_a_listener_that_cancels_its_own_task_and_fails_is_counted_and_waits_as_any_other(
+    broker: FakeBroker, make: Make, max_attempts: int, attempts: list[int], dead: list[int]
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    calls: list[tuple[float, int]] = []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        calls.append((round(now(), 3), messages[0].attempt))
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return SUSPEND
+
+    async with make(listener, topics={"t": "*"}, max_attempts=max_attempts):
+        await asyncio.sleep(10)
+
+    assert calls == [(2.0 ** (attempt - 1) - 1, attempt) for attempt in attempts]
+    assert [offset for _, offset, _ in broker.dead] == dead
+    assert broker.runs["g", QUEUE].get(0) == (None if dead else 4)
+
+
 @pytest.mark.parametrize("name", ["puller of t/0", "rebalancer", "lease keeper"])
 async def test_a_task_that_somebody_else_cancels_is_a_failure_of_the_consumer(
     broker: FakeBroker, make: Make, name: str

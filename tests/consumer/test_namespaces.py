@@ -37,6 +37,7 @@ async def test_the_broker_sees_wrapped_names_and_the_listener_plain_ones(broker:
     async with consumer:
         await asyncio.sleep(1)
         assert consumer.assignment == [MessageQueue("t", 0)]
+        assert list(consumer.statistics()) == ["t@g"]
 
     assert seen == [("t", MessageQueue("t", 0))]
     assert broker.offsets == {("team%g", WIRE): 1}

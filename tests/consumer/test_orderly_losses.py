@@ -158,6 +158,31 @@ async def test_a_listener_that_turns_its_cancellation_into_an_error_has_not_fail
     assert broker.sent(Op.ATTEMPT) == []
 
 
+async def test_a_listener_that_turns_the_loss_of_its_lease_into_an_error_stops_nothing(
+    broker: FakeBroker, make: Make
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        seen.append((messages[0].attempt, context.epoch))
+        try:
+            await asyncio.sleep(50 if len(seen) == 1 else 0)
+        except asyncio.CancelledError:
+            raise RuntimeError("as drivers of databases do") from None
+        return SUCCESS
+
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
+        await asyncio.sleep(1.5)
+        broker.free("g", QUEUE)
+        await asyncio.sleep(1)
+
+    assert seen == [(1, 1), (1, 2)]
+    assert broker.sent(Op.ATTEMPT) == []
+    assert broker.offsets["g", QUEUE] == 1
+
+
 async def test_a_hook_sees_the_end_of_a_cancelled_call(broker: FakeBroker, make: Make) -> None:
     class Hook:
         results: list[Any] = []  # noqa: RUF012

@@ -189,6 +189,21 @@ async def test_a_lease_listed_with_another_epoch_is_not_ours(broker: FakeBroker,
     assert len(broker.sent(Op.ACQUIRE)) == 2
 
 
+async def test_a_lease_listed_that_we_neither_have_nor_want_is_given_back(broker: FakeBroker, make: Make) -> None:
+    """A broker that crashed right after an offset reset keeps the queue for us, who may have lost it to another."""
+    broker.create("t")
+
+    async with make(topics={"t": "*"}) as consumer:
+        await asyncio.sleep(0.2)
+        broker.go_down()
+        broker.leases["g", QUEUE].epoch = 77
+        broker.set_members("g", "a")
+        broker.come_up()
+        await asyncio.sleep(1)
+        assert consumer.assignment == []
+        assert broker.holder("g", QUEUE) is None
+
+
 async def test_a_connection_without_answers_stops_the_turns_before_the_grace_is_over(
     broker: FakeBroker, make: Make
 ) -> None:

@@ -12,7 +12,7 @@ from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
 from rmq.wire.codec import decode_list
-from rmq.wire.ops import Op, ResetEntry, ResetOffsets, ResetResult
+from rmq.wire.ops import NO_OFFSET, Op, ResetEntry, ResetOffsets, ResetResult
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Messages, Recorder, now
@@ -45,6 +45,47 @@ async def test_an_idle_queue_goes_on_at_the_new_offset_at_once(
 
     assert listener.offsets[4:] == delivered
     assert [at for at in listener.times if at > 0] == [5.0] * len(delivered)
+
+
+async def test_a_call_of_a_queue_that_is_being_handed_over_is_told_too(broker: FakeBroker, make: Make) -> None:
+    """Nobody pulls such a queue any more, and another member takes it at once."""
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    told: list[tuple[float, bool]] = []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        async with asyncio.timeout(5):
+            await context.lost.wait()
+        told.append((round(now(), 3), context.lost.told))
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.set_members("g", "a")  # the queue is theirs now
+        await asyncio.sleep(1)
+        reset(broker, 1)
+        await asyncio.sleep(1)
+
+    assert told == [(2.0, True)]
+    (release,) = broker.sent(Op.RELEASE)  # it commits nothing, and says that the call has ended
+    assert [lease.queue_offset for lease in release.payload.leases] == [NO_OFFSET]
+
+
+async def test_a_queue_that_a_broker_keeps_for_us_under_an_unknown_epoch_is_given_back(
+    broker: FakeBroker, make: Make
+) -> None:
+    """A broker that started again after a reset does not know which epoch we had."""
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+    async with consumer:
+        await asyncio.sleep(1)
+        broker.leases["g", QUEUE].epoch += 10
+        broker.connections[0].cut()
+        broker.set_members("g", "a")  # the queue is theirs now
+        broker.connections[0].dial()
+        await asyncio.sleep(1)
+
+        assert (consumer.assignment, broker.holder("g", QUEUE)) == ([], None)
 
 
 @pytest.mark.parametrize("to", [0, 7])

@@ -18,6 +18,7 @@ from rmq.spark import one_line, session
 
 SETTINGS = {
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.task.maxFailures": "1",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both executors are there before anything is read
     "spark.sql.session.timeZone": "UTC",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # tests end before code that is compiled with more care pays
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Two cores, and up to three attempts for a task, as in a cluster."""
     from rmq.spark import session
 
-    started = session("tests", master="local[2,3]", conf={"spark.sql.session.timeZone": "UTC"})
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
+    started = session("tests", master="local[2,3]", conf=settings)
     yield started
     started.stop()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -74,33 +73,6 @@ def test_a_schema_of_other_columns_is_refused_with_those_there_are() -> None:
 
 
 @slow
-def test_rows_are_what_was_sent(spark: SparkSession, real_broker: RealBroker) -> None:
-    bodies = [b"", bytes(range(256)), "größe".encode(), b"x" * 100_000]
-    tags, keys = ["paid", None, "é", "paid"], [("a", "b"), (), ("ü",), ()]
-    properties = [{}, {"k": "v", "größe": ""}, {}, {"k": "w"}]
-    real_broker.create("content", queues=2)
-    real_broker.append("content", 0, Rows(bodies, BORN_AT, tags, keys, None, properties))
-    real_broker.append("content", 0, Rows([b"later"], [BORN_AT + 1], attempts=[2]))
-    real_broker.append("content", 1, Rows([b"other"], BORN_AT))
-
-    rows = loaded(spark, real_broker, "content").orderBy("queue_id", "queue_offset").collect()
-
-    assert [(row.topic, row.queue_id, row.queue_offset) for row in rows] == [
-        *(("content", 0, offset) for offset in range(5)),
-        ("content", 1, 0),
-    ]
-    assert [bytes(row.body) for row in rows] == [*bodies, b"later", b"other"]
-    assert [row.tag for row in rows] == [*tags, None, None]
-    assert [tuple(row["keys"]) for row in rows] == [*keys, (), ()]
-    assert [row.properties for row in rows] == [*properties, {}, {}]
-    assert [row.attempt for row in rows] == [1, 1, 1, 1, 3, 1]
-    born = datetime.fromtimestamp(BORN_AT // 10**6, UTC).replace(microsecond=BORN_AT % 10**6)
-    assert {row.born_at.astimezone(UTC) for row in rows if row.body != b"later"} == {born}
-    assert all(row.stored_at.astimezone(UTC) > born for row in rows)
-    assert len({row.message_id for row in rows}) == 6 and all(len(row.message_id) == 32 for row in rows)
-
-
-@slow
 def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("ordered")
     for first in range(0, 40_000, 4000):
@@ -114,42 +86,6 @@ def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, rea
 
 
 @slow
-def test_an_empty_topic_has_no_rows_and_all_columns(spark: SparkSession, real_broker: RealBroker) -> None:
-    real_broker.create("empty", queues=4)
-
-    frame = loaded(spark, real_broker, "empty")
-
-    assert frame.columns == list(COLUMNS)
-    assert frame.collect() == []
-
-
-@slow
-def test_a_missing_topic_is_one_clear_sentence(spark: SparkSession, real_broker: RealBroker) -> None:
-    real_broker.create("present")
-
-    said = refused(loaded(spark, real_broker, "absent").count)
-
-    assert f"broker {real_broker.address}: there is no topic absent; there are " in said
-    assert "present" in said
-
-
-@slow
-def test_a_data_frame_is_a_fixed_set_of_messages(spark: SparkSession, real_broker: RealBroker) -> None:
-    real_broker.create("growing", queues=2)
-    for queue_id in range(2):
-        real_broker.append("growing", queue_id, Rows([b"x"] * 100, 0))
-    frame = loaded(spark, real_broker, "growing")
-
-    first = frame.count()
-    real_broker.append("growing", 0, Rows([b"y"] * 50, 0))
-
-    assert (first, frame.count()) == (200, 200)
-    assert (frame.where("queue_id = 1").count(), frame.count()) == (100, 200)
-    assert frame.where("queue_id = 0").union(frame.where("queue_id = 1")).count() == 200
-    assert loaded(spark, real_broker, "growing").count() == 250
-
-
-@slow
 def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker: FakeBroker) -> None:
     fake_broker.create("many")
     fake_broker.max_pull_batches = 4
@@ -159,24 +95,6 @@ def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker
     assert len(loaded(spark, fake_broker, "many").limit(5).collect()) == 5
 
     assert len(pulls(fake_broker)) < 6
-
-
-@slow
-def test_options_choose_queues_offsets_and_columns(spark: SparkSession, real_broker: RealBroker) -> None:
-    real_broker.create("chosen", queues=2)
-    for queue_id in range(2):
-        real_broker.append("chosen", queue_id, Rows([b"%d" % i for i in range(10)], 0))
-    options = {
-        "queues": "1",
-        "startingOffsets": '{"chosen": {"1": 2}}',
-        "endingOffsets": '{"chosen": {"1": 5}}',
-        "columns": "body,queue_offset",
-    }
-
-    frame = loaded(spark, real_broker, "chosen", **options)
-
-    assert [(bytes(row[0]), row[1]) for row in frame.collect()] == [(b"2", 2), (b"3", 3), (b"4", 4)]
-    assert "body" not in loaded(spark, real_broker, "chosen", columns="queue_id,tag").columns
 
 
 @slow

@@ -63,6 +63,7 @@ def said(real_broker: RealBroker, tmp_path_factory: pytest.TempPathFactory) -> d
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))),
         "MISSING": str(folder / "missing"),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # a short life
         "SPARK_HOME": str(home_of_spark(folder / "spark")),
         "SPARK_WORKER_DIR": str(folder / "spark" / "work"),
     }

@@ -46,6 +46,7 @@ def some_rows(chance: random.Random, count: int) -> Rows:
         [tuple(f"k{chance.randrange(9)}é" for _ in range(chance.randrange(4))) for _ in range(count)],
         [chance.choice((None, "order-1")) for _ in range(count)],
         [{f"p{i}": chance.choice(("", "ü", "v" * 300)) for i in range(chance.randrange(4))} for _ in range(count)],
+        [chance.randrange(3) for _ in range(count)],
     )
 
 
@@ -61,16 +62,20 @@ def test_every_column_is_as_sent_in_every_codec_and_in_the_order_of_its_queue(
             rows = some_rows(chance, count)
             real_broker.append("columns", queue_id, rows, codec and CODECS.by_name(codec))
             assert not isinstance(rows.born_at, int) and rows.keys is not None and rows.properties is not None
+            assert rows.attempts is not None
             for i in range(count):
                 tag = rows.tags[i] if rows.tags else None
-                about = (tag, tuple(rows.keys[i]), dict(rows.properties[i]), at(rows.born_at[i]))
+                about = (tag, tuple(rows.keys[i]), dict(rows.properties[i]), at(rows.born_at[i]), 1 + rows.attempts[i])
                 sent.append((queue_id, offset + i, rows.bodies[i], *about))
             offset += count
 
     # As Spark gives them: partitions in the order of queues, and rows in that of offsets, with nothing sorted here.
     frame = loaded(spark, real_broker.address, "columns")
     got = [
-        (row.queue_id, row.queue_offset, bytes(row.body), row.tag, tuple(row["keys"]), row.properties, utc(row.born_at))
+        (
+            *(row.queue_id, row.queue_offset, bytes(row.body)),
+            *(row.tag, tuple(row["keys"]), row.properties, utc(row.born_at), row.attempt),
+        )
         for row in frame.collect()
     ]
 

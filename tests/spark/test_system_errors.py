@@ -74,8 +74,8 @@ def test_a_source_that_is_registered_by_hand_reads_too(spark: SparkSession, real
 def example(path: Path, *missing: str) -> list[str]:
     """Run the example where some packages cannot be imported; what it writes to standard error."""
     code = (
-        f"import runpy, sys; sys.modules.update(dict.fromkeys({missing!r})); sys.argv = ['count.py', '127.0.0.1:1', 't']"
-        f"; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({missing!r})); sys.argv = ['', '127.0.0.1:1', 't']; "
+        f"runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"
     )
     environ = {"PATH": str(path), "HOME": str(path), "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(

@@ -97,7 +97,7 @@ class _Owner:
     def __init__(self, first: int) -> None:
         self.first = first  # the first that is not processed
         self.next = first  # what the next call has to begin with
-        self.failed = False  # that was given before, and failed
+        self.failed = 0  # what lies before this place was given before, and failed
 
 
 class _Line:
@@ -235,7 +235,7 @@ class _Checker:
     def _check_attempts(self, line: _Line, call: Started) -> None:
         if call.epoch <= line.void:
             return  # the count began anew
-        again = line.owners[call.epoch].failed
+        again = line.place(call.offsets[0]) < line.owners[call.epoch].failed
         for offset, attempt in zip(call.offsets, call.attempts, strict=True):
             last = line.attempts.get(offset, 0)
             if attempt < max(last, 1):
@@ -265,7 +265,7 @@ class _Checker:
         if line.running.pop(event.call, None) is None:
             return  # its process was killed
         owner = line.owners[call.epoch]
-        owner.failed = event.result in (AGAIN, ROLLED_BACK)
+        owner.failed = line.place(call.offsets[-1]) + 1 if event.result in (AGAIN, ROLLED_BACK) else 0
         if event.result in (DONE, KEPT):
             owner.next = line.place(call.offsets[-1]) + 1
         elif event.result == ROLLED_BACK:

@@ -19,6 +19,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from structlog.testing import capture_logs
+
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.client import Admin, Message, Producer
@@ -422,15 +424,16 @@ class Fleet:
         self._loop.set_exception_handler(lambda loop, context: None)
         if self._broker is not None:
             await self._broker_process.task(self._broker.stop())
-        for process in [*self._fallen, *(member.process for member in [*self.members.values(), *self._gone])]:
-            process.bury()
-        for _ in range(100):
-            rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            if not rest:
-                break
-            for task in rest:
-                task.cancel()
-            await asyncio.wait(rest, timeout=10.0)
+        with capture_logs():  # what a dead broker finds when it is let run, its files closed, is nobody's trouble
+            for process in [*self._fallen, *(member.process for member in [*self.members.values(), *self._gone])]:
+                process.bury()
+            for _ in range(100):
+                rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+                if not rest:
+                    break
+                for task in rest:
+                    task.cancel()
+                await asyncio.wait(rest, timeout=10.0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

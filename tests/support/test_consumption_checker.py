@@ -112,6 +112,15 @@ FINE = {
     "a dead letter is left out": (
         Story().call(0, 1, 2, result=AGAIN).add(DeadLettered(0.0, Q, 1)).call(0, 2, attempt=2).call(3).committed(4)
     ),
+    "behind a dead letter comes what an owner before had, with the same number": (
+        Story()
+        .call(0)
+        .call(1, result=KEPT)
+        .granted(2, 0, "b")
+        .call(0, epoch=2, process="b", result=AGAIN)
+        .add(DeadLettered(0.0, Q, 0))
+        .call(1, epoch=2, process="b")
+    ),
     "a new owner begins behind dead letters": (
         Story().granted(1, 0).start(0).add(DeadLettered(0.0, Q, 0), Killed(0.0, "a")).granted(2, 0).call(1, epoch=2)
     ),

@@ -360,6 +360,7 @@ def test_message_ids_can_be_taken_apart(store_id: int, word: int, index: int) ->
 
     assert len(text) == 32
     assert batch.handle(word * 8, index) < 1 << 63
+    assert batch.place_of(batch.handle(word * 8, index)) == (word * 8, index)
     assert batch.split_message_id(text) == (store_id, word * 8, index)
     assert batch.split_message_id(text.upper()) == (store_id, word * 8, index)
 

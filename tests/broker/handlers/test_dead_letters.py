@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from rmq.broker.services.dead_table import MAX_DEAD
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import batch as batches
-from rmq.wire import ops
+from rmq.wire import layout, ops
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.compression import CODECS
 from rmq.wire.errors import (
     BadName,
     BadRequest,
-    BatchTooLarge,
     DiskFull,
     Fenced,
     OffsetOutOfRange,
@@ -26,7 +26,7 @@ from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Op, Push
 from rmq.wire.topic_ops import DeleteTopic, DescribeTopic
 
-from ..builders import BORN_AT, ORDERS, files_limited_to, segment_files
+from ..builders import BORN_AT, ORDERS, files_limited_to, make_batch, segment_files
 from ..harness import Client, bodies, crash_copy, holder
 
 pytestmark = pytest.mark.virtual_time
@@ -206,16 +206,41 @@ async def test_many_large_messages_are_given_up_in_portions(broker: InMemoryBrok
         assert [bodies(answer, i)[0][:1] for i, answer in enumerate(found)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_a_message_without_room_for_where_it_is_from_is_refused_by_name(broker: InMemoryBroker) -> None:
+async def test_the_largest_message_is_given_up_without_its_properties_if_need_be(
+    broker: InMemoryBroker,
+) -> None:
     client, epoch = await holder(broker)
     async with client:
-        rows = Rows([bytes(4 << 20)], BORN_AT, properties=[{"long": "x" * (65_000 + 200)}])
-        data = bytes(batches.encode("orders", 0, rows))
-        assert (await client.send_batches(ops.OutgoingBatch(0, data)))[0].status == 0
+        rows = Rows(
+            [b"x" * layout.MAX_BODY],
+            BORN_AT,
+            keys=[("k",)],
+            properties=[{"small": "1", "large": "y" * ((64 << 10) - 300)}],
+        )
+        data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, 1)))
+        assert len(data) > layout.MAX_BATCH - 256
+        await client.send_batches(ops.OutgoingBatch(0, data))
 
-        with pytest.raises(BatchTooLarge):
-            await client.dead_letter(epoch, 0, commit=1)
-        assert await client.committed() <= 0
+        assert await client.dead_letter(epoch, 0, commit=1, reason="r" * 255) == (0, None)
+
+        (letter,) = await letters(client)
+        assert (len(letter.body), letter.keys, letter.properties["RMQ_ORIGIN_OFFSET"]) == (layout.MAX_BODY, ("k",), "0")
+        assert letter.properties["RMQ_LEFT_OUT"] == "2 properties: the copy would be too large"
+        assert "large" not in letter.properties
+
+
+async def test_who_never_commits_can_give_up_so_many_messages_and_no_more(broker: InMemoryBroker) -> None:
+    client, epoch = await holder(broker)
+    async with client:
+        await client.send_batches(*(ops.OutgoingBatch(0, make_batch(*[b"x"] * 4096)) for _ in range(5)))
+        for i in range(0, MAX_DEAD, 1024):
+            await client.dead_letter(epoch, *range(i, i + 1024))
+
+        with pytest.raises(BadRequest, match="16384 dead letters of orders/0 are not committed"):
+            await client.dead_letter(epoch, MAX_DEAD)
+        assert await client.dead_letter(epoch, 5) == (0, None)  # which is done
+        await client.commit(epoch, 10)
+        assert await client.dead_letter(epoch, MAX_DEAD, commit=MAX_DEAD + 1) == (0, None)
 
 
 # ---- the topic

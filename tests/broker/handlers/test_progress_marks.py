@@ -294,7 +294,7 @@ async def test_a_reset_ends_the_lease_at_once_and_the_next_epoch_is_higher(broke
 
         assert answer.status == Fenced.code
         assert asyncio.get_running_loop().time() - began < 1.0
-        assert client.of(Push.LEASE_FREE) == [], "it is reserved for its owner"
+        assert client.of(Push.LEASE_FREE) == [["g", "orders", 0]], "an owner that does not pull learns it by this"
         assert (await client.commit(epoch, 6)).status == Fenced.code
         with pytest.raises(Fenced):
             await client.attempt(epoch, 2, 1)
@@ -328,7 +328,21 @@ async def test_an_owner_that_gives_back_a_queue_that_was_reset_frees_it_at_once(
         await client.release(epoch, 6)
 
         grant = await other.acquire()
-        assert (grant.status, grant.committed_offset) == (OK, 2)
+        assert (grant.status, grant.committed_offset, *marked(grant)) == (OK, 2, 0, -1, -1)
+
+
+async def test_an_owner_that_dies_after_a_reset_leaves_no_mark(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    await client.pull(0, group="g", epoch=grant.epoch)
+    async with Client(broker, "admin") as admin:
+        await admin.reset(2)
+    await die(client)
+
+    client, grant = await owner(broker, "b")
+
+    assert (grant.committed_offset, *marked(grant)) == (2, 0, -1, -1)
+    await client.connection.close()
 
 
 async def test_progress_that_rides_does_not_undo_a_reset(broker: InMemoryBroker) -> None:

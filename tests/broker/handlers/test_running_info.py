@@ -60,6 +60,22 @@ async def test_a_member_is_asked_by_name_and_its_words_come_back_as_they_are(bro
     await member.__aexit__()
 
 
+async def test_a_member_that_is_named_is_asked_whatever_page_was(broker: InMemoryBroker) -> None:
+    member = await joined(broker, "m")
+    async with Client(broker, "admin") as admin:
+        waiting = ask(admin, member.member, after="z")
+        await answer(member, await asked(member), {"who": "m"})
+
+        assert [report.info for report in decode_list(MemberReport, await waiting)] == [{"who": "m"}]
+    await member.__aexit__()
+
+
+async def test_an_answer_that_nobody_waits_for_is_refused_whatever_it_says(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        with pytest.raises(BadRequest, match="nobody waits for this answer"):
+            await answer(client, 1, {"deep": [[[[[[[[[]]]]]]]]], "large": "x" * MAX_INFO})
+
+
 async def test_all_members_are_asked_at_once_and_told_by_name(broker: InMemoryBroker) -> None:
     a, b = await joined(broker, "a"), await joined(broker, "b")
     async with Client(broker, "admin") as admin:

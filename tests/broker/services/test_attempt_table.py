@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rmq.broker.services.attempt_table import MAX_RUNS, NO_ATTEMPT, AttemptTable, highest, joined
 from rmq.broker.services.state import Attempted, pack_changes, unpack_changes
+from rmq.wire import frames
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import AttemptRun
+from rmq.wire.ops import AttemptRun, ResumedLease
 
 Q0, Q1 = MessageQueue("orders", 0), MessageQueue("orders", 1)
 END = 40
@@ -161,6 +164,23 @@ def test_joining_lowers_no_count(runs: list[AttemptRun], most: int) -> None:
 
     assert len(fewer) <= most
     assert all(counts(fewer)[at] >= count for at, count in counts(runs).items())
+
+
+def test_joining_as_many_runs_as_two_reports_can_make_keeps_the_loop_for_a_moment_only() -> None:
+    runs = [AttemptRun(2 * place, 2 * place + 1, 1 + place % 7) for place in range(4096)]
+
+    began = time.process_time()
+    fewer = joined(runs)
+
+    assert time.process_time() - began < 1.0  # one pair after the other took 20 s
+    assert len(fewer) == MAX_RUNS
+
+
+def test_all_that_failed_in_ten_thousand_queues_fits_the_answer_to_a_hello() -> None:
+    runs = [AttemptRun(2 * i, 2 * i + 1, 1 + i) for i in range(1 << 30, (1 << 30) + MAX_RUNS)]
+    leases = [ResumedLease("a-group", "a-topic", i, 1 << 40, 1 << 31, 1 << 31, 1 << 30, runs) for i in range(10_000)]
+
+    assert len(msgpack.packb(leases)) < frames.MAX_FRAME - (64 << 10)
 
 
 class Model(RuleBasedStateMachine):

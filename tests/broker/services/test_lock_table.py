@@ -40,9 +40,7 @@ def test_a_free_queue_is_granted(table: LockTable) -> None:
 def test_whether_a_group_holds_anything_of_a_topic(table: LockTable) -> None:
     granted(table.acquire("g", Q1, A, "a", now=0.0))
 
-    assert table.holds_topic("g", "orders")
-    assert not table.holds_topic("g", "payments")
-    assert not table.holds_topic("h", "orders")
+    assert (table.topics("g"), table.topics("h")) == ({"orders"}, set())
 
 
 def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LockTable) -> None:
@@ -140,6 +138,52 @@ def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
     assert table.expire(now=100.0 + age) == ([] if freed else [lease])
 
 
+def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_back(table: LockTable) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+
+    new = granted(table.revoke("g", Q0, now=1.0))
+
+    assert (new.epoch > lease.epoch, new.revoked, new.renewed_at) == (True, lease.epoch, 0.0)
+    assert not table.renew("g", Q0, A, lease.epoch, now=2.0)
+    with pytest.raises(Fenced):
+        table.check("g", Q0, A, lease.epoch, now=2.0)
+    assert table.acquire("g", Q0, B, "b", now=2.0) is None
+    assert table.release("g", Q0, B, lease.epoch, now=2.0) is None
+    assert table.release("g", Q0, A, lease.epoch, now=2.0) is new
+    assert granted(table.acquire("g", Q0, B, "b", now=2.0)).epoch > new.epoch
+
+
+def test_whoever_acquires_a_revoked_lease_again_has_an_epoch_that_the_old_one_does_not_give_back(
+    table: LockTable,
+) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    revoked = granted(table.revoke("g", Q0, now=1.0))
+
+    again = granted(table.acquire("g", Q0, A, "a", now=1.0))
+
+    assert again.epoch > revoked.epoch > lease.epoch
+    assert table.release("g", Q0, A, lease.epoch, now=2.0) is None
+    assert table.holder("g", Q0, now=2.0) is again
+
+
+def test_a_lease_that_is_revoked_twice_is_given_back_by_the_epoch_its_owner_knows(table: LockTable) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    table.revoke("g", Q0, now=1.0)
+
+    new = granted(table.revoke("g", Q0, now=1.0))
+
+    assert table.release("g", Q0, A, lease.epoch, now=2.0) is new
+
+
+@pytest.mark.parametrize(("age", "freed"), [(60.0, False), (60.0 + EPS, True)])
+def test_a_revoked_lease_lives_no_longer_than_it_would_have(table: LockTable, age: float, freed: bool) -> None:
+    table.acquire("g", Q0, A, "a", now=0.0)
+    new = granted(table.revoke("g", Q0, now=30.0))
+
+    assert (table.expire(now=age) == [new]) is freed
+    assert (table.revoke("g", Q0, now=age) is None) is freed
+
+
 def test_the_holder_passes_the_check(table: LockTable) -> None:
     lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
 
@@ -184,44 +228,6 @@ def test_the_live_epoch_does_not_let_another_session_pass(table: LockTable) -> N
 
     with pytest.raises(Fenced, match="held by a, not by this session"):
         table.check("g", Q0, B, lease.epoch, now=0.0)
-
-
-def revoked(table: LockTable) -> tuple[Lease, Lease]:
-    old = granted(table.acquire("g", Q0, A, "a", now=0.0))
-    return old, granted(table.revoke("g", Q0, now=10.0))
-
-
-def test_a_queue_that_is_revoked_is_reserved_for_its_session_under_an_epoch_that_nobody_knows(table: LockTable) -> None:
-    old, taken = revoked(table)
-
-    assert taken.epoch > old.epoch
-    with pytest.raises(Fenced):
-        table.check("g", Q0, A, old.epoch, now=10.0)
-    assert table.acquire("g", Q0, B, "b", now=10.0) is None
-    assert granted(table.acquire("g", Q0, A, "a", now=10.0)).epoch > taken.epoch
-    assert not granted(table.holder("g", Q0, now=10.0)).reserved, "it is a lease as any other again"
-
-
-def test_another_session_does_not_free_a_revoked_queue(table: LockTable) -> None:
-    old, taken = revoked(table)
-    assert table.release("g", Q0, B, old.epoch, now=10.0) is None
-
-    assert table.holder("g", Q0, now=10.0) is taken
-
-
-def test_a_revoked_queue_is_given_back_under_the_epoch_that_its_session_knows(table: LockTable) -> None:
-    old, taken = revoked(table)
-
-    assert table.release("g", Q0, A, old.epoch, now=11.0) is taken
-    assert table.acquire("g", Q0, B, "b", now=11.0)
-
-
-def test_a_revoked_queue_that_nobody_gives_back_is_free_when_a_lease_would_be(table: LockTable) -> None:
-    _, taken = revoked(table)
-
-    assert table.expire(now=70.0) == []
-    assert table.expire(now=70.0 + EPS) == [taken]
-    assert table.revoke("g", Q0, now=80.0) is None, "nobody has it"
 
 
 def test_a_dead_session_frees_all_it_held_and_nothing_else(table: LockTable) -> None:

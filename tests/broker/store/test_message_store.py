@@ -9,14 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.services.state import Change, Committed, SnapshotEnded, Started, TopicMade
+from rmq.broker.services.state import (
+    PIECE_CHANGES,
+    Attempted,
+    Change,
+    Committed,
+    SnapshotEnded,
+    Started,
+    TopicMade,
+    pack_changes,
+)
 from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES
-from rmq.broker.store.message_store import FLUSH_EVERY, MAX_PULL_BATCHES, STATE_CHUNK
+from rmq.broker.store.message_store import FLUSH_EVERY, MAX_PULL_BATCHES
 from rmq.broker.store.reading import Found
 from rmq.broker.store.rebuild import read_head
 from rmq.wire import batch as batches
+from rmq.wire import layout
 from rmq.wire.batch import ProducerMark
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import AttemptRun
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, make_batch
 from ..faulty_files import FaultyFiles
@@ -245,7 +256,7 @@ def test_changes_come_back_in_order_with_data_between(memory_path: Path) -> None
     made: list[Change] = [Started(opened.store.store_id, 1), TopicMade("orders", 1, 4, 4, BORN_AT)]
     opened.store.stage_changes(made)
     opened.stage(b"a")
-    many: list[Change] = [Committed("g", "orders", i % 4, i) for i in range(2 * STATE_CHUNK + 1)]
+    many: list[Change] = [Committed("g", "orders", i % 4, i) for i in range(2 * PIECE_CHANGES + 1)]
     opened.store.stage_changes(many)
     opened.store.write()
     opened.close()
@@ -254,6 +265,21 @@ def test_changes_come_back_in_order_with_data_between(memory_path: Path) -> None
 
     assert again.changes == made + many
     assert (again.recovered.batches, again.recovered.messages) == (1, 1)
+    again.close()
+
+
+def test_changes_that_are_large_together_come_back_too(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    runs = [AttemptRun(2 * i, 2 * i + 1, 1 + i) for i in range(1 << 40, (1 << 40) + 1024)]
+    many: list[Change] = [Attempted("g", "orders", i, 1 << 41, 1, runs) for i in range(300)]
+    assert len(pack_changes(many)) > layout.MAX_BATCH
+    opened.store.stage_changes(many)
+    opened.store.write()
+    opened.close()
+
+    again = Opened(memory_path)
+
+    assert again.changes == many
     again.close()
 
 
