@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench bench-spark demo run clean
+.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench bench-spark demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -51,6 +51,10 @@ bench-spark: install
 
 demo: install
 	$(BIN)/python examples/demo.py
+
+# Orders through a broker, ordered consumers and Spark, to Parquet and a report: ARGS="--dir out --orders 20000"
+pipeline: install
+	$(BIN)/python examples/pipeline $(ARGS)
 
 run: install
 	$(BIN)/rmq-broker start $(ARGS)

@@ -1,0 +1,67 @@
+"""
+Archive a topic batch by batch: each run reads what has come since the last one, and nothing twice.
+
+    python examples/spark_incremental.py 127.0.0.1:10911 orders archive
+
+The folder holds the batches, and a file with the offsets at which the next batch begins. The file is replaced after
+the batch was written, in one step: a run that ends anywhere in between leaves the file as it was, and the next run
+writes the same batch again, over what is there of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmq.client import Admin, MessageQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+async def ends_of(broker: str, topic: str) -> dict[str, int]:
+    """Where each queue ends now."""
+    async with Admin(broker) as admin:
+        queues = [MessageQueue(topic, queue.queue_id) for queue in (await admin.topic(topic)).queues]
+        ranges = await admin.ranges(queues)
+    return {str(queue.queue_id): held.max_offset for queue, held in zip(queues, ranges, strict=True)}
+
+
+def archive_batch(spark: SparkSession, broker: str, topic: str, folder: Path) -> int:
+    """Write what has come since the last batch as the next one; says how many messages that were."""
+    progress = folder / "progress.json"
+    done: dict[str, Any] = json.loads(progress.read_text()) if progress.exists() else {"batch": 0, "offsets": {}}
+    ends = asyncio.run(ends_of(broker, topic))
+    # A queue that was added since then has no offset yet: it is read from its beginning.
+    starts = {queue: done["offsets"].get(queue, "earliest") for queue in ends}
+    messages = (
+        spark.read.format("rmq")
+        .options(broker=broker, topic=topic)
+        .option("startingOffsets", json.dumps({topic: starts}))
+        .option("endingOffsets", json.dumps({topic: ends}))
+        .load()
+    )
+    batch = folder / f"batch={done['batch']:06d}"
+    messages.write.mode("overwrite").parquet(str(batch))
+    following = folder / "progress.json.new"
+    following.write_text(json.dumps({"batch": done["batch"] + 1, "offsets": ends}))
+    os.replace(following, progress)
+    return spark.read.schema(messages.schema).parquet(str(batch)).count()
+
+
+def main(broker: str = "127.0.0.1:10911", topic: str = "orders", folder: str = "archive") -> None:
+    """One batch."""
+    from rmq.spark import session
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    spark = session("archive")
+    print(f"{archive_batch(spark, broker, topic, Path(folder))} messages archived")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
