@@ -251,6 +251,9 @@ class Fetcher:
         """Nothing came: nothing is wanted up to some offset, or the queue ends here."""
         if not self._is_filtered or answer.next_offset <= self._at:
             raise self._ends_early(answer)
+        # No batch tells which topic this was: once, at the end, is enough, since a topic that is gone never comes back.
+        if answer.next_offset >= self._part.end and self._source.made_again():
+            raise _made_again()
         self._at = answer.next_offset
 
     def _pass_refused(self, answer: ops.PullResult) -> None:

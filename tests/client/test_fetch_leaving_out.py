@@ -178,6 +178,18 @@ def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_such(broker: Fake
         read(part(broker, 60), FAILING)
 
 
+@pytest.mark.parametrize("tags", ["zz", "b"])
+def test_a_topic_that_was_made_again_is_noticed_although_none_of_its_messages_is_wanted(
+    broker: FakeBroker, tags: str
+) -> None:
+    broker.create("orders")
+    broker.generation = 2
+    broker.append("orders", 0, Rows([b""] * 200, 0, tags=["a"] * 200))
+
+    with pytest.raises(LogTruncated, match=r"offset 0, .*deleted and made again"):
+        read(part(broker), replace(FAILING, tags=tags))
+
+
 @pytest.mark.parametrize("batches_a_pull", [1, 2, 512])
 @pytest.mark.parametrize(("start", "end"), [(0, 100), (5, 95), (12, 31), (39, 41), (91, 100), (20, 21)])
 @pytest.mark.parametrize("tags", ["a", "c", "a || c", "b||zz", "zz"])
