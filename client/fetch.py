@@ -187,6 +187,8 @@ class Fetcher:
         self._check(header, is_first)
         self._read += header.size
         self._at = header.end_offset
+        if self._is_filtered and self._read == len(self._answered):  # what follows up to there is not wanted
+            self._at = max(self._at, self._next_offset)
         self._message_bytes += (header.size / header.count - self._message_bytes) / 4
         # Of some tags the next batch may lie behind the range.
         return batch if header.base_offset < self._part.end else None

@@ -206,6 +206,16 @@ def test_of_some_tags_exactly_the_messages_with_one_come(
     assert {payload[4] for op, payload in broker.requests if op is Op.PULL} == {tags}
 
 
+def test_what_an_answer_passed_behind_its_last_batch_is_not_asked_for_again(broker: FakeBroker) -> None:
+    broker.max_pull_batches = 1
+
+    found, _ = read(part(broker), replace(FAILING, tags="a"))
+
+    assert len(found) == 36
+    assert [payload[3][0][2] for op, payload in broker.requests if op is Op.PULL] == [0, 30, 60, 90]
+    assert [op for op, _ in broker.requests].count(Op.HELLO) == 1, "one connection is enough"
+
+
 def test_a_queue_that_ends_before_the_range_fails_the_scan_for_some_tags_too(broker: FakeBroker) -> None:
     with pytest.raises(LogTruncated, match="the queue ends at 100; it went to 120"):
         read(part(broker, 0, 120), replace(FAILING, tags="a"))
