@@ -170,10 +170,11 @@ def _looked_up(
             names += dictionary
         bases.append(base)
         sizes.append(len(lead) + len(dictionary))
-    numbers = as_numbers(joined("tags or properties", 2, codes, counts), 2)
-    if not pc.all(pc.less(numbers, for_each_row(sizes, counts, "H")), min_count=0).as_py():
+    # Wider than a code: a dictionary may have a name for each of them, and so one more than the last.
+    numbers = as_numbers(joined("tags or properties", 2, codes, counts), 2).cast(pa.uint32())
+    if not pc.all(pc.less(numbers, for_each_row(sizes, counts)), min_count=0).as_py():
         raise BadBatch("a code lies outside of its dictionary")
-    return _dictionary(tuple(names)).take(pc.add(numbers.cast(pa.uint32()), for_each_row(bases, counts, "I")))
+    return _dictionary(tuple(names)).take(pc.add(numbers, for_each_row(bases, counts)))
 
 
 @lru_cache(maxsize=4)

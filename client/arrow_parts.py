@@ -51,15 +51,14 @@ def constant(value: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(array("i", (value,)) * count)])
 
 
-def for_each_row(values: Sequence[int], counts: Sequence[int], code: str) -> pa.Array | pa.Scalar:
-    """A number a batch, as one a row; a single one where all batches have the same. ``code`` is as in ``array``."""
-    kind = pa.uint16() if code == "H" else pa.uint32()
+def for_each_row(values: Sequence[int], counts: Sequence[int]) -> pa.Array | pa.Scalar:
+    """A number a batch, as one a row, of 32 bits without a sign; a single one where all batches have the same."""
     if values.count(values[0]) == len(values):
-        return pa.scalar(values[0], kind)
-    spread = array(code)
+        return pa.scalar(values[0], pa.uint32())
+    spread = array("I")
     for value, count in zip(values, counts, strict=True):
-        spread += array(code, (value,)) * count
-    return pa.Array.from_buffers(kind, len(spread), [None, pa.py_buffer(spread)])
+        spread += array("I", (value,)) * count
+    return pa.Array.from_buffers(pa.uint32(), len(spread), [None, pa.py_buffer(spread)])
 
 
 def bounds(lengths: pa.Array) -> pa.Array:

@@ -171,6 +171,17 @@ def test_no_key_one_key_and_many_are_what_they_were(keys: list[list[str]]) -> No
     assert built(batches, ["keys"]).column(0).to_pylist() == [*keys, []]
 
 
+def test_a_batch_may_have_as_many_names_of_properties_as_there_are_codes() -> None:
+    half = 1 << 15
+    rows = Rows([b""] * 2, 0, properties=[{f"{i}": "" for i in range(start, start + half)} for start in (0, half)])
+    batches = in_line([rows, Rows([b""], 0, properties=[{"a": "b"}])])
+
+    found = built(batches, ["properties"]).column(0).to_pylist()
+
+    assert [len(row) for row in found] == [half, half, 1]
+    assert {name for row in found[:2] for name, _ in row} == {f"{i}" for i in range(2 * half)}
+
+
 def test_a_message_without_keys_and_properties_has_empty_ones_not_null() -> None:
     assert built(in_line([Rows([b"x"], 0)]), ["keys", "properties"]).to_pylist() == [{"keys": [], "properties": []}]
 
