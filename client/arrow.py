@@ -102,7 +102,7 @@ def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, store_i
     rows = Rows(batches, store_id)
     try:
         arrays = [_BUILDERS[name](rows) for name in columns]
-    except (pa.ArrowException, struct.error, TypeError, ValueError, IndexError) as error:
+    except (pa.ArrowException, struct.error, TypeError, ValueError, LookupError) as error:
         raise BadBatch(f"a column does not hold what it should: {error}") from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
@@ -165,6 +165,8 @@ def _looked_up(
     base, last = 0, None
     for dictionary in dictionaries:
         if dictionary != last:  # most batches have the same as the one before
+            if type(dictionary) is not list or not all(type(name) is str for name in dictionary):
+                raise BadBatch("a dictionary is not a list of names")
             base, last = len(names), dictionary
             names += lead
             names += dictionary
