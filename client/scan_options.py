@@ -64,6 +64,7 @@ _FORMER: Final = {
 }
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 DEFAULT_TIMEOUT_S: Final = 30.0
+MAX_TIMEOUT_S: Final = 1_000_000_000  # sockets take little more, and fail with an error of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,8 @@ def _seconds(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise ConfigError(f'the option "{name}" is a number of seconds above 0, not {text!r}')
+    if not 0 < value <= MAX_TIMEOUT_S:
+        raise ConfigError(f'the option "{name}" is a number of seconds above 0 and up to {MAX_TIMEOUT_S}, not {text!r}')
     return value
 
 
