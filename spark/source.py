@@ -50,5 +50,11 @@ class RmqDataSource(DataSource):
             if COLUMNS.get(field.name) != field.dataType.simpleString() or not field.nullable:
                 wanted = f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
                 raise ConfigError(f"the rmq source has no column `{wanted}`; it has {ddl(tuple(COLUMNS))}")
-        manner = replace(self._read.manner, columns=tuple(schema.fieldNames()))
+        columns, asked = tuple(schema.fieldNames()), self._read.manner.columns
+        if columns != asked and any(name.lower() == "columns" for name in self.options):
+            raise ConfigError(
+                f'the option "columns" names {", ".join(asked)}, and the schema {", ".join(columns)}: '
+                "leave one of them out"
+            )
+        manner = replace(self._read.manner, columns=columns)
         return TopicReader(replace(self._read, manner=manner))

@@ -72,6 +72,19 @@ def test_a_schema_of_other_columns_is_refused_with_those_there_are() -> None:
             source.reader(types.StructType([field]))
 
 
+@pytest.mark.parametrize("name", ["columns", "COLUMNS"])
+def test_a_schema_and_the_option_columns_may_not_contradict_each_other(name: str) -> None:
+    from pyspark.sql import types
+
+    source = RmqDataSource({"broker": "h:1", "topic": "t", name: "queue_id,tag"})
+    queue_id, tag = types.StructField("queue_id", types.IntegerType()), types.StructField("tag", types.StringType())
+
+    source.reader(types.StructType([queue_id, tag]))
+    for fields in ([queue_id], [tag, queue_id]):
+        with pytest.raises(ConfigError, match=r"names queue_id, tag, and the schema .*: leave one of them out"):
+            source.reader(types.StructType(fields))
+
+
 @slow
 def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("ordered")
