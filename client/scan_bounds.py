@@ -170,4 +170,5 @@ def _time(name: str, text: str) -> int:
         ) from None
     if time.tzinfo is None:
         raise ConfigError(f'the option "{name}" is {text!r}, which has no time zone: write {text}Z for UTC')
-    return max((time - _EPOCH) // _MICROSECOND, 0)  # nothing was stored before 1970
+    # Nothing was stored before 1970, and nothing behind the year 9999 of UTC can be shown.
+    return min(max((time - _EPOCH) // _MICROSECOND, 0), _LAST_MS * 1000)

@@ -140,5 +140,12 @@ def test_an_end_before_the_start_is_refused_and_both_are_named() -> None:
         check_order(early, Bound("endingTimestamp", time_us=NOON_US - 1))
 
 
+def test_the_last_hours_of_all_zones_are_those_of_utc_and_can_be_shown() -> None:
+    start = start_of({"startingtimestamp": "9999-12-31T23:59:59-14:00"})
+
+    with pytest.raises(ConfigError, match=r"is 9999-12-31T23:59:59\.999000Z, which is later"):
+        check_order(start, Bound("endingTimestamp", time_us=NOON_US))
+
+
 def test_a_time_is_shown_to_the_microsecond() -> None:
     assert time_text(NOON_US + 1) == "2026-01-31T12:00:00.000001Z"
