@@ -122,12 +122,12 @@ class Columns:
         return 0 if self.attempts is None else self.attempts[index]
 
 
-def check_columns(meta: memoryview, header: Header) -> Columns:
+def unpack_meta(meta: memoryview, header: Header) -> list[Any]:
     """
-    Decode and judge the meta of a batch.
+    The columns of a batch as they were packed: at least ``META_COLUMNS`` of them, not judged any further.
 
     Raises:
-        BadBatch, MessageTooLarge: with one sentence of what is wrong.
+        BadBatch: the meta is no such array, or is larger than its messages can make it.
     """
     # Each tag has a message, each name of a property a value, which takes 6 bytes besides: a meta of more is unsound.
     most = META_VALUES + header.count + min(len(meta) // 8, unpacking.MAX_ARRAY)
@@ -137,6 +137,17 @@ def check_columns(meta: memoryview, header: Header) -> Columns:
         raise BadBatch(f"the meta is not msgpack: {error}") from error
     if type(parts) is not list or len(parts) < META_COLUMNS:
         raise BadBatch(f"the meta is not an array of {META_COLUMNS} columns")
+    return parts
+
+
+def check_columns(meta: memoryview, header: Header) -> Columns:
+    """
+    Decode and judge the meta of a batch.
+
+    Raises:
+        BadBatch, MessageTooLarge: with one sentence of what is wrong.
+    """
+    parts = unpack_meta(meta, header)
     lengths, tags, keys, hashes, ordering, properties, born_at, attempts = parts[:META_COLUMNS]
     count = header.count
     sizes = _numbers("lengths", "I", lengths, count)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from . import layout, unpacking
-from .columns import META_COLUMNS, META_VALUES
+from . import layout
+from .columns import unpack_meta
 from .compression import CODECS
 from .errors import BadBatch
 from .layout import Header
@@ -50,21 +50,10 @@ def read_raw(data: memoryview, at: int = 0, *, verify: bool = True, bodies: bool
         raise BadBatch("the checksum does not match the content")
     if data[end:stop] != _PADDINGS[stop - end]:
         raise BadBatch("the padding is not zero")
-    columns = _columns(data[meta_at:body_at], header)
+    columns = unpack_meta(data[meta_at:body_at], header)
     if not bodies:
         return RawBatch(header, columns, b"")
     packed = data[body_at:end]
     if header.attributes:
         return RawBatch(header, columns, CODECS.by_number(header.codec).unpack(packed, header.raw_size))
     return RawBatch(header, columns, packed)
-
-
-def _columns(meta: memoryview, header: Header) -> list[Any]:
-    most = META_VALUES + header.count + min(len(meta) // 8, unpacking.MAX_ARRAY)
-    try:
-        parts = unpacking.unpack(meta, max_items=most)
-    except unpacking.Malformed as error:
-        raise BadBatch(f"the meta is not msgpack: {error}") from error
-    if type(parts) is not list or len(parts) < META_COLUMNS:
-        raise BadBatch(f"the meta is not an array of {META_COLUMNS} columns")
-    return parts

@@ -33,11 +33,15 @@ def test_a_copy_without_a_lock_is_free(memory_path: Path) -> None:
         assert not (memory_path / "lock").exists()
 
 
-def test_it_may_be_closed_again(memory_path: Path) -> None:
+def test_closed_once_or_again_it_lets_a_broker_start(memory_path: Path) -> None:
     DataDirectory(memory_path).close()
     held = Held(memory_path, "x")
     held.take()
     held.close()
     held.close()
+
+    started = DataDirectory(memory_path)
+    assert started.path == memory_path
+    started.close()
 
     DataDirectory(memory_path).close()
