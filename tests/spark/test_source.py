@@ -107,7 +107,9 @@ def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker
 
     assert len(loaded(spark, fake_broker, "many").limit(5).collect()) == 5
 
-    assert len(pulls(fake_broker)) < 6
+    # All of it would be 25 pulls. How soon Spark stops, and what lies in buffers by then, is not ours to say; one pull
+    # is under way while the last is converted.
+    assert len(pulls(fake_broker)) < 13
 
 
 @slow
