@@ -18,7 +18,6 @@ from typing import Any
 from rmq.wire.address import Address, parse_address
 from rmq.wire.errors import Fatal, ShuttingDown
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
 
 from .admission import Admission
 from .clock import boottime, wall_us
@@ -27,19 +26,7 @@ from .config import BrokerConfig
 from .connection import Connection
 from .descriptors import possible_connections
 from .disk_watch import DiskWatch
-from .handlers.beginnings import Beginnings
-from .handlers.dead_letters import DeadLetterHandler
-from .handlers.group_admin import GroupAdminHandler
-from .handlers.groups import GroupHandler
-from .handlers.hello import HelloHandler
-from .handlers.messages import MessageHandler
-from .handlers.notices import Notices
-from .handlers.progress import ProgressHandler
-from .handlers.pull import PullHandler
-from .handlers.running_info import RunningInfoHandler
-from .handlers.send import SendHandler
 from .handlers.stats import StatsHandler
-from .handlers.topics import TopicHandler
 from .log import get_logger
 from .patience import Limits
 from .read_pool import ReadPool
@@ -53,7 +40,8 @@ from .services.membership import Membership
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
-from .services.topics import Topic, TopicTable
+from .services.topics import TopicTable
+from .serving import Serving, Tables
 from .snapshot import Snapshot
 from .store.chores import CheckpointWork
 from .store.directory import DataDirectory
@@ -84,6 +72,7 @@ class Broker:
         *,
         now: Callable[[], float] = boottime,
         clock: Callable[[], float] = time.perf_counter,
+        wall_us: Callable[[], int] = wall_us,
         flusher: FlusherFactory | None = None,
         files: Files | None = None,
     ) -> None:
@@ -92,6 +81,7 @@ class Broker:
         self._make_flusher = flusher or self._thread
         self.now = now
         self.clock = clock
+        self.wall_us = wall_us
         self.address = ""
         self.recovered: Recovered | None = None
         self.failed = asyncio.Event()
@@ -140,7 +130,7 @@ class Broker:
         self._replay.open_sessions(self._sessions, self._members, now=self.now())
         if self._replay.grace_s > self.config.grace_s:
             self._timers.keep(self._lower_grace(self._replay.grace_s))
-        self._timers.every(TICK_S, self._tick)
+        self._timers.every(TICK_S, self._serving.tick)
         self._timers.every(SECOND_S, self._each_second)
         self._timers.every(self.config.hold_sweep_s, self._pulls.sweep)
         self._timers.every(self.config.offset_flush_s, self._progress.flush_riding)
@@ -150,7 +140,7 @@ class Broker:
         self._disk = DiskWatch(self._directory.path, self.config.min_free_bytes)
         try:
             self._store = MessageStore(
-                self._directory, segment_bytes=self.config.segment_bytes, wall_us=wall_us,
+                self._directory, segment_bytes=self.config.segment_bytes, wall_us=self.wall_us,
                 entries_per_file=self.config.index_file_entries, recent_bytes=self.config.recent_bytes,
             )  # fmt: skip
         except BaseException:
@@ -200,7 +190,7 @@ class Broker:
         assert self.recovered is not None
         self._upkeep = Upkeep(
             store, self._upkeep_pool, schedule, snapshot=lambda rings: snapshot.changes(rings=rings),
-            next_turn=self._committer.schedule, now=self.now, wall_us=wall_us,
+            next_turn=self._committer.schedule, now=self.now, wall_us=self.wall_us,
             checkpoint_position=self.recovered.read_from, for_people=snapshot.for_people,
         )  # fmt: skip
         store.snapshot = lambda: snapshot.changes(rings=False)
@@ -209,79 +199,17 @@ class Broker:
         self._committer.on_synced = self._upkeep.synced
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
-        config, store = self.config, self._store
-        topics = TopicHandler(
-            self._topics, store, self._committer, broker=config.name, default_queues=config.default_queues,
-            auto_create=config.auto_create_topics, wall_us=wall_us,
-        )  # fmt: skip
-        notices = Notices(self._members, self._sessions, call_soon=loop.call_soon, call_later=loop.call_later)
-        self._progress = ProgressHandler(
-            topics=self._topics, members=self._members, locks=self._locks, ledger=self._ledger,
-            committer=self._committer, now=self.now, holds=store.readable_range,
-        )  # fmt: skip
-        self._groups = GroupHandler(
-            topics=self._topics, sessions=self._sessions, members=self._members, locks=self._locks,
-            ledger=self._ledger, progress=self._progress, committer=self._committer, now=self.now,
-            topic_info=topics.info, notices=notices,
-        )  # fmt: skip
-        self._pulls = PullHandler(
-            store, self._topics, self._holds, self._progress, now=self.now, clock=self.clock,
-            call_soon=loop.call_soon, max_hold_s=config.max_hold_s, pool=self._read_pool,
-        )  # fmt: skip
-        self._sends = SendHandler(
-            store, self._topics, self._producers, self._committer, durable=config.flush == "sync", now=self.now,
-            clock=self.clock, call_soon=loop.call_soon,
-        )  # fmt: skip
-        hello = HelloHandler(
-            config, sessions=self._sessions, locks=self._locks, ledger=self._ledger, producers=self._producers,
-            progress=self._progress, committer=self._committer, now=self.now,
-            identity=lambda: (store.store_id, store.log_epoch),
-            durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
-        )  # fmt: skip
-        messages = MessageHandler(
-            store, self._topics, self._read_pool, index_now=self._upkeep.index_now, call_later=loop.call_later,
-            clock=self.clock,
-        )  # fmt: skip
-        dead_letters = DeadLetterHandler(
-            store, topics=self._topics, locks=self._locks, ledger=self._ledger, progress=self._progress,
-            committer=self._committer, pool=self._read_pool, make_topic=topics.own,
-            refusal=lambda: self._sends.refuse_because, now=self.now,
-        )  # fmt: skip
-        group_admin = GroupAdminHandler(
-            self._groups, topics=self._topics, store=store, members=self._members, locks=self._locks,
-            ledger=self._ledger, progress=self._progress, committer=self._committer, now=self.now,
-        )  # fmt: skip
-        self._inquiries = RunningInfoHandler(group_admin, self._members, now=self.now)
-        topics.progress = self._progress
-        topics.changed = notices.topic_changed
-        topics.deleted = notices.topic_deleted
-        topics.ended = self._topic_ended
-        self._groups.lease_changed = self._pulls.lease_changed
-        self._groups.resubscribed = self._pulls.resubscribed
-        beginnings = Beginnings(
-            self._topics, self._members, self._progress, held=self._locks.topics, holds=store.readable_range
+        tables = Tables(
+            self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers
         )
-        self._groups.begins, topics.made = beginnings.joined, beginnings.made
-        self._progress.revoke = self._groups.revoke
-        groups, progress = self._groups, self._progress
-        self.handlers = {
-            Op.HELLO: hello.hello, Op.PING: hello.ping, Op.SEND: self._sends.send, Op.PULL: self._pulls.pull,
-            Op.COMMIT: progress.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
-            Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: progress.attempt,
-            Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
-            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
-            Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: self._build_stats().stats,
-            Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
-            Op.STARTING: progress.starting, Op.DEAD_LETTER: dead_letters.dead_letter, Op.RESET_OFFSETS: progress.reset,
-            Op.LIST_GROUPS: group_admin.list_groups, Op.DESCRIBE_GROUP: group_admin.describe,
-            Op.MEMBER_INFO: self._inquiries.ask, Op.RUNNING_INFO: self._inquiries.answer,
-        }  # fmt: skip
-
-    def _build_stats(self) -> StatsHandler:
-        return StatsHandler({
-            "broker": self._own_stats, "log": self._store.stats, "flush": self._flush_stats,
-            "commit": self._committer.stats, "upkeep": self._upkeep.stats, "serving": self._serving_stats,
-        })  # fmt: skip
+        self._serving = Serving(
+            self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
+            upkeep=self._upkeep, stats=StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}),
+            connections=lambda: len(self._connections), now=self.now, clock=self.clock, wall_us=self.wall_us,
+        )  # fmt: skip
+        self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
+        self._progress, self._inquiries = self._serving.progress, self._serving.inquiries
+        self.handlers = self._serving.handlers
 
     def _own_stats(self) -> dict[str, Any]:
         assert self.recovered is not None
@@ -295,14 +223,6 @@ class Broker:
 
     def _flush_stats(self) -> dict[str, float]:
         return self._flusher.stats() if self._flusher is not None else {}
-
-    def _serving_stats(self) -> dict[str, int]:
-        return {
-            "connections": len(self._connections), "topics": len(self._topics.all()), "leases": len(self._locks),
-            "producers": len(self._producers), "parked_pulls": len(self._holds),
-            "rescued_pulls": self._pulls.rescued, "cold_reads": self._pulls.cold_reads,
-            "damaged_reads": self._pulls.damaged_reads,
-        }  # fmt: skip
 
     def _start_flusher(self, loop: asyncio.AbstractEventLoop) -> None:
         self._flusher = self._make_flusher(
@@ -358,21 +278,9 @@ class Broker:
         """A connection can take large answers again."""
         self._pulls.unblocked(connection)
 
-    def _topic_ended(self, topic: Topic) -> None:
-        """What a deleted topic takes with it."""
-        self._progress.forget_topic(topic.name)
-        self._groups.forget_topic(topic.name)
-        self._store.drop_topic(topic.name, topic.generation)
-        self._pulls.topic_ended(topic.name, topic.queues)
-
     def _exposed(self, queues: list[MessageQueue]) -> None:
         if queues:
             self._pulls.arrived(queues)
-
-    def _tick(self) -> None:
-        self._groups.expire()
-        self._pulls.expire()
-        self._inquiries.expire()
 
     def _each_second(self) -> None:
         now, limits = self.now(), Limits(self.config.hello_timeout_s, self.config.stall_timeout_s)

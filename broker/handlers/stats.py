@@ -16,6 +16,10 @@ class StatsHandler:
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = dict(sources)
 
+    def add(self, part: str, source: Source) -> None:
+        """Ask another part of the broker, too."""
+        self._sources[part] = source
+
     def stats(self, connection: Connection, request_id: int, payload: Any) -> object:
         """All numbers, by part and name."""
         return {part: dict(source()) for part, source in self._sources.items()}

@@ -1,0 +1,161 @@
+"""All that answers requests, put together: one handler for each operation over the same tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rmq.wire.ops import Op
+
+from .committer import Committer
+from .config import BrokerConfig
+from .handlers.beginnings import Beginnings
+from .handlers.dead_letters import DeadLetterHandler
+from .handlers.group_admin import GroupAdminHandler
+from .handlers.groups import GroupHandler
+from .handlers.hello import HelloHandler
+from .handlers.messages import MessageHandler
+from .handlers.notices import Notices
+from .handlers.progress import ProgressHandler
+from .handlers.pull import PullHandler
+from .handlers.running_info import RunningInfoHandler
+from .handlers.send import SendHandler
+from .handlers.stats import StatsHandler
+from .handlers.topics import TopicHandler
+from .read_pool import ReadPool
+from .service import Handler
+from .services.hold_table import HoldTable
+from .services.ledger import Ledger
+from .services.lock_table import LockTable
+from .services.membership import Membership
+from .services.producers import ProducerTable
+from .services.sessions import SessionTable
+from .services.topics import Topic, TopicTable
+from .store.message_store import MessageStore
+from .upkeep import Upkeep
+
+
+class Tables(NamedTuple):
+    """What is true, as far as it is not in the log alone."""
+
+    topics: TopicTable
+    ledger: Ledger
+    locks: LockTable
+    sessions: SessionTable
+    members: Membership
+    holds: HoldTable
+    producers: ProducerTable
+
+
+class Serving:
+    """The handlers, and what they have to tell each other. ``stats`` is asked for numbers of the rest of the broker."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
+        committer: Committer, pool: ReadPool, upkeep: Upkeep, stats: StatsHandler, connections: Callable[[], int],
+        now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._tables = tables
+        self._connections = connections
+        self.topics = TopicHandler(
+            tables.topics, store, committer, broker=config.name, default_queues=config.default_queues,
+            auto_create=config.auto_create_topics, wall_us=wall_us,
+        )  # fmt: skip
+        notices = Notices(tables.members, tables.sessions, call_soon=loop.call_soon, call_later=loop.call_later)
+        self.progress = ProgressHandler(
+            topics=tables.topics, members=tables.members, locks=tables.locks, ledger=tables.ledger,
+            committer=committer, now=now, holds=store.readable_range,
+        )  # fmt: skip
+        self.groups = GroupHandler(
+            topics=tables.topics, sessions=tables.sessions, members=tables.members, locks=tables.locks,
+            ledger=tables.ledger, progress=self.progress, committer=committer, now=now,
+            topic_info=self.topics.info, notices=notices,
+        )  # fmt: skip
+        self.pulls = PullHandler(
+            store, tables.topics, tables.holds, self.progress, now=now, clock=clock, call_soon=loop.call_soon,
+            max_hold_s=config.max_hold_s, pool=pool,
+        )  # fmt: skip
+        self.sends = SendHandler(
+            store, tables.topics, tables.producers, committer, durable=config.flush == "sync", now=now, clock=clock,
+            call_soon=loop.call_soon,
+        )  # fmt: skip
+        self._hello = HelloHandler(
+            config, sessions=tables.sessions, locks=tables.locks, ledger=tables.ledger, producers=tables.producers,
+            progress=self.progress, committer=committer, now=now,
+            identity=lambda: (store.store_id, store.log_epoch),
+            durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
+        )  # fmt: skip
+        self._messages = MessageHandler(
+            store, tables.topics, pool, index_now=upkeep.index_now, call_later=loop.call_later, clock=clock
+        )
+        self._dead_letters = DeadLetterHandler(
+            store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
+            committer=committer, pool=pool, make_topic=self.topics.own,
+            refusal=lambda: self.sends.refuse_because, now=now,
+        )  # fmt: skip
+        self._group_admin = GroupAdminHandler(
+            self.groups, topics=tables.topics, store=store, members=tables.members, locks=tables.locks,
+            ledger=tables.ledger, progress=self.progress, committer=committer, now=now,
+        )  # fmt: skip
+        self.inquiries = RunningInfoHandler(self._group_admin, tables.members, now=now)
+        self._connect(notices)
+        stats.add("log", store.stats)
+        stats.add("commit", committer.stats)
+        stats.add("upkeep", upkeep.stats)
+        stats.add("serving", self._numbers)
+        self.handlers = self._handlers(stats)
+
+    def _connect(self, notices: Notices) -> None:
+        """Tell the handlers of each other."""
+        tables, topics = self._tables, self.topics
+        beginnings = Beginnings(
+            tables.topics, tables.members, self.progress, held=tables.locks.topics, holds=self._store.readable_range
+        )
+        topics.progress = self.progress
+        topics.changed = notices.topic_changed
+        topics.deleted = notices.topic_deleted
+        topics.ended = self._topic_ended
+        topics.made = beginnings.made
+        self.groups.lease_changed = self.pulls.lease_changed
+        self.groups.resubscribed = self.pulls.resubscribed
+        self.groups.begins = beginnings.joined
+        self.progress.revoke = self.groups.revoke
+
+    def _handlers(self, stats: StatsHandler) -> dict[int, Handler]:
+        groups, progress, topics, messages = self.groups, self.progress, self.topics, self._messages
+        return {
+            Op.HELLO: self._hello.hello, Op.PING: self._hello.ping, Op.SEND: self.sends.send, Op.PULL: self.pulls.pull,
+            Op.COMMIT: progress.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
+            Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: progress.attempt,
+            Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
+            Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: stats.stats,
+            Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
+            Op.STARTING: progress.starting, Op.DEAD_LETTER: self._dead_letters.dead_letter,
+            Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
+            Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
+            Op.RUNNING_INFO: self.inquiries.answer,
+        }  # fmt: skip
+
+    def tick(self) -> None:
+        """End what silence ends."""
+        self.groups.expire()
+        self.pulls.expire()
+        self.inquiries.expire()
+
+    def _topic_ended(self, topic: Topic) -> None:
+        """What a deleted topic takes with it."""
+        self.progress.forget_topic(topic.name)
+        self.groups.forget_topic(topic.name)
+        self._store.drop_topic(topic.name, topic.generation)
+        self.pulls.topic_ended(topic.name, topic.queues)
+
+    def _numbers(self) -> dict[str, Any]:
+        tables = self._tables
+        return {
+            "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
+            "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
+            "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
+        }  # fmt: skip
