@@ -34,6 +34,11 @@ class BrokerConfig:
     retention_bytes: int = _setting(0, "the oldest segments go when the log is larger than this; 0: only by age")
     min_free_bytes: int = _setting(256 << 20, "sends are refused below this much free disk space")
     auto_create_topics: bool = _setting(True, "make a topic when a producer first asks for it")
+    message_delay_level: str = _setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "how long each level of delay is, from level 1 on"
+    )
+    max_delay_s: float = _setting(2_592_000.0, "the longest delay; the log is kept from the oldest waiting message on")
+    max_retries: int = _setting(16, "a message given back more often becomes a dead letter, unless its consumer says")
     default_queues: int = _setting(4, "queues of a topic that was made automatically")
     lock_lease_s: float = _setting(60.0, "a queue lock not renewed for longer than this is free")
     grace_s: float = _setting(5.0, "a lost connection keeps its locks and membership this long")
@@ -82,5 +87,5 @@ _POSITIVE = (
     "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",
     "offset_flush_s", "hello_timeout_s", "stall_timeout_s", "drain_timeout_s", "max_in_flight",
     "receive_memory_bytes", "write_high_water_bytes", "index_file_entries", "read_threads", "checkpoint_bytes",
-    "checkpoint_s",
+    "checkpoint_s", "max_delay_s",
 )  # fmt: skip

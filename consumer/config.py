@@ -28,7 +28,10 @@ class ConsumerConfig:
 
     broker: str = _setting("127.0.0.1:10911", "host:port of the broker")
     group: str = _setting("rmq-consume", "name of the consumer group; its members share the queues")
-    model: str = _setting("clustering", "clustering: each message goes to one member of the group")
+    orderly: bool = _setting(True, "one message of a queue after the other; false: many at a time, in any order")
+    model: str = _setting(
+        "clustering", "clustering: each message goes to one member of the group; broadcasting: to every member"
+    )
     start_from: str = _setting(
         "first", "where a group without progress begins: first, last, or a time such as 2026-01-31T12:00"
     )
@@ -42,10 +45,10 @@ class ConsumerConfig:
     )
     room: str = _setting("", "the machine room of this member, for the strategies that look at rooms")
     namespace: str = _setting("", "prefix that keeps the groups and topics of one team apart from those of others")
-    slots: int = _setting(20, "how many queues are consumed at the same time")
+    slots: int = _setting(20, "how many calls of the listener run at the same time, in order: of as many queues")
     batch: int = _setting(1, "most messages in one call of the listener")
     max_attempts: int = _setting(
-        -1, "a message that failed this often becomes a dead letter; -1: it is tried again without limit, in place"
+        -1, "a message that failed this often becomes a dead letter; -1: never if orderly, else after 16 retries"
     )
     crash_limit: int = _setting(
         5, "a queue stops (or dead-letters, with max_attempts) at a message that ended the process this often"
@@ -54,6 +57,14 @@ class ConsumerConfig:
     cancel_on_loss: bool = _setting(False, "cancel a running call when its lock is lost; one in a thread runs on")
     max_continuous_s: float = _setting(60.0, "a queue gives its slot to others after this long, between two calls")
     turn_share_s: float = _setting(0.0, "give the slot up after this long if another queue waits for it; 0 is off")
+    max_span: int = _setting(2000, "not orderly: no pull while first and last held offset are further apart than this")
+    send_back_retry_s: float = _setting(5.0, "not orderly: pause before a message that cannot be given back is retried")
+    instance: str = _setting("default", "broadcasting: which of the members on this machine this is")
+    offsets_dir: str = _setting(
+        "", "broadcasting: where the progress is kept; empty means ~/.rmq/offsets/GROUP/INSTANCE"
+    )
+    offsets_every_s: float = _setting(5.0, "broadcasting: how often the progress is written")
+    auto_commit_every_s: float = _setting(5.0, "pull consumer: how often the progress is committed; 0: only when asked")
     suspend_s: float = _setting(1.0, "first pause before a failed message is tried again; doubles up to 30 s")
     relock_first_s: float = _setting(1.0, "first renewal of the queue locks after the start")
     relock_every_s: float = _setting(20.0, "time between renewals of the queue locks")
@@ -116,8 +127,8 @@ class ConsumerConfig:
             raise ConfigError(f"strategy {self.strategy!r} needs to know where this member is: set room")
         if self.on_gap not in ("stop", "skip"):
             raise ConfigError(f'on_gap must be "stop" or "skip", not {self.on_gap!r}')
-        if self.model != "clustering":
-            raise ConfigError(f'model must be "clustering", not {self.model!r}; broadcasting is not supported yet')
+        if self.model not in ("clustering", "broadcasting"):
+            raise ConfigError(f'model must be "clustering" or "broadcasting", not {self.model!r}')
         if self.max_attempts != -1 and self.max_attempts < 1:
             raise ConfigError(f"max_attempts must be -1 (no limit) or 1 and more, not {self.max_attempts}")
 
@@ -148,6 +159,10 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("consume_timeout_s", 0.001, 86400 * 7),
     ("max_continuous_s", 0.001, 86400),
     ("turn_share_s", 0, 86400),
+    ("max_span", 1, 65_535),
+    ("send_back_retry_s", 0.01, 3600),
+    ("offsets_every_s", 0.01, 3600),
+    ("auto_commit_every_s", 0, 3600),
     ("suspend_s", 0, 86400),  # and clamped where it is used, as RocketMQ does
     ("relock_first_s", 0.001, 59),
     ("relock_every_s", 0.001, 59),

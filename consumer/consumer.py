@@ -45,7 +45,7 @@ class Consumer:
         *,
         group: str | None = None,
         listener: Listener,
-        orderly: bool = True,
+        orderly: bool | None = None,
         strategy: str | Strategy | Allocate | None = None,
         topics: Mapping[str, str] | None = None,
         config: ConsumerConfig | None = None,
@@ -64,8 +64,8 @@ class Consumer:
         Raises:
             ConfigError: a setting that is unknown or cannot be.
         """
-        if not orderly:
-            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
+        if orderly is not None:
+            settings["orderly"] = orderly
         if address is not None:
             settings["broker"] = address
         if group is not None:
@@ -75,6 +75,10 @@ class Consumer:
         if isinstance(strategy, str):
             settings["strategy"] = strategy
         self.config = configure(config, **settings)
+        if not self.config.orderly:
+            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
+        if self.config.model != "clustering":
+            raise ConfigError("broadcasting is not supported yet")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)

@@ -319,6 +319,12 @@ class MemberSilent(Refused):
     code = 156
 
 
+class BadDelay(Refused):
+    """A delay that this broker does not have: an unknown level, or a time that is too far away."""
+
+    code = 157
+
+
 def code_name(code: int) -> str:
     """The name of a code, as in documents and logs."""
     kind = WireError.by_code.get(code)

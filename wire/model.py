@@ -31,6 +31,7 @@ class ConsumeStatus(Enum):
     SUSPEND = "suspend"
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    RETRY = "retry"
 
 
 @dataclass(frozen=True, slots=True)

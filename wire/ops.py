@@ -64,6 +64,12 @@ class Op(IntEnum):
     DESCRIBE_GROUP = 28
     MEMBER_INFO = 29
     RUNNING_INFO = 30
+    SEND_BACK = 31
+    LIST_DELAYS = 32
+    LIST_DEAD = 33
+    DEAD_STATES = 34
+    REPLAY_DEAD = 35
+    DROP_DEAD = 36
 
 
 class Push(IntEnum):
