@@ -213,5 +213,5 @@ async def test_the_progress_goes_with_the_last_of_the_messages_sent_back() -> No
 
 @pytest.mark.parametrize("answer", [[[3]], [[3, 3, 3]], [[]]])
 async def test_every_message_that_is_sent_back_must_have_a_fate(answer: Any) -> None:
-    with pytest.raises(BadRequest, match="answered . items for 2"):
+    with pytest.raises(BadRequest, match="items for 2"):
         await client(answer).send_back(MessageQueue("t", 0), 7, [1, 2], [1, 1])
