@@ -106,6 +106,16 @@ class Client:
         answer = await self.request(Op.PULL, ops.Pull(group, wait_ms, max_bytes, list(queues)))
         return decode_list(ops.PullResult, answer)
 
+    async def stored(self, queue: MessageQueue, offset: int = 0) -> list[StoredMessage]:
+        """All messages of a queue from an offset on, as anybody can read them; none if there is no such queue."""
+        found: list[StoredMessage] = []
+        end = (await self.range(queue)).max_offset
+        while offset < end:
+            answer = await self.pull(offset, queue=queue)
+            found += messages(answer, offset)
+            offset = answer.next_offset
+        return found
+
     # ---- groups
 
     async def join(

@@ -46,16 +46,11 @@ def test_the_level_grows_with_the_deliveries_up_to_the_last(
 
 
 async def retried(client: Client, from_offset: int = 0) -> list[StoredMessage]:
-    """What lies in the retry topic from an offset on, as anybody can read it."""
-    if (await client.range(RETRIES)).max_offset <= from_offset:
-        return []
-    return messages(await client.pull(from_offset, queue=RETRIES), from_offset)
+    return await client.stored(RETRIES, from_offset)
 
 
 async def letters(client: Client) -> list[StoredMessage]:
-    if (await client.range(LETTERS)).max_offset == 0:
-        return []
-    return messages(await client.pull(0, queue=LETTERS))
+    return await client.stored(LETTERS)
 
 
 async def test_a_message_that_failed_comes_back_with_all_that_was_its_own(broker: InMemoryBroker) -> None:
