@@ -28,8 +28,9 @@ class Parcel:
     """Messages of one call to one queue, with all that is known of them."""
 
     __slots__ = (
-        "_cut", "_delay", "_delays", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline", "future", "longest",
-        "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic", "topic", "trouble",
+        "_cut", "_delay", "_delays", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline",
+        "future", "longest", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
+        "topic", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +78,7 @@ class Parcel:
         return self._delay if self._delays is None else self._delays[self._cut]
 
     def fit(self, count: int, size: int) -> int:
-        """How many of the uncut messages, all with one delay, fit into ``count`` places and ``size`` bytes of bodies."""
+        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes of bodies."""
         count = min(count, self.left)
         if self._delays is not None:
             count = _run(self._delays[self._cut : self._cut + count])

@@ -73,7 +73,7 @@ async def test_sends_of_one_turn_are_grouped_by_their_delay_and_keep_their_order
 
 async def test_one_call_is_cut_where_the_delay_changes(broker: FakeBroker, producer: Producer) -> None:
     delays: list[dict[str, Any]] = [
-        {"delay_s": 5}, {"delay_s": 5}, {}, {"deliver_at": NOON}, {"deliver_at": NOON}, {"delay_level": 2}, {"delay_s": 0},
+        *[{"delay_s": 5}] * 2, {}, *[{"deliver_at": NOON}] * 2, {"delay_level": 2}, {"delay_s": 0},
     ]  # fmt: skip
     receipts = await producer.send_many([delayed(i, **delay) for i, delay in enumerate(delays)], queue_id=0)
 
