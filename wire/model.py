@@ -72,9 +72,8 @@ class Message:
                 raise TypeError(f"the property {name!r} must have a text as name and as value")
             if not name:
                 raise ValueError("the name of a property is empty")
-        delay = delay_of(self.delay_level, self.delay_s, self.deliver_at)
-        if delay is not None:
-            object.__setattr__(self, "delay", delay)
+        if self.delay_level != 0 or self.delay_s is not None or self.deliver_at is not None:
+            object.__setattr__(self, "delay", delay_of(self.delay_level, self.delay_s, self.deliver_at))
 
 
 class StoredMessage:
