@@ -199,6 +199,8 @@ class Admin:
 
         Raises TopicNotFound if there is no such topic.
         """
+        if topic is not None:
+            await self.topic(topic)
         return await waiting(self._connection, topic, limit)
 
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
