@@ -157,6 +157,9 @@ def get(message_id: str, store_id: int, reader: LogReader, alive: Alive) -> Foun
         if reader.head(position) is None:  # no batch begins there: the id was never given
             raise missing from error
         raise Damaged(f"the message {message_id} lies in a damaged batch: {error.text}") from error
+    if index < header.count and header.kind == layout.KIND_PARKED and header.physical_offset == position:
+        text = f"the message {message_id} was sent with a delay: it has another id once it is delivered"
+        raise MessageNotFound(text)
     if index >= header.count or not _is_message(header, position, alive):
         raise missing
     return FoundBatch(data, [index])
