@@ -23,7 +23,7 @@ from support.workload import Acknowledged, Asked, Batch, Plan, Values
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 
 RETENTION = (("segment_bytes", 4096), ("retention_bytes", 9000), ("checkpoint_bytes", 4096))
-ROUNDS = 7
+ROUNDS = 6
 AGAIN = 12  # crashes whose recovery crashes as well
 EVERY = 5  # the steps of such a recovery at which it does
 

@@ -309,19 +309,24 @@ class _Wall:
         return self.us
 
 
-async def recover(config: BrokerConfig, *, files: Files | None = None) -> Recovered:
-    """Start on a directory, look, let all delays end, look again, stop, and scrub it; a rebuild is put in its place."""
+async def recover(config: BrokerConfig, *, files: Files | None = None, drain: bool = True) -> Recovered:
+    """
+    Start on a directory, look, stop, and scrub it; whoever has a rebuild puts it in its place.
+
+    ``drain``: let all delays end in between, and look once more.
+    """
     directory, wall = config.data_path(), _Wall()
     async with serving(config, files=files, wall=wall) as broker:
         found = await describe(broker)
         log, odd = read_log(segments_of(directory / "commitlog"))
         delivered = found.messages
-        if found.waiting:
+        if found.waiting and drain:
             wall.us += int(config.max_delay_s * 1_000_000)
+            broker._delivery.look()
+            store = broker._store
             async with asyncio.timeout(60):
-                while broker._store.delays.batches:
-                    await asyncio.sleep(0.5)
-            await asyncio.sleep(INTERVAL_S)  # until the copies can be read
+                while store.delays.batches or store.exposed < store.log.written:
+                    await asyncio.sleep(SYNC_S)
             _, delivered = await _read_all(broker, list(found.ranges))
     report = Verification(directory).run()
     return Recovered(found, log, odd, [str(finding) for finding in report.findings], found, delivered)
