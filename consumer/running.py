@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -19,6 +20,8 @@ from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
 from .allocation import Strategy
+from .concurrent import ConcurrentService
+from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
@@ -28,6 +31,7 @@ from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
 from .pauses import Pauses
+from .process_queue import ProcessQueue
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .running_info import Program, running_info
@@ -108,7 +112,8 @@ class Running:
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
-        self.service: ConsumeService = OrderlyScheduler(
+        Service = OrderlyScheduler if config.orderly else ConcurrentService
+        self.service: ConsumeService = Service(
             listener,
             config,
             broker,
@@ -121,7 +126,14 @@ class Running:
         )
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
-            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+            generations,
+            self._subscriptions,
+            config,
+            broker,
+            workers=self,
+            tasks=self.tasks,
+            strategy=self._strategy,
+            make_cache=ProcessQueue if config.orderly else partial(ConcurrentQueue, max_span=config.max_span),
         )
         self.puller = Puller(
             generations,
