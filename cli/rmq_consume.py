@@ -39,12 +39,14 @@ _FLAGS = {
     rmq-consume --orderly --topic orders --tags "created || paid" --group billing --json
     rmq-consume --orderly --topic orders --count 10 --from last
     rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
+    rmq-consume --concurrent --topic mails --listener mailer:send -o slots=50 -o batch=10
     rmq-consume --show-config > consumer.toml
     """,
 )
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="What to consume. May be repeated.")
 @click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
 @click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
+@click.option("--concurrent", is_flag=True, help="Many messages at a time, in any order; failed ones come again later.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
 @json_option
@@ -57,6 +59,7 @@ def command(
     topics: tuple[str, ...],
     tags: str,
     orderly: bool,
+    concurrent: bool,
     count: int | None,
     listener: str | None,
     as_json: bool,
@@ -68,10 +71,12 @@ def command(
     broker or topic that is not there yet is waited for. Ctrl-C or SIGTERM finishes what is running, gives the queue
     locks back and ends with code 0; a second one ends at once.
     """
-    if not orderly:
-        raise Failure("concurrent consumption is not there yet: add --orderly", exit_codes.USAGE)
+    modes = {"--orderly": orderly, "--concurrent": concurrent}
+    if list(modes.values()).count(True) != 1:
+        raise Failure(f"say how to consume: give one of {', '.join(modes)}", exit_codes.USAGE)
     if listener is not None and (as_json or count is not None):
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
+    config = replace(config, orderly=not concurrent)
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count))
