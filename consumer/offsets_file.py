@@ -211,4 +211,3 @@ class OffsetsFile:
             log.error("offsets.not_put_aside", file=str(path), reason=error.strerror or str(error))
             return None
         return path
-

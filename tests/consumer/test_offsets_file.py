@@ -136,7 +136,7 @@ def test_when_nothing_can_be_read_people_decide(tmp_path: Path, main: bytes | No
         if text is not None:
             (tmp_path / name).write_bytes(text)
 
-    with pytest.raises(ConfigError, match="cannot be read .* mend it, or remove it to begin anew"):
+    with pytest.raises(ConfigError, match=r"cannot be read .* mend it, or remove it to begin anew"):
         found(tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_a_later_format_is_refused_and_not_replaced_by_the_one_before(tmp_path: 
 def test_the_progress_of_another_member_is_refused(tmp_path: Path, other: OffsetsContent) -> None:
     (tmp_path / "offsets.json").write_bytes(encode(other))
 
-    with pytest.raises(ConfigError, match="holds the progress of instance .* set offsets_dir to another directory"):
+    with pytest.raises(ConfigError, match=r"holds the progress of instance .* set offsets_dir to another directory"):
         found(tmp_path)
 
 
