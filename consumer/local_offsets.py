@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from rmq.client.log import get_logger
@@ -23,6 +24,7 @@ class File(Protocol):
     """Where it is kept; see :class:`~rmq.consumer.offsets_file.OffsetsFile`."""
 
     def write(self, content: OffsetsContent) -> None: ...
+    def put_aside(self, content: OffsetsContent) -> Path | None: ...
     def close(self) -> None: ...
 
 
@@ -49,6 +51,7 @@ class LocalOffsets:
         self._file = file
         self._now = now
         self._turned = asyncio.Event()
+        self._aside: list[OffsetsContent] = []  # the progress in stores that the broker does not have any more
         self._written: OffsetsContent | None = None
         self._writing: asyncio.Future[None] | None = None
         self._told_at = float("-inf")
@@ -66,6 +69,20 @@ class LocalOffsets:
             await asyncio.sleep(self._config.offsets_every_s)
             if not await self.write() or self.busy():
                 self._turned.set()  # there is more to come, or the same again
+
+    def enter(self, store_id: int) -> bool:
+        """The broker has this store; says whether it is another than before, so that what was done means nothing."""
+        is_other = self.progress.store_id not in (0, store_id)
+        before = self.progress.enter(store_id)
+        if before is not None:
+            self._aside.append(before)
+            log.warning(
+                "offsets.other_store",
+                store_id=f"{store_id:016x}",
+                progress_in=f"{before.store_id:016x}",
+                advice="the progress in the other store does not count here, and is put aside",
+            )
+        return is_other
 
     def note(self, generation: Generation) -> None:
         """
@@ -88,7 +105,7 @@ class LocalOffsets:
         content = self.progress.content()
         if content == self._written or not content.store_id:
             return True
-        self._writing = asyncio.get_running_loop().run_in_executor(None, self._file.write, content)
+        self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
         try:
             await asyncio.shield(self._writing)
         except OSError as error:
@@ -99,6 +116,13 @@ class LocalOffsets:
             if (at := content.queues.get(generation.queue)) is not None:
                 generation.reported = at.offset
         return True
+
+    def _save(self, content: OffsetsContent) -> None:
+        """In a thread, one at a time."""
+        while self._aside:
+            self._file.put_aside(self._aside[-1])
+            self._aside.pop()
+        self._file.write(content)
 
     def _tell(self, error: OSError) -> None:
         if self._now() - self._told_at >= TELL_EVERY_S:

@@ -42,8 +42,8 @@ class LocalProgress:
         """Whether it was decided before where the queues of a topic begin."""
         return topic in self._topics
 
-    def of(self, queue: MessageQueue, generation: int) -> QueueProgress | None:
-        """The progress in a queue of this generation of its topic."""
+    def of(self, queue: MessageQueue, generation: int | None) -> QueueProgress | None:
+        """The progress in a queue of this generation of its topic; None is no topic."""
         at = self._queues.get(queue)
         return at if at is not None and at.generation == generation else None
 
@@ -55,12 +55,12 @@ class LocalProgress:
         """A queue has come so far."""
         self._queues[queue] = at
 
-    def forget_older(self, generations: Mapping[str, int]) -> list[str]:
-        """Drop the progress in topics that were deleted and made again; returns their names, sorted."""
-        old = [q for q, at in self._queues.items() if at.generation < generations.get(q.topic, at.generation)]
-        for queue in old:
+    def forget_others(self, generations: Mapping[str, int]) -> list[str]:
+        """Drop the progress in other topics of these names; returns the names of those there were, sorted."""
+        others = [q for q, at in self._queues.items() if at.generation != generations.get(q.topic, at.generation)]
+        for queue in others:
             del self._queues[queue]
-        return sorted({queue.topic for queue in old})
+        return sorted({queue.topic for queue in others})
 
     def content(self) -> OffsetsContent:
         """All of it, not changed by what comes later."""

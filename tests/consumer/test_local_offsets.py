@@ -33,6 +33,11 @@ class FakeFile:
         self.running = 0
         self.closed_after: int | None = None
         self.loop = asyncio.get_running_loop()
+        self.aside: list[OffsetsContent] = []
+
+    def put_aside(self, content: OffsetsContent) -> None:
+        assert not self.running, "put aside while it is written"
+        self.aside.append(content)
 
     def write(self, content: OffsetsContent) -> None:
         self.running += 1
@@ -137,6 +142,31 @@ async def test_nothing_is_written_before_a_store_is_known() -> None:
     assert await rig.offsets.write()
 
     assert rig.file.writes == []
+
+
+async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    rig.at(3)
+    await rig.offsets.write()
+    before = rig.offsets.progress.content()
+
+    assert not rig.offsets.enter(7)
+    assert rig.offsets.enter(8)
+    rig.at(0)
+    await rig.offsets.write()
+
+    assert rig.file.aside == [before]
+    assert [offset for _, offset in rig.file.writes] == [3, 0]
+    assert "offsets.other_store" in caplog.text
+
+
+async def test_a_store_that_is_met_first_is_no_other_one() -> None:
+    rig = Rig()
+    rig.offsets.progress = LocalProgress("g", "a")
+
+    assert not rig.offsets.enter(8)
 
 
 async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> None:

@@ -40,13 +40,14 @@ def test_progress_in_another_generation_of_the_topic_counts_for_nothing() -> Non
 
     assert progress.of(QUEUE, 4) is None
     assert progress.of(QUEUE, 2) is None
+    assert progress.of(QUEUE, None) is None
 
 
 def test_a_topic_that_was_made_again_is_forgotten_and_stays_known() -> None:
     progress = LocalProgress("g", "a", FOUND)
 
-    assert progress.forget_older({"t": 3, "u": 9}) == []
-    assert progress.forget_older({"t": 4}) == ["t"]
+    assert progress.forget_others({"t": 3, "u": 9}) == []
+    assert progress.forget_others({"t": 4}) == ["t"]
 
     assert progress.content().queues == {}
     assert progress.is_known("t")
