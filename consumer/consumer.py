@@ -16,6 +16,7 @@ from rmq.wire.names import check_readable, wrap
 
 from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
+from .group_client import BROADCASTING
 from .hooks import Hooks
 from .listeners import Listener, adapt
 from .pauses import Pauses, Target
@@ -77,9 +78,9 @@ class Consumer:
         self.config = configure(config, **settings)
         if not self.config.orderly:
             raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
-        if self.config.model != "clustering":
-            raise ConfigError("broadcasting is not supported yet")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
+        if self._strategy is not None and self.config.model == BROADCASTING:
+            raise ConfigError("a broadcasting member has every queue: leave strategy out")
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect

@@ -14,6 +14,8 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
 
 T = TypeVar("T")
+CLUSTERING = "clustering"  # each message goes to one member of the group
+BROADCASTING = "broadcasting"  # each message goes to every member of the group
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 
@@ -51,8 +53,13 @@ class GroupClient:
         now: Callable[[], float],
         timeout_s: float,
         lock_timeout_s: float | None = None,
+        ordered: bool = True,
+        model: str = CLUSTERING,
     ) -> None:
+        """``ordered`` and ``model`` are what the members of a group have to agree on, beside the strategy."""
         self.link = link
+        self.model = model
+        self._ordered = ordered
         self.group = group  # as the broker knows it: with the namespace, if any
         self.now = now
         self._timeout_s = timeout_s
@@ -98,7 +105,7 @@ class GroupClient:
         self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
     ) -> ops.JoinReply:
         """Become or stay a member; in topics of ``from_end`` a group without progress begins at the end."""
-        payload = ops.Join(self.group, True, "clustering", strategy, subscriptions, list(from_end))
+        payload = ops.Join(self.group, self._ordered, self.model, strategy, subscriptions, list(from_end))
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
@@ -163,8 +170,10 @@ class GroupClient:
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
         """Ask one queue for batches; None if the broker said nothing about it."""
-        payload = ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue])
-        reply = await self.link.request(Op.PULL, payload, timeout_s=timeout_s)
+        return await self._pull(ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue]), timeout_s)
+
+    async def _pull(self, pull: ops.Pull, timeout_s: float) -> ops.PullResult | None:
+        reply = await self.link.request(Op.PULL, pull, timeout_s=timeout_s)
         results = decode_list(ops.PullResult, reply)
         return results[0] if results else None
 

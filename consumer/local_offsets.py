@@ -14,10 +14,34 @@ from .config import ConsumerConfig
 from .generation import Generation
 from .local_progress import LocalProgress
 from .offsets_content import OffsetsContent, QueueProgress
+from .offsets_file import OffsetsFile, directory_of
 
 log = get_logger("rmq.consumer")
 
 TELL_EVERY_S = 60.0  # how often it is told that nothing can be written
+
+
+def open_offsets(
+    config: ConsumerConfig,
+    group: str,
+    generations: Mapping[MessageQueue, Generation],
+    *,
+    now: Callable[[], float],
+) -> LocalOffsets:
+    """
+    The progress of a member as its file has it, locked from here on. Waits for the disk.
+
+    Raises:
+        ConfigError: another process has it, or it cannot be read or written.
+    """
+    file = OffsetsFile(directory_of(config.offsets_dir, group, config.instance), group, config.instance)
+    file.open()
+    try:
+        found = file.read()
+    except BaseException:
+        file.close()
+        raise
+    return LocalOffsets(generations, config, LocalProgress(group, config.instance, found), file, now=now)
 
 
 class File(Protocol):
@@ -32,8 +56,8 @@ class LocalOffsets:
     """
     Writes the progress of all queues, only while there is any, in a thread: one write at a time, whoever asks for it.
 
-    It sleeps until a turn begins, writes every ``offsets_every_s`` while turns run, and once more after the last. What a
-    member that is killed did since the last write is delivered to it again.
+    It sleeps until a turn begins, writes every ``offsets_every_s`` while turns run, and once more after the last. What
+    a member that is killed did since the last write is delivered to it again.
     """
 
     def __init__(

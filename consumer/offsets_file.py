@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from rmq.client.log import get_logger
-from rmq.wire.errors import ConfigError
+from rmq.wire.errors import BadName, ConfigError
 
 from .offsets_content import BadOffsets, NewerOffsets, OffsetsContent, decode, encode
 
@@ -30,7 +31,9 @@ MAIN: Final = "offsets.json"
 BACKUP: Final = "offsets.json.bak"
 NEXT: Final = "offsets.json.tmp"
 LOCK: Final = "lock"
+MAX_INSTANCE_LENGTH: Final = 127
 _PID_DIGITS: Final = 20
+_INSTANCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*\Z")
 
 
 class Disk:
@@ -58,6 +61,17 @@ class Disk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def check_instance(name: str) -> None:
+    """Refuse the name of an instance that cannot be that of a directory."""
+    if len(name) > MAX_INSTANCE_LENGTH:
+        raise BadName(f"the instance name has {len(name)} characters, at most {MAX_INSTANCE_LENGTH} are allowed")
+    if not _INSTANCE.match(name):
+        raise BadName(
+            f"the instance name {name[:40]!r} may hold only letters, digits, '-', '_', '.' and '@', "
+            "and begins with a letter or digit"
+        )
 
 
 def directory_of(offsets_dir: str, group: str, instance: str) -> Path:

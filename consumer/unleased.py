@@ -1,4 +1,4 @@
-"""``Unleased``: in place of leases for a consumer whose queues are nobody's. Nothing is asked for, so nothing runs out."""
+"""``Unleased``: in place of leases, for a consumer whose queues are nobody's: what nobody gave does not run out."""
 
 from __future__ import annotations
 

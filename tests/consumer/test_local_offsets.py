@@ -65,9 +65,7 @@ class Rig:
         progress = LocalProgress("g", "a")
         progress.enter(7)
         config = ConsumerConfig(group="g", **settings)
-        self.offsets = LocalOffsets(
-            self.generations, config, progress, self.file, now=asyncio.get_running_loop().time
-        )
+        self.offsets = LocalOffsets(self.generations, config, progress, self.file, now=asyncio.get_running_loop().time)
         self.at(0)
 
     def at(self, offset: int, log_epoch: int = 0) -> Generation:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rmq.consumer.offsets_content import OffsetsContent, QueueProgress, decode, encode
-from rmq.consumer.offsets_file import Disk, OffsetsFile, directory_of
-from rmq.wire.errors import ConfigError
+from rmq.consumer.offsets_file import Disk, OffsetsFile, check_instance, directory_of
+from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 
 QUEUE = MessageQueue("t", 0)
@@ -55,6 +55,17 @@ def test_each_member_has_a_directory_of_its_own_in_the_home(monkeypatch: pytest.
     assert directory_of("", "team%prices", "left-1") == Path("/home/u/.rmq/offsets/team%prices/left-1")
     assert directory_of("~/x", "g", "a") == Path("/home/u/x")
     assert directory_of("/data/x", "g", "a") == Path("/data/x")
+
+
+@pytest.mark.parametrize("name", ["default", "7", "web-1.example.org", "a@b_c", "x" * 127])
+def test_a_name_that_is_safe_in_a_path_may_be_an_instance(name: str) -> None:
+    check_instance(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a\0b", "a\n", "a b", "-x", "ä", "x" * 128])
+def test_any_other_name_may_not(name: str) -> None:
+    with pytest.raises(BadName, match="the instance name"):
+        check_instance(name)
 
 
 def test_a_home_that_nobody_has_is_refused() -> None:
