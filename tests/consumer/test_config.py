@@ -59,6 +59,7 @@ def test_every_field_has_help_and_a_plain_type() -> None:
         ({"model": "broadcasting", "strategy": "circle"}, "a broadcasting member has every queue: leave strategy out"),
         ({"instance": "../other"}, "instance: .* may hold only letters"),
         ({"instance": ""}, "instance: .* may hold only letters"),
+        ({"model": "anycast"}, 'model must be "clustering" or "broadcasting", not \'anycast\''),
         ({"max_attempts": 0}, r"max_attempts must be -1 \(no limit\) or 1 and more, not 0"),
         ({"pull_interval_s": 66.0}, "pull_interval_s must be from 0 to 65.535, not 66"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s must be from"),
