@@ -87,8 +87,9 @@ class Broadcaster(GroupClient):
         """Become or stay a member. Where it begins is its own business, so the broker is told nothing of that."""
         reply = await super().join(subscriptions, strategy=strategy)
         there = {info.topic for info in reply.topics}
-        # All queues that a topic which does not exist will ever have come into being later.
-        self._offsets.progress.known(topic for topic in subscriptions if topic not in there)
+        if missing := subscriptions.keys() - there:
+            self._offsets.progress.known(missing)  # all queues that they will ever have come into being later
+            self._offsets.turned()
         before, self._expressions = self._expressions, dict(subscriptions)
         for pull, topic in self._parked.items():
             if topic in before and before[topic] != subscriptions.get(topic):
