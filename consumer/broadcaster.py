@@ -91,8 +91,9 @@ class Broadcaster(GroupClient):
             self._offsets.progress.known(missing)  # all queues that they will ever have come into being later
             self._offsets.turned()
         before, self._expressions = self._expressions, dict(subscriptions)
-        for pull, topic in self._parked.items():
+        for pull, topic in list(self._parked.items()):
             if topic in before and before[topic] != subscriptions.get(topic):
+                del self._parked[pull]  # it can be woken once
                 pull.reschedule(asyncio.get_running_loop().time())  # it waits for tags that are not wanted any more
         return reply
 
@@ -194,7 +195,7 @@ class Broadcaster(GroupClient):
                 return None
             raise
         finally:
-            del self._parked[parked]
+            self._parked.pop(parked, None)
 
     async def attempt(self, queue: MessageQueue, epoch: int, runs: Sequence[ops.AttemptRun]) -> None:
         """Nothing: what failed here is counted here, as long as the process lives."""

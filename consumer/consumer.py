@@ -38,6 +38,9 @@ class Consumer:
             consumer.subscribe("orders", "created || paid")
             await consumer.run()
 
+    With ``model="broadcasting"`` every member gets every message, and keeps its progress in a file of its own (see
+    ``instance`` and ``offsets_dir``); nothing is locked.
+
     Neither the broker nor the topic has to exist yet. A consumer runs once: it cannot be started again.
     """
 
@@ -231,6 +234,7 @@ class Consumer:
         Begin, in the background: connect, and consume from the first subscription on.
 
         Raises:
+            ConfigError: broadcasting, and another process has its progress, or that cannot be read or written.
             RuntimeError: it was stopped, or no event loop is running.
         """
         self._refuse_if_stopped()

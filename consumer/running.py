@@ -83,10 +83,6 @@ class Running:
         self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
         self._doubted: list[Generation] = []  # whose leases the broker has called free
-        group = wrap(config.namespace, config.group)
-        self._local = (  # the progress of a member that shares it with nobody
-            open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
-        )
         self.tasks = TaskSet(on_failure)
         self._link = connect(
             config.broker,
@@ -96,6 +92,10 @@ class Running:
             keep_alive=True,
             now=now,
             room=config.room,
+        )
+        group = wrap(config.namespace, config.group)
+        self._local = (  # the progress of a member that shares it with nobody
+            open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
         )
         self._broker = self._client(group, now)
         self._began_at = now()

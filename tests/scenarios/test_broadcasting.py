@@ -77,10 +77,8 @@ class Seen:
 
 def member(broker: InMemoryBroker, listener: Any, directory: Path, **settings: Any) -> Consumer:
     settings = {"topics": {"quotes": "*"}, "group": "g", "now": asyncio.get_running_loop().time, **settings}
-    instance = directory.name
-    return Consumer(
-        broker.address, listener=listener, model="broadcasting", instance=instance, offsets_dir=str(directory), **settings
-    )
+    place = {"instance": directory.name, "offsets_dir": str(directory)}
+    return Consumer(broker.address, listener=listener, model="broadcasting", **place, **settings)
 
 
 async def send(broker: InMemoryBroker, numbers: range, **fields: Any) -> None:
@@ -98,8 +96,10 @@ async def test_two_ordered_members_each_see_everything_in_order_without_a_lock(
 ) -> None:
     """OrderMsgBroadCastIT; features 39 and 77."""
     first, second, wire = Seen(), Seen(), Wire()
+    a = member(broker, first, tmp_path / "a", connect=wire)
+    b = member(broker, second, tmp_path / "b", connect=wire)
 
-    async with member(broker, first, tmp_path / "a", connect=wire), member(broker, second, tmp_path / "b", connect=wire):
+    async with a, b:
         await send(broker, range(60))
         await asyncio.sleep(100)
         await send(broker, range(60, 90))
@@ -130,13 +130,14 @@ async def test_one_that_fails_and_one_that_crashes_do_not_touch_the_others(
 ) -> None:
     failing, crashing, well, wire = Seen(b"4"), Seen(), Seen(), Wire()
 
-    async with member(broker, failing, tmp_path / "a"), member(broker, well, tmp_path / "b"):
-        async with member(broker, crashing, tmp_path / "c", connect=wire, request_timeout_s=0.1):
-            await send(broker, range(9))
-            await asyncio.sleep(1)
-            wire.cut()
-            await send(broker, range(9, 18))
-            await asyncio.sleep(10)
+    a, b = member(broker, failing, tmp_path / "a"), member(broker, well, tmp_path / "b")
+    c = member(broker, crashing, tmp_path / "c", connect=wire, request_timeout_s=0.1)
+    async with a, b, c:
+        await send(broker, range(9))
+        await asyncio.sleep(1)
+        wire.cut()
+        await send(broker, range(9, 18))
+        await asyncio.sleep(10)
 
     assert crashing.bodies == expected(range(9))
     assert well.bodies == expected(range(18))
