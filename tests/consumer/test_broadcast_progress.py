@@ -212,7 +212,7 @@ async def test_a_second_member_of_the_same_instance_is_refused_when_it_starts(br
         await asyncio.sleep(1)
 
 
-async def test_a_member_that_cannot_be_made_has_locked_nothing(broker: FakeBroker, member: Make, tmp_path: Path) -> None:
+async def test_a_member_that_cannot_be_made_has_locked_nothing(member: Make, tmp_path: Path) -> None:
     def nowhere(*_: object, **__: object) -> Link:
         raise ConfigError("no such address")
 
