@@ -15,7 +15,7 @@ from rmq.consumer.local_offsets import LocalOffsets, open_offsets
 from rmq.consumer.topics import KnownTopics
 from rmq.wire.errors import BadRequest, ConfigError, ConnectionLost, GroupMismatch, RequestTimeout
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Pull, PullQueue, PullResult, QueueInfo, TopicInfo
+from rmq.wire.ops import EMPTY, NO_OFFSET, LeaseEnd, Op, Outcome, Pull, PullQueue, PullResult, QueueInfo, TopicInfo
 
 from .broadcast_rig import LOCKING, by_queue, fill, saved
 from .fake_broker import FakeBroker
@@ -330,8 +330,10 @@ class Silent:
 
     def __init__(self) -> None:
         self.pulls: list[tuple[Pull, asyncio.Future[Any]]] = []
+        self.asked: list[Op] = []
 
     async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
+        self.asked.append(op)
         if op is not Op.PULL:
             return [["me"], []]
         self.pulls.append((payload, asyncio.get_running_loop().create_future()))
@@ -391,4 +393,23 @@ async def test_a_pull_that_is_cancelled_or_fails_is_not_woken_any_more(tmp_path:
 
     assert cancelled.cancelled()
     assert isinstance(failed.exception(), RequestTimeout)
+    await offsets.close()
+
+
+async def test_what_is_given_back_or_given_up_is_told_here_and_asks_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    link, broadcaster, offsets = await silent(tmp_path)
+    queue = MessageQueue("t", 0)
+
+    assert await broadcaster.send_back(queue, 0, [4, 7], [2, 1], reason="the price was odd") == [0, 0]
+    assert await broadcaster.send_back(queue, 0, [], []) == []
+    assert await broadcaster.release([LeaseEnd("t", 0, 0)]) == [Outcome()]
+    await broadcaster.attempt(queue, 0, [])
+    await broadcaster.dead_letter(queue, 0, [4], commit_offset=5, reason="")
+
+    (passed,) = [record.getMessage() for record in caplog.records if "message.passed" in record.getMessage()]
+    assert "queue_offset=4 count=2" in passed
+    assert "the price was odd" in passed
+    assert link.asked == [Op.JOIN]
     await offsets.close()
