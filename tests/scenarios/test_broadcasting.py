@@ -16,7 +16,7 @@ from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
 from rmq.wire.address import parse_address
 from rmq.wire.errors import GroupMismatch
-from rmq.wire.model import StoredMessage
+from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Op
 
 pytestmark = pytest.mark.virtual_time
@@ -216,3 +216,12 @@ async def test_what_people_ask_the_broker_for_shows_members_and_their_own_progre
     assert {queue.owner for queue in told.queues} == {None}
     queues = report.info["queues"]
     assert [(queue["commit_offset"], queue["reported_offset"]) for queue in queues] == [(3, 3)] * QUEUES
+
+
+async def test_the_progress_of_a_broadcasting_group_cannot_be_reset_at_the_broker(
+    broker: InMemoryBroker, tmp_path: Path
+) -> None:
+    async with member(broker, Seen(), tmp_path / "a"), Admin(broker.address) as admin:
+        await asyncio.sleep(1)
+        with pytest.raises(GroupMismatch, match="each member keeps its progress in a file of its own"):
+            await admin.reset_offsets("g", {MessageQueue("quotes", 0): 0})
