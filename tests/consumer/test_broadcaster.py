@@ -212,14 +212,18 @@ async def test_a_start_that_cannot_be_read_is_asked_for_again(broker: FakeBroker
     assert recorder.offsets == [3]
 
 
-async def test_an_answer_of_a_store_that_is_gone_decides_nothing(tmp_path: Path) -> None:
-    """The answer has arrived, and the broker is another one before it is read."""
+@pytest.mark.parametrize("when", ["asked", "written"])
+async def test_what_was_found_out_of_a_store_that_is_gone_is_no_grant(tmp_path: Path, when: str) -> None:
+    """The broker is another one before the answer is read, or before it is on the disk."""
     offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
     offsets.enter(7)
 
     class Replaced:
         async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
-            offsets.enter(8)
+            if when == "asked":
+                offsets.enter(8)
+            else:
+                asyncio.get_running_loop().call_soon(offsets.enter, 8)
             return [[0, 0, 5]]
 
     topics = KnownTopics()
