@@ -20,7 +20,6 @@ from rmq.wire.errors import OK, BadRequest, ConnectionLost
 from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op
-from rmq.wire.retry_ops import DONE_BEFORE
 from rmq.wire.tags import ALL
 
 from .config import ConsumerConfig
@@ -214,19 +213,3 @@ class Broadcaster(GroupClient):
         self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], *, commit_offset: int, reason: str
     ) -> None:
         """Nothing: a message that failed here too often is passed here, and only here."""
-
-    async def send_back(
-        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], attempts: Sequence[int], *,
-        delay_level: int = 0, max_attempts: int = -1, commit_offset: int = NO_OFFSET, reason: str = "",
-    ) -> list[int]:  # fmt: skip
-        """Nothing but a line in the log: a message that is not consumed in order and fails here is passed here."""
-        if queue_offsets:
-            log.warning(
-                "message.passed",
-                queue=str(queue),
-                queue_offset=queue_offsets[0],
-                count=len(queue_offsets),
-                attempts=attempts[0],
-                reason=reason,
-            )
-        return [DONE_BEFORE] * len(queue_offsets)

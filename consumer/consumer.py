@@ -80,8 +80,6 @@ class Consumer:
         if isinstance(strategy, str):
             settings["strategy"] = strategy
         self.config = configure(config, **settings)
-        if not self.config.orderly:
-            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         if self._strategy is not None and self.config.model == BROADCASTING:
             raise ConfigError("a broadcasting member has every queue: leave strategy out")

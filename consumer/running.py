@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -20,6 +21,8 @@ from rmq.wire.ops import Op, Push
 
 from .allocation import EVERYTHING, Strategy
 from .broadcaster import Broadcaster
+from .concurrent import ConcurrentService
+from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import BROADCASTING, GroupClient, Link
@@ -29,7 +32,9 @@ from .listeners import AsyncListener
 from .local_offsets import LocalOffsets, open_offsets
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
+from .passing import Passing
 from .pauses import Pauses
+from .process_queue import ProcessQueue
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .running_info import Program, running_info
@@ -125,7 +130,9 @@ class Running:
             self.keeper = LeaseKeeper(generations, config, broker)
             self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
             carries = self.keeper.believed
-        self.service: ConsumeService = OrderlyScheduler(
+        failures = None if self._local is None else Passing()
+        Service = OrderlyScheduler if config.orderly else partial(ConcurrentService, failures=failures)
+        self.service: ConsumeService = Service(
             listener,
             config,
             broker,
@@ -138,7 +145,14 @@ class Running:
         )
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
-            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+            generations,
+            self._subscriptions,
+            config,
+            broker,
+            workers=self,
+            tasks=self.tasks,
+            strategy=self._strategy,
+            make_cache=ProcessQueue if config.orderly else partial(ConcurrentQueue, max_span=config.max_span),
         )
         self.puller = Puller(
             generations,
