@@ -146,3 +146,19 @@ async def test_a_log_that_was_cut_is_found_out(broker: FakeBroker, concurrent: M
 
     assert recorder.offsets == [0, 1, 2, 1, 2, 3]
     assert saved(tmp_path / "a") == {"t/0": 4}
+
+
+async def test_a_log_that_is_cut_under_running_calls_is_read_again_from_there(
+    broker: FakeBroker, concurrent: Make, tmp_path: Path
+) -> None:
+    fill(broker, queues=1)
+    recorder = Recorder(takes_s=2)
+    async with concurrent(recorder, topics={"t": "*"}):
+        await asyncio.sleep(1)  # the listener has all of them
+        broker.crash(MessageQueue("t", 0), batches=1)
+        broker.send("t", 0, b"other 1")
+        broker.come_up()
+        await asyncio.sleep(10)
+
+    assert recorder.offsets == [0, 1, 2, 1]
+    assert saved(tmp_path / "a") == {"t/0": 2}

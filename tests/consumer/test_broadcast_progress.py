@@ -95,9 +95,11 @@ async def test_a_restart_of_the_broker_changes_nothing(broker: FakeBroker, membe
         broker.log_epoch += 1
         await asyncio.sleep(60)
         assert recorder.offsets == [0, 1, 2]
+        assert broker.members["g"] == {}
         broker.come_up()
         broker.send("t", 0, b"3")
         await asyncio.sleep(1)
+        assert len(broker.members["g"]) == 1
 
     assert recorder.offsets == [0, 1, 2, 3]
     assert not [request for request in broker.requests if request.op in LOCKING]

@@ -71,8 +71,8 @@ class Seen:
         return ConsumeStatus.SUCCESS
 
     @property
-    def count(self) -> int:
-        return sum(map(len, self.bodies.values()))
+    def all(self) -> list[bytes]:
+        return [body for bodies in self.bodies.values() for body in bodies]
 
 
 def member(broker: InMemoryBroker, listener: Any, directory: Path, **settings: Any) -> Consumer:
@@ -112,6 +112,22 @@ async def test_two_ordered_members_each_see_everything_in_order_without_a_lock(
     assert locks == []
 
 
+async def test_members_that_do_not_consume_in_order_each_get_everything_once(
+    broker: InMemoryBroker, tmp_path: Path
+) -> None:
+    seen, failing, wire = Seen(), Seen(b"4", status=ConsumeStatus.RETRY), Wire()
+    a = member(broker, seen, tmp_path / "a", connect=wire, orderly=False)
+    b = member(broker, failing, tmp_path / "b", connect=wire, orderly=False)
+
+    async with a, b:
+        await send(broker, range(60))
+        await asyncio.sleep(100)
+
+    assert sorted(seen.all) == sorted(b"%d" % number for number in range(60))
+    assert sorted(failing.all) == sorted(b"%d" % number for number in range(60) if number != 4)
+    assert set(wire.requests) == {Op.JOIN, Op.RANGES, Op.PULL, Op.LEAVE}
+
+
 async def test_groups_do_not_notice_each_other(broker: InMemoryBroker, tmp_path: Path) -> None:
     one, other, clustering = Seen(), Seen(), Seen()
     sharing = Consumer(
@@ -144,24 +160,25 @@ async def test_one_that_fails_and_one_that_crashes_do_not_touch_the_others(
     assert failing.bodies == {**expected(range(18)), 1: [b"1"]}
 
 
+@pytest.mark.parametrize("orderly", [True, False])
 async def test_a_late_starter_gets_only_what_is_new_and_the_one_that_comes_after_all_nothing(
-    broker: InMemoryBroker, tmp_path: Path
+    broker: InMemoryBroker, tmp_path: Path, orderly: bool
 ) -> None:
     early, late, last = Seen(), Seen(), Seen()
 
-    async with member(broker, early, tmp_path / "a"):
+    async with member(broker, early, tmp_path / "a", orderly=orderly):
         await send(broker, range(30))
         await asyncio.sleep(1)
-        async with member(broker, late, tmp_path / "b", start_from="last"):
+        async with member(broker, late, tmp_path / "b", start_from="last", orderly=orderly):
             await asyncio.sleep(1)
             await send(broker, range(30, 60))
             await asyncio.sleep(1)
-        async with member(broker, last, tmp_path / "c", start_from="last"):
+        async with member(broker, last, tmp_path / "c", start_from="last", orderly=orderly):
             await asyncio.sleep(60)
 
-    assert early.bodies == expected(range(60))
-    assert late.bodies == expected(range(30, 60))
-    assert last.count == 0
+    assert sorted(early.all) == sorted(b"%d" % number for number in range(60))
+    assert sorted(late.all) == sorted(b"%d" % number for number in range(30, 60))
+    assert last.all == []
 
 
 async def test_only_wanted_tags_come_and_the_progress_passes_the_others(broker: InMemoryBroker, tmp_path: Path) -> None:
