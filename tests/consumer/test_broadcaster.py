@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from rmq.consumer.broadcaster import Broadcaster
-from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.group_client import Link
-from rmq.consumer.local_offsets import LocalOffsets, open_offsets
-from rmq.consumer.topics import KnownTopics
-from rmq.wire.errors import BadRequest, ConfigError, ConnectionLost, GroupMismatch, RequestTimeout
+from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, NO_OFFSET, LeaseEnd, Op, Outcome, Pull, PullQueue, PullResult, QueueInfo, TopicInfo
+from rmq.wire.ops import Op
 
 from .broadcast_rig import LOCKING, by_queue, fill, saved
 from .fake_broker import FakeBroker
@@ -212,52 +206,6 @@ async def test_a_start_that_cannot_be_read_is_asked_for_again(broker: FakeBroker
     assert recorder.offsets == [3]
 
 
-@pytest.mark.parametrize("when", ["asked", "written"])
-async def test_what_was_found_out_of_a_store_that_is_gone_is_no_grant(tmp_path: Path, when: str) -> None:
-    """The broker is another one before the answer is read, or before it is on the disk."""
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
-    offsets.enter(7)
-
-    class Replaced:
-        async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
-            if when == "asked":
-                offsets.enter(8)
-            else:
-                asyncio.get_running_loop().call_soon(offsets.enter, 8)
-            return [[0, 0, 5]]
-
-    topics = KnownTopics()
-    topics.joined(["t"], [TopicInfo("t", 1, 1, [QueueInfo(0, "fake")])])
-    broadcaster = Broadcaster(
-        cast(Link, Replaced()), "g", ConsumerConfig(group="g"), offsets, topics=lambda: topics, now=lambda: 0.0
-    )
-
-    with pytest.raises(ConnectionLost, match="another store"):
-        await broadcaster.acquire([MessageQueue("t", 0)])
-
-    assert offsets.progress.content().queues == {}
-    await offsets.close()
-
-
-async def test_a_beginning_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
-    offsets.enter(7)
-
-    class Confused:
-        async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
-            return [[0, -1, -1]]
-
-    topics = KnownTopics()
-    topics.joined(["t"], [TopicInfo("t", 1, 1, [QueueInfo(0, "fake")])])
-    broadcaster = Broadcaster(
-        cast(Link, Confused()), "g", ConsumerConfig(group="g"), offsets, topics=lambda: topics, now=lambda: 0.0
-    )
-
-    with pytest.raises(BadRequest, match="the broker says that t/0 begins at -1"):
-        await broadcaster.acquire([MessageQueue("t", 0)])
-    await offsets.close()
-
-
 # Topics and subscriptions
 
 
@@ -325,87 +273,3 @@ async def test_pulls_name_the_tags_and_a_parked_one_is_asked_anew_when_they_chan
 
     assert [pull.payload.expression for pull in broker.sent(Op.PULL)] == ["a || b", "c", None]
     assert broker.times(Op.PULL)[1:] == [1.0, 2.0]
-
-
-class Silent:
-    """A link whose pulls are answered by the test, and everything else at once."""
-
-    hello = None
-
-    def __init__(self) -> None:
-        self.pulls: list[tuple[Pull, asyncio.Future[Any]]] = []
-        self.asked: list[Op] = []
-
-    async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
-        self.asked.append(op)
-        if op is not Op.PULL:
-            return [["me"], []]
-        self.pulls.append((payload, asyncio.get_running_loop().create_future()))
-        return await self.pulls[-1][1]
-
-
-async def silent(directory: Path) -> tuple[Silent, Broadcaster, LocalOffsets]:
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(directory)), "g", {}, now=lambda: 0.0)
-    link, config = Silent(), ConsumerConfig(group="g")
-    broadcaster = Broadcaster(cast(Link, link), "g", config, offsets, topics=KnownTopics, now=lambda: 0.0)
-    await broadcaster.join({"t": "a", "u": "a"})
-    return link, broadcaster, offsets
-
-
-def pull(broadcaster: Broadcaster, topic: str) -> asyncio.Task[PullResult | None]:
-    asked = PullQueue(topic, 0, 5, 77, 5, 3)
-    return asyncio.create_task(broadcaster.pull(asked, wait_s=15, max_bytes=9, timeout_s=30))
-
-
-async def test_a_pull_says_nothing_of_group_epoch_and_progress(tmp_path: Path) -> None:
-    link, broadcaster, offsets = await silent(tmp_path)
-    pulling = pull(broadcaster, "t")
-    await asyncio.sleep(0)
-    ((asked, answer),) = link.pulls
-
-    answer.set_result([[0, EMPTY, 5, 0, 5, b""]])
-
-    assert asked == Pull(None, 15_000, 9, [PullQueue("t", 0, 5, None, NO_OFFSET, 3)], "a")
-    assert await pulling == PullResult(0, EMPTY, 5, 0, 5, b"")
-    await offsets.close()
-
-
-async def test_tags_that_change_twice_at_once_wake_the_pulls_of_their_topic_once(tmp_path: Path) -> None:
-    link, broadcaster, offsets = await silent(tmp_path)
-    woken, other = pull(broadcaster, "t"), pull(broadcaster, "u")
-    await asyncio.sleep(0)
-
-    await broadcaster.join({"t": "b", "u": "a"})
-    await broadcaster.join({"t": "c", "u": "a"})
-
-    assert await woken is None
-    assert not other.done()
-    link.pulls[1][1].set_result([])
-    assert await other is None
-    await offsets.close()
-
-
-async def test_a_pull_that_is_cancelled_or_fails_is_not_woken_any_more(tmp_path: Path) -> None:
-    link, broadcaster, offsets = await silent(tmp_path)
-    cancelled, failed = pull(broadcaster, "t"), pull(broadcaster, "t")
-    await asyncio.sleep(0)
-
-    cancelled.cancel()
-    link.pulls[1][1].set_exception(RequestTimeout("no answer"))
-    await asyncio.wait([cancelled, failed])
-    await broadcaster.join({"t": "b", "u": "a"})
-
-    assert cancelled.cancelled()
-    assert isinstance(failed.exception(), RequestTimeout)
-    await offsets.close()
-
-
-async def test_what_is_given_back_or_given_up_asks_nobody(tmp_path: Path) -> None:
-    link, broadcaster, offsets = await silent(tmp_path)
-
-    assert await broadcaster.release([LeaseEnd("t", 0, 0)]) == [Outcome()]
-    await broadcaster.attempt(MessageQueue("t", 0), 0, [])
-    await broadcaster.dead_letter(MessageQueue("t", 0), 0, [4], commit_offset=5, reason="")
-
-    assert link.asked == [Op.JOIN]
-    await offsets.close()
