@@ -29,6 +29,8 @@ _FLAGS = {
     "group": "--group GROUP",
     "start_from": "--from first|last|TIME",
     "on_gap": "--on-gap stop|skip",
+    "instance": "--instance NAME",
+    "offsets_dir": "--offsets-dir DIR",
 }
 
 
@@ -40,6 +42,7 @@ _FLAGS = {
     rmq-consume --orderly --topic orders --count 10 --from last
     rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
     rmq-consume --concurrent --topic mails --listener mailer:send -o slots=50 -o batch=10
+    rmq-consume --orderly --broadcast --topic prices --instance left
     rmq-consume --show-config > consumer.toml
     """,
 )
@@ -47,6 +50,7 @@ _FLAGS = {
 @click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
 @click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
 @click.option("--concurrent", is_flag=True, help="Many messages at a time, in any order; failed ones come again later.")
+@click.option("--broadcast", is_flag=True, help="Every message to every member; each keeps its own progress.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
 @json_option
@@ -60,6 +64,7 @@ def command(
     tags: str,
     orderly: bool,
     concurrent: bool,
+    broadcast: bool,
     count: int | None,
     listener: str | None,
     as_json: bool,
@@ -77,6 +82,8 @@ def command(
     if listener is not None and (as_json or count is not None):
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
     config = replace(config, orderly=not concurrent)
+    if broadcast:
+        config = replace(config, model="broadcasting")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count))
