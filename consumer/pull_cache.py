@@ -20,6 +20,7 @@ from rmq.wire.batch import Batch
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import NO_OFFSET, AttemptRun
 
+from .generation import Generation
 from .log_epochs import UNKNOWN, LogEpochs
 from .process_queue import ProcessQueue
 from .subscription import Subscription
@@ -28,7 +29,7 @@ from .subscription import Subscription
 class PullCache:
     """A process queue that tells the broker of progress only when it is marked, and can begin anew elsewhere."""
 
-    __slots__ = ("_marked", "_queue", "_runs", "durable")
+    __slots__ = ("_marked", "_queue", "_runs", "durable", "loss_noted")
 
     def __init__(
         self, start_offset: int, *, subscription: Subscription | None = None, runs: Sequence[AttemptRun] = ()
@@ -37,6 +38,7 @@ class PullCache:
         self._queue = ProcessQueue(start_offset, subscription=subscription, runs=runs)
         self._marked = start_offset
         self.durable = start_offset  # written by whoever commits
+        self.loss_noted = False  # that the queue went away with progress which was not committed; the same
 
     # Progress
 
@@ -65,6 +67,11 @@ class PullCache:
     def unmarked(self) -> bool:
         """Whether something is done that the broker may not be told of yet."""
         return self.done > self._marked
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether something is done that the broker is not known to have."""
+        return self.done > self.durable
 
     def mark(self) -> None:
         """All that is done may be told to the broker."""
@@ -107,6 +114,11 @@ class PullCache:
         return self._queue.head
 
     @property
+    def span(self) -> int:
+        """0: messages are done in the order of their offsets."""
+        return 0
+
+    @property
     def end_offset(self) -> int:
         """Where the next pull begins."""
         return self._queue.end_offset
@@ -136,7 +148,7 @@ class PullCache:
         begins = self._queue.end_offset == NO_OFFSET
         self._queue.skip_to(queue_offset, passed_under=passed_under)
         if begins:
-            self._marked = queue_offset
+            self._marked = self.durable = queue_offset
 
     def cut(self, queue_offset: int) -> bool:
         """Let go of what the log has lost, unless it was returned and is not done; says whether that was possible."""
@@ -171,3 +183,9 @@ class PullCache:
     def discard(self) -> None:
         """Let go of everything that is not done."""
         self._queue.discard()
+
+
+def cache_of(generation: Generation) -> PullCache:
+    """The cache of a generation of a pull consumer."""
+    assert isinstance(generation.cache, PullCache)
+    return generation.cache
