@@ -12,7 +12,7 @@ from rmq.broker.services.state import (
     Attempted,
     Change,
     Committed,
-    DeadLettered,
+    Copied,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
@@ -37,7 +37,7 @@ any_change: st.SearchStrategy[Change] = st.one_of(
         Attempted, texts, texts, numbers, numbers, numbers, st.lists(st.builds(AttemptRun, numbers, numbers, numbers))
     ),
     st.builds(Suspected, texts, texts, numbers, numbers, numbers, numbers, st.booleans(), numbers),
-    st.builds(DeadLettered, texts, texts, numbers, st.lists(numbers), st.booleans()),
+    st.builds(Copied, texts, texts, numbers, st.lists(numbers), st.booleans()),
     st.builds(ProducerEpoch, numbers, numbers, numbers),
 )
 
@@ -64,14 +64,21 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         10: "SnapshotEnded",
         11: "ProducerEpoch",
         12: "Suspected",
-        13: "DeadLettered",
+        13: "Copied",
+        16: "DeadHandled",
     }
 
 
 def test_the_bytes_of_a_change_are_those_of_the_logs_that_exist() -> None:
     packed = pack_changes([Committed("g", "t", 3, 300), LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7)])
 
-    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c97 03 a167 a174 00 c4020102 a16d 07")
+    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c98 03 a167 a174 00 c4020102 a16d 07 c3")
+
+
+def test_a_grant_of_a_log_from_before_there_were_modes_is_an_ordered_one() -> None:
+    assert unpack_changes(bytes.fromhex("9197 03 a167 a174 00 c4020102 a16d 07")) == [
+        LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7, ordered=True)
+    ]
 
 
 def test_an_attempt_of_a_log_from_before_there_were_runs_is_read() -> None:
