@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from rmq.client.log import get_logger
-from rmq.wire.errors import OK, ConnectionLost, Fenced, Refused, RequestTimeout, RmqError, code_name
+from rmq.wire.errors import OK, ConnectionLost, Fenced, RequestTimeout, RmqError, code_name, from_wire
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, CommitEntry
 
@@ -139,7 +139,7 @@ class PullCommits:
                 generation.reported = NO_OFFSET  # whether it arrived is not known
             self._progressed()
             raise
-        refused: Refused | None = None
+        refused: RmqError | None = None
         for generation, entry, outcome in zip(ready, entries, outcomes, strict=True):
             if outcome.status == OK:
                 cache_of(generation).durable = max(cache_of(generation).durable, entry.queue_offset)
@@ -147,7 +147,8 @@ class PullCommits:
                 self.note(generation)
                 generation.lose(outcome.text or "the commit was fenced")
             else:
-                refused = Refused(f"{generation.shown}: {outcome.text or code_name(outcome.status)}", code=outcome.status)
+                text = outcome.text or code_name(outcome.status)
+                refused = from_wire(outcome.status, f"{generation.shown}: {text}")
         if refused is not None:
             raise refused
         return True

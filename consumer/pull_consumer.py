@@ -106,7 +106,8 @@ class PullConsumer:
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self._polling = False
-        self._poller: asyncio.Task[Any] | None = None  # who has the batch in hand
+        self._poller: asyncio.Task[Any] | None = None  # who polled last
+        self._iterating: asyncio.Task[Any] | None = None  # who has the batch in hand, if it came by an iteration
         self._came = asyncio.Event()  # a queue came, or none will
         for topic, expression in self._targets.checked(topics).items():
             self.subscribe(topic, expression)
@@ -191,6 +192,7 @@ class PullConsumer:
         """The next batch; the iteration ends when the consumer was stopped, and raises what ended it otherwise."""
         while self._stop is None and not self._stopped.is_set():
             if batch := await self.poll(None):
+                self._iterating = asyncio.current_task()
                 return batch
         self._finish_batch()
         if self._error is not None:
@@ -217,7 +219,7 @@ class PullConsumer:
         if self._stop is not None:
             self._finish_batch()
         running = self._in_operation()
-        self._polling, self._poller = True, asyncio.current_task()
+        self._polling, self._poller, self._iterating = True, asyncio.current_task(), None
         try:
             batch = await running.polls.poll(timeout_s)
         finally:
@@ -227,10 +229,10 @@ class PullConsumer:
         return batch
 
     def _refuse_second_task(self) -> None:
-        task = asyncio.current_task()
-        has_batch = self._running is not None and self._running.polls.has_batch
-        other_has_it = has_batch and self._poller is not task and self._poller is not None and not self._poller.done()
-        if self._polling or other_has_it:
+        """A poll makes done what was returned before: it must not be another task that works on that."""
+        other = None if self._running is None or not self._running.polls.has_batch else self._iterating
+        works = other is not None and other is not asyncio.current_task() and not other.done()
+        if self._polling or works:
             raise RuntimeError("another task polls this consumer: poll with one task, or make a consumer for each")
 
     def _finish_batch(self) -> None:
@@ -330,7 +332,7 @@ class PullConsumer:
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
-        """The queues that wait for somebody at a gap in the log (see ``on_gap``), each with the reason; seek passes it."""
+        """The queues that wait at a gap in the log (see ``on_gap``), each with the reason; a seek passes it."""
         waiting = [g for g in self._generations() if g.stopped is not None and not g.dropped]
         return {g.shown: str(g.stopped.gap) for g in sorted(waiting, key=lambda g: g.queue) if g.stopped is not None}
 

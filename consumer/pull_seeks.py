@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from rmq.client.log import get_logger
-from rmq.wire.errors import OK, ConfigError, OffsetOutOfRange, Refused, code_name
+from rmq.wire.errors import OK, ConfigError, OffsetOutOfRange, code_name, from_wire
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
 
@@ -61,7 +61,7 @@ class Seeks:
         """
         held = await self._broker.range(generation.queue)
         if held.status != OK:
-            raise Refused(held.text or code_name(held.status), code=held.status)
+            raise from_wire(held.status, held.text or code_name(held.status))
         offset = {FIRST: held.min_offset, LAST: held.max_offset}.get(to, to) if isinstance(to, str) else to
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise ConfigError(f'a queue is sought to an offset, "first" or "last", not {to!r}')
@@ -76,7 +76,7 @@ class Seeks:
         """Go on at the first message that was stored at a time or later, behind the last if there is none."""
         found = await self._broker.offset_at(generation.queue, to_us(time.astimezone(UTC)))
         if found.status != OK:
-            raise Refused(found.text or code_name(found.status), code=found.status)
+            raise from_wire(found.status, found.text or code_name(found.status))
         await self._go_to(generation, found.offset, is_first=False)
         return found.offset
 
@@ -84,7 +84,7 @@ class Seeks:
         """What the group has committed of a queue, held or not; None if nothing."""
         held = await self._broker.range(queue)
         if held.status != OK:
-            raise Refused(held.text or code_name(held.status), code=held.status)
+            raise from_wire(held.status, held.text or code_name(held.status))
         return None if held.committed == NO_OFFSET else held.committed
 
     async def _go_to(self, generation: Generation, offset: int, *, is_first: bool) -> None:

@@ -46,7 +46,7 @@ class _InHand(NamedTuple):
 
     batch: PulledBatch
     generation: Generation
-    count: int
+    messages: int
     since: float
 
 
@@ -66,7 +66,7 @@ class PullService:
         on_assigned: RebalanceHook | None = None,
         on_revoked: RebalanceHook | None = None,
     ) -> None:
-        """``on_assigned`` is called before the first message of a queue is returned, ``on_revoked`` when none will be."""
+        """``on_assigned`` is called before the first message of a queue is returned, ``on_revoked`` behind the last."""
         self._config = config
         self._broker = broker
         self._tasks = tasks

@@ -19,6 +19,7 @@ from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
 from .allocation import Strategy
+from .cache import MakeCache
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
@@ -28,6 +29,7 @@ from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
 from .pauses import Pauses
+from .process_queue import ProcessQueue
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .running_info import Program, running_info
@@ -59,10 +61,12 @@ class Connect(Protocol):
 class Running:
     """The parts of a started consumer."""
 
+    make_cache: MakeCache = ProcessQueue
+
     def __init__(
         self,
         config: ConsumerConfig,
-        listener: AsyncListener,
+        listener: AsyncListener | None,
         subscriptions: dict[str, Subscription],
         *,
         connect: Connect,
@@ -71,6 +75,7 @@ class Running:
         pauses: Pauses | None = None,
         hooks: Hooks | None = None,
         strategy: Strategy | None = None,
+        model: str | None = None,
     ) -> None:
         self._config = config
         self._hooks = hooks
@@ -97,31 +102,29 @@ class Running:
             timeout_s=config.request_timeout_s,
             lock_timeout_s=config.lock_timeout_s,
             ordered=config.orderly,
-            model=config.model,
+            model=model or config.model,
         )
         self._began_at = now()
-        self._build(listener)
+        self._listener = listener
+        self._build()
         self._rebalancing: asyncio.Task[None] | None = None
 
-    def _build(self, listener: AsyncListener) -> None:
+    def _build(self) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
-        self.service: ConsumeService = OrderlyScheduler(
-            listener,
-            config,
-            broker,
-            tasks=self.tasks,
-            leases=self.keeper,
-            on_turn=self.reporter.turned,
-            hooks=self._hooks,
-            statistics=self.statistics,
-            stalled=self.stalls.stalled,
-        )
+        self.service = self._make_service()
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
-            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+            generations,
+            self._subscriptions,
+            config,
+            broker,
+            workers=self,
+            tasks=self.tasks,
+            strategy=self._strategy,
+            make_cache=self.make_cache,
         )
         self.puller = Puller(
             generations,
@@ -132,6 +135,21 @@ class Running:
             progressed=self.reporter.turned,
             topics=self.rebalancer,
             statistics=self.statistics,
+        )
+
+    def _make_service(self) -> ConsumeService:
+        """Whoever gives the messages to the user."""
+        assert self._listener is not None
+        return OrderlyScheduler(
+            self._listener,
+            self._config,
+            self._broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
 
     def start(self) -> None:

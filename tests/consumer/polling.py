@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer import PulledBatch, PullConsumer
+from rmq.consumer import PullConsumer, PulledBatch
 from rmq.wire.model import MessageQueue
 
 from .fake_broker import FakeBroker
@@ -23,8 +23,8 @@ def pull(broker: FakeBroker) -> MakePull:
 
     def consumer(*, group: str = "g", **settings: Any) -> PullConsumer:
         settings.setdefault("topics", {"t": "*"})
-        now = asyncio.get_running_loop().time
-        return PullConsumer("fake:1", group=group, connect=broker.connect, now=now, **settings)
+        settings.setdefault("now", asyncio.get_running_loop().time)
+        return PullConsumer("fake:1", group=group, connect=broker.connect, **settings)
 
     return consumer
 

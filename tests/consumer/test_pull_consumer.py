@@ -76,7 +76,12 @@ async def test_the_member_joins_as_an_ordered_one_of_a_clustering_group(broker: 
         assert consumer.assignment == []
 
     join = broker.sent(Op.JOIN)[0].payload
-    assert (join.ordered, join.model, join.strategy, join.subscriptions["t"]) == (True, "clustering", "average", "a || b")
+    assert (join.ordered, join.model, join.strategy, join.subscriptions["t"]) == (
+        True,
+        "clustering",
+        "average",
+        "a || b",
+    )
 
 
 async def test_assigned_queues_are_acquired_exactly_and_nothing_is_shared_out(

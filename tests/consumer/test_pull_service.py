@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer import PulledBatch, PullConsumer
+from rmq.consumer import PullConsumer, PulledBatch
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
@@ -17,7 +17,7 @@ from .polling import OTHER, QUEUE, MakePull, drained, now, offsets
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 
-@pytest.mark.parametrize(("arrives_at", "found"), [(4.999, True), (5.0, True), (5.001, False)])
+@pytest.mark.parametrize(("arrives_at", "found"), [(4.999, True), (5.0, False), (5.001, False)])
 async def test_a_poll_returns_what_comes_within_its_time(
     broker: FakeBroker, pull: MakePull, arrives_at: float, found: bool
 ) -> None:
@@ -30,6 +30,28 @@ async def test_a_poll_returns_what_comes_within_its_time(
 
         assert (bool(batch), now()) == (found, 1 + (arrives_at if found else 5.0))
         assert offsets(await consumer.poll(1)) == ([] if found else [0])
+
+
+@pytest.mark.parametrize(("after_s", "found"), [(4.999, True), (5.0, True), (5.001, False)])
+@pytest.mark.parametrize("first", [True, False])
+async def test_what_may_be_returned_at_the_very_end_of_a_poll_is(
+    broker: FakeBroker, pull: MakePull, after_s: float, found: bool, first: bool
+) -> None:
+    """Whichever of the two timers is the first of that moment."""
+    broker.create("t")
+    broker.send("t", 0, b"x")
+    async with pull() as consumer:
+        await asyncio.sleep(1)
+        consumer.pause()
+        loop = asyncio.get_running_loop()
+        if first:
+            loop.call_at(1 + after_s, consumer.resume)
+        poll = asyncio.create_task(consumer.poll(5.0))
+        await asyncio.sleep(0)
+        if not first:
+            loop.call_at(1 + after_s, consumer.resume)
+
+        assert (bool(await poll), now()) == (found, 1 + min(after_s, 5.0))
 
 
 async def test_a_poll_without_time_returns_what_is_there_and_lets_the_loop_run(
@@ -144,24 +166,47 @@ async def test_a_cancelled_poll_leaves_done_what_came_before_it(broker: FakeBrok
     assert broker.offsets["g", QUEUE] == 1
 
 
-async def test_a_second_task_that_polls_is_refused_while_the_first_waits_or_works(
-    broker: FakeBroker, pull: MakePull
-) -> None:
+async def test_a_poll_is_refused_while_another_task_waits_for_one(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     async with pull() as consumer:
         waiting = asyncio.create_task(consumer.poll(None))
         await asyncio.sleep(1)
         with pytest.raises(RuntimeError, match="another task polls this consumer: poll with one task"):
             await consumer.poll(0)
-
         broker.send("t", 0, b"a")
-        assert offsets(await waiting) == [0]  # that task has ended: the batch is ours now
-        broker.send("t", 0, b"b")
+        assert offsets(await waiting) == [0]
+
+
+async def test_a_poll_is_refused_while_another_task_works_on_what_its_iteration_returned(
+    broker: FakeBroker, pull: MakePull
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b")
+
+    async def work() -> None:
+        async for _ in consumer:
+            await asyncio.sleep(2)
+
+    async with pull(batch=1) as consumer:
+        working = asyncio.create_task(work())
+        await asyncio.sleep(1)
+        with pytest.raises(RuntimeError, match="another task polls this consumer"):
+            await consumer.poll(0)
+        with pytest.raises(RuntimeError, match="another task polls this consumer"):
+            await anext(consumer)
+        working.cancel()
+        await asyncio.wait([working])
         assert offsets(await consumer.poll(1)) == [1]
-        with pytest.raises(RuntimeError, match="another task polls"):
-            await asyncio.create_task(consumer.poll(0))
+
+
+async def test_a_poll_in_a_task_of_its_own_is_one_of_the_same_user(broker: FakeBroker, pull: MakePull) -> None:
+    """As in ``asyncio.wait_for(consumer.poll(), 1)``."""
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b")
+    async with pull(batch=1) as consumer:
+        assert offsets(await consumer.poll(1)) == [0]
+        assert offsets(await asyncio.create_task(consumer.poll(1))) == [1]
         assert await consumer.poll(0) == []
-        assert await asyncio.create_task(consumer.poll(0)) == []  # nobody has anything in hand
 
 
 # Pauses
@@ -255,9 +300,8 @@ async def test_a_user_who_never_polls_again_keeps_a_queue_for_drain_s_and_its_ba
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
     async with pull(batch=2) as consumer:
-        batch = await consumer.poll(1)
-        await consumer.poll(0)  # the first two are done
-        batch = await consumer.poll(0) or batch
+        await consumer.poll(1)
+        batch = await consumer.poll(1)  # the first two are done
         broker.set_members("g", "a")
         await asyncio.sleep(0.1 + after_s)  # changes of members are gathered for 100 ms
 
@@ -319,6 +363,7 @@ async def test_a_queue_is_given_away_when_the_user_was_told_and_what_they_commit
         await consumer.poll(1)
         await consumer.poll(1)
         broker.set_members("g", "a")
+        await asyncio.sleep(0.2)  # changes of members are gathered for 100 ms
         assert await consumer.poll(5) == []
         assert (broker.holder("g", QUEUE), broker.offsets["g", QUEUE]) == (None, 2)
 
