@@ -146,10 +146,10 @@ async def test_after_a_crash_at_most_what_was_not_committed_comes_again(real: In
 async def test_a_consumer_that_calls_a_listener_and_one_that_polls_share_a_group(real: InMemoryBroker) -> None:
     await send(real, 200, queues=4)
     listener = Recorder(takes_s=0.05)
-    worker = Worker(pulling(real), takes_s=0.05)
     async with consumer(real, listener) as other:
         await asyncio.sleep(0.5)
-            await asyncio.sleep(2)
+        worker = Worker(pulling(real), takes_s=0.05)
+        await asyncio.sleep(2)
         assert (len(other.assignment), len(worker.of.assignment)) == (2, 2)
         await asyncio.sleep(5)
         await worker.stop()
