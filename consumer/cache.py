@@ -72,6 +72,11 @@ class Cache(Protocol):
         """How far the first and the last held offset are apart; 0 where that is no reason not to pull."""
         ...
 
+    @property
+    def may_starve(self) -> bool:
+        """Whether the listener may need more than a full cache before it finishes anything."""
+        ...
+
     def put(self, batch: Batch) -> bool:
         """Add a batch that reaches beyond the end; says whether there was anything new in it."""
         ...

@@ -76,8 +76,6 @@ class Consumer:
         if isinstance(strategy, str):
             settings["strategy"] = strategy
         self.config = configure(config, **settings)
-        if not self.config.orderly:
-            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
         if self.config.model != "clustering":
             raise ConfigError("broadcasting is not supported yet")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .cache import MakeCache
 from .generation import Generation
+from .listeners import AsyncListener
 from .pull_cache import PullCache
 from .pull_commits import PullCommits
 from .pull_seeks import Seeks
@@ -16,8 +18,6 @@ from .service import ConsumeService
 
 class PullRunning(Running):
     """Rebalance, leases, pulls, flow control and hand-overs are those of :class:`~rmq.consumer.running.Running`."""
-
-    make_cache = PullCache
 
     def __init__(
         self,
@@ -41,7 +41,10 @@ class PullRunning(Running):
             pull=self.puller.start,
         )
 
-    def _make_service(self) -> ConsumeService:
+    def _make_cache(self) -> MakeCache:
+        return PullCache
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
         self.commits = PullCommits(
             self.generations,
             self._config,

@@ -22,13 +22,13 @@ from rmq.wire.model import MessageQueue
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
-from .orderly import Leases
+from .lease_keeper import Leases, until_proven
 from .pull_cache import cache_of
 from .pulled_batch import PulledBatch
 from .ready_line import ReadyLine
 from .statistics import Statistics
 from .tasks import TaskSet
-from .turns import SLICE_S, YIELD_S
+from .turns import RELOCK_FIRST_S, SLICE_S, YIELD_S
 
 log = get_logger("rmq.consumer")
 
@@ -280,12 +280,6 @@ class PullService:
         self._tasks.start(self._prove(generation), f"proof of {generation.queue}")
 
     async def _prove(self, generation: Generation) -> None:
-        try:
-            while not generation.dropped:
-                await self._leases.renew_one(generation)
-                if self._leases.believed(generation):
-                    break
-                await generation.wait_resumed(self._config.lock_retry_s)
-        finally:
-            self._doubted.discard(generation)
+        await until_proven(generation, self._leases, first_s=RELOCK_FIRST_S, retry_s=self._config.lock_retry_s)
+        self._doubted.discard(generation)
         self._has_work(generation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -20,6 +21,8 @@ from rmq.wire.ops import Op, Push
 
 from .allocation import Strategy
 from .cache import MakeCache
+from .concurrent import ConcurrentService
+from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
@@ -60,8 +63,6 @@ class Connect(Protocol):
 
 class Running:
     """The parts of a started consumer."""
-
-    make_cache: MakeCache = ProcessQueue
 
     def __init__(
         self,
@@ -105,16 +106,15 @@ class Running:
             model=model or config.model,
         )
         self._began_at = now()
-        self._listener = listener
-        self._build()
+        self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
 
-    def _build(self) -> None:
+    def _build(self, listener: AsyncListener | None) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
-        self.service = self._make_service()
+        self.service = self._make_service(listener)
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
             generations,
@@ -124,7 +124,7 @@ class Running:
             workers=self,
             tasks=self.tasks,
             strategy=self._strategy,
-            make_cache=self.make_cache,
+            make_cache=self._make_cache(),
         )
         self.puller = Puller(
             generations,
@@ -137,11 +137,18 @@ class Running:
             statistics=self.statistics,
         )
 
-    def _make_service(self) -> ConsumeService:
+    def _make_cache(self) -> MakeCache:
+        """What keeps the messages of a queue for the service."""
+        if self._config.orderly:
+            return ProcessQueue
+        return partial(ConcurrentQueue, max_span=self._config.max_span)
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
         """Whoever gives the messages to the user."""
-        assert self._listener is not None
-        return OrderlyScheduler(
-            self._listener,
+        assert listener is not None
+        Service = OrderlyScheduler if self._config.orderly else ConcurrentService
+        return Service(
+            listener,
             self._config,
             self._broker,
             tasks=self.tasks,
