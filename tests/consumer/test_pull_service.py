@@ -370,6 +370,27 @@ async def test_a_queue_is_given_away_when_the_user_was_told_and_what_they_commit
     assert told == [([QUEUE], True)]
 
 
+async def test_a_commit_in_a_hook_leaves_undone_what_the_polling_task_works_on(
+    broker: FakeBroker, pull: MakePull
+) -> None:
+    broker.create("t", 2)
+    for queue_id in (0, 1):
+        broker.send("t", queue_id, b"x", b"y")
+
+    async def on_revoked(queues: list[MessageQueue]) -> None:
+        await consumer.commit()
+
+    consumer = pull(batch=1, on_revoked=on_revoked)
+    async with consumer:
+        await asyncio.sleep(0.1)
+        consumer.pause(OTHER)
+        batch = await consumer.poll(1)
+        broker.set_members("g", "z")  # who comes behind us and gets the second queue
+        await asyncio.sleep(0.2)
+        assert (batch.queue, broker.holder("g", OTHER)) == (QUEUE, None)
+        assert broker.offsets["g", QUEUE] == 0
+
+
 async def test_a_hook_that_raises_or_hangs_is_logged_and_harms_nobody(
     broker: FakeBroker, pull: MakePull, caplog: pytest.LogCaptureFixture
 ) -> None:
