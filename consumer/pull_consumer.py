@@ -46,8 +46,8 @@ class PullConsumer:
 
     What a poll returned counts as done when the next one begins, at :meth:`commit`, or when the ``async with`` block
     ends without an exception. What is done is committed every ``auto_commit_every_s`` seconds (5), when a queue is
-    handed over, and at the end; with 0 only by :meth:`commit`. What was returned and is not done when the consumer ends,
-    or not committed, is delivered again.
+    handed over, and at the end; with 0 only by :meth:`commit`. What was returned and is not done when the consumer
+    ends, or not committed, is delivered again.
 
     Queues are shared out, locked and handed over as those of a :class:`~rmq.consumer.Consumer`; one of them that is
     given to another member waits for a batch in hand for at most ``drain_s``. One task polls.
