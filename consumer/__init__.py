@@ -10,6 +10,7 @@ from .context import ConsumeContext
 from .hooks import CallInfo
 from .listeners import AsyncListener, BlockingListener, Listener
 from .pull_consumer import PullConsumer
+from .pull_service import RebalanceHook
 from .pulled_batch import NotAssigned, PulledBatch
 from .results import ResultType
 from .statistics import Rate, TopicStatistics
@@ -31,6 +32,7 @@ __all__ = [
     "PullConsumer",
     "PulledBatch",
     "Rate",
+    "RebalanceHook",
     "ResultType",
     "StoredMessage",
     "Strategy",
