@@ -39,6 +39,7 @@ _FLAGS = {
     rmq-consume --orderly --topic orders --tags "created || paid" --group billing --json
     rmq-consume --orderly --topic orders --count 10 --from last
     rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
+    rmq-consume --concurrent --topic mails --listener mailer:send -o slots=50 -o batch=10
     rmq-consume --pull --topic orders -o batch=100
     rmq-consume --show-config > consumer.toml
     """,
@@ -46,9 +47,8 @@ _FLAGS = {
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="What to consume. May be repeated.")
 @click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
 @click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
-@click.option(
-    "--pull", is_flag=True, help="Ask for messages in batches; progress is committed every 5 s and at the end."
-)
+@click.option("--concurrent", is_flag=True, help="Many messages at a time, in any order; failed ones come again later.")
+@click.option("--pull", is_flag=True, help="Ask for messages in batches; what was printed is committed every 5 s.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
 @json_option
@@ -61,6 +61,7 @@ def command(
     topics: tuple[str, ...],
     tags: str,
     orderly: bool,
+    concurrent: bool,
     pull: bool,
     count: int | None,
     listener: str | None,
@@ -73,12 +74,14 @@ def command(
     broker or topic that is not there yet is waited for. Ctrl-C or SIGTERM finishes what is running, gives the queue
     locks back and ends with code 0; a second one ends at once.
     """
+    modes = {"--orderly": orderly, "--concurrent": concurrent, "--pull": pull}
+    if list(modes.values()).count(True) != 1:
+        raise Failure(f"say how to consume: give one of {', '.join(modes)}", exit_codes.USAGE)
     if pull and listener is not None:
         raise click.UsageError("--pull prints what it gets: --listener does not go with it.")
-    if not orderly and not pull:
-        raise Failure("concurrent consumption is not there yet: add --orderly", exit_codes.USAGE)
     if listener is not None and (as_json or count is not None):
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
+    config = replace(config, orderly=not concurrent)
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count, pull=pull))

@@ -1,4 +1,4 @@
-"""Consumption in groups: rebalancing, pulling, and ordered turns under queue leases."""
+"""Consumption in groups: rebalancing, pulling, and calls of listeners under queue leases."""
 
 from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
@@ -6,7 +6,7 @@ from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 from .allocation import PlacedQueue, Strategy
 from .config import ConsumerConfig
 from .consumer import Consumer
-from .context import ConsumeContext
+from .context import ConcurrentContext, ConsumeContext
 from .hooks import CallInfo
 from .listeners import AsyncListener, BlockingListener, Listener
 from .pull_consumer import PullConsumer
@@ -19,6 +19,7 @@ __all__ = [
     "AsyncListener",
     "BlockingListener",
     "CallInfo",
+    "ConcurrentContext",
     "ConfigError",
     "ConsumeContext",
     "ConsumeStatus",
