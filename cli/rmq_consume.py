@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.config import ConsumerConfig, configure
 
 from . import exit_codes
 from .command import Command, Failure, run, version_option
@@ -29,6 +29,8 @@ _FLAGS = {
     "group": "--group GROUP",
     "start_from": "--from first|last|TIME",
     "on_gap": "--on-gap stop|skip",
+    "instance": "--instance NAME",
+    "offsets_dir": "--offsets-dir DIR",
 }
 
 
@@ -41,6 +43,7 @@ _FLAGS = {
     rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
     rmq-consume --concurrent --topic mails --listener mailer:send -o slots=50 -o batch=10
     rmq-consume --pull --topic orders -o batch=100
+    rmq-consume --orderly --broadcast --topic prices --instance left
     rmq-consume --show-config > consumer.toml
     """,
 )
@@ -49,6 +52,7 @@ _FLAGS = {
 @click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
 @click.option("--concurrent", is_flag=True, help="Many messages at a time, in any order; failed ones come again later.")
 @click.option("--pull", is_flag=True, help="Ask for messages in batches; what was printed is committed every 5 s.")
+@click.option("--broadcast", is_flag=True, help="Every message to every member; each keeps its own progress.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
 @json_option
@@ -63,6 +67,7 @@ def command(
     orderly: bool,
     concurrent: bool,
     pull: bool,
+    broadcast: bool,
     count: int | None,
     listener: str | None,
     as_json: bool,
@@ -79,9 +84,13 @@ def command(
         raise Failure(f"say how to consume: give one of {', '.join(modes)}", exit_codes.USAGE)
     if pull and listener is not None:
         raise click.UsageError("--pull prints what it gets: --listener does not go with it.")
+    if pull and broadcast:
+        raise click.UsageError("--pull shares the queues of its group: --broadcast does not go with it.")
     if listener is not None and (as_json or count is not None):
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
     config = replace(config, orderly=not concurrent)
+    if broadcast:
+        config = configure(config, model="broadcasting")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count, pull=pull))
