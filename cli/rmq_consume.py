@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq.consumer.config import ConsumerConfig, configure
+from rmq.consumer.config import ConsumerConfig
 
 from . import exit_codes
 from .command import Command, Failure, run, version_option
@@ -90,7 +90,7 @@ def command(
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
     config = replace(config, orderly=not concurrent)
     if broadcast:
-        config = configure(config, model="broadcasting")
+        config = replace(config, model="broadcasting")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count, pull=pull))

@@ -42,6 +42,9 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
         (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
+        (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
+        (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),
     ],
 )
@@ -241,3 +244,8 @@ async def test_broadcasting_members_print_everything_and_a_second_of_the_same_in
         for process in (left, right):
             process.wait_for(lambda lines: '"body":"3"' in lines[-1] if lines else False, "the fourth message")
     assert [message["body"] for message in right.messages] == ["3"]
+
+    options = ["--topic", topic, "--group", f"{topic}-c", "--offsets-dir", str(tmp_path / "c"), "--count", "4"]
+    with Running(CONSUME, "--broker", broker, "--concurrent", "--broadcast", *options) as concurrent:
+        assert concurrent.wait() == 0
+    assert len(concurrent.lines) == 4
