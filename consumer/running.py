@@ -21,6 +21,7 @@ from rmq.wire.ops import Op, Push
 
 from .allocation import EVERYTHING, Strategy
 from .broadcaster import Broadcaster
+from .cache import MakeCache
 from .concurrent import ConcurrentService
 from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
@@ -70,7 +71,7 @@ class Running:
     def __init__(
         self,
         config: ConsumerConfig,
-        listener: AsyncListener,
+        listener: AsyncListener | None,
         subscriptions: dict[str, Subscription],
         *,
         connect: Connect,
@@ -79,8 +80,10 @@ class Running:
         pauses: Pauses | None = None,
         hooks: Hooks | None = None,
         strategy: Strategy | None = None,
+        model: str | None = None,
     ) -> None:
         self._config = config
+        self._model = model or config.model
         self._hooks = hooks
         self._strategy = strategy
         self.statistics = Statistics(config.group)
@@ -113,10 +116,10 @@ class Running:
             return Broadcaster(self._link, group, config, self._local, topics=lambda: self.rebalancer.topics, now=now)
         return GroupClient(
             self._link, group, now=now, timeout_s=config.request_timeout_s, lock_timeout_s=config.lock_timeout_s,
-            ordered=config.orderly, model=config.model,
+            ordered=config.orderly, model=self._model,
         )  # fmt: skip
 
-    def _build(self, listener: AsyncListener) -> None:
+    def _build(self, listener: AsyncListener | None) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper: LeaseKeeper | Unleased
@@ -130,19 +133,7 @@ class Running:
             self.keeper = LeaseKeeper(generations, config, broker)
             self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
             carries = self.keeper.believed
-        failures = None if self._local is None else Passing()
-        Service = OrderlyScheduler if config.orderly else partial(ConcurrentService, failures=failures)
-        self.service: ConsumeService = Service(
-            listener,
-            config,
-            broker,
-            tasks=self.tasks,
-            leases=self.keeper,
-            on_turn=self.reporter.turned,
-            hooks=self._hooks,
-            statistics=self.statistics,
-            stalled=self.stalls.stalled,
-        )
+        self.service = self._make_service(listener)
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
             generations,
@@ -152,7 +143,7 @@ class Running:
             workers=self,
             tasks=self.tasks,
             strategy=self._strategy,
-            make_cache=ProcessQueue if config.orderly else partial(ConcurrentQueue, max_span=config.max_span),
+            make_cache=self._make_cache(),
         )
         self.puller = Puller(
             generations,
@@ -163,6 +154,29 @@ class Running:
             progressed=self.reporter.turned,
             topics=self.rebalancer,
             statistics=self.statistics,
+        )
+
+    def _make_cache(self) -> MakeCache:
+        """What keeps the messages of a queue for the service."""
+        if self._config.orderly:
+            return ProcessQueue
+        return partial(ConcurrentQueue, max_span=self._config.max_span)
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
+        """Whoever gives the messages to the user."""
+        assert listener is not None
+        failures = None if self._local is None else Passing()
+        Service = OrderlyScheduler if self._config.orderly else partial(ConcurrentService, failures=failures)
+        return Service(
+            listener,
+            self._config,
+            self._broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
 
     def start(self) -> None:
