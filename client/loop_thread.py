@@ -46,7 +46,8 @@ class LoopThread:
     """
     A thread with a loop; ``what`` names its owner in sentences (``producer``), ``instead`` the class for asyncio.
 
-    ``close`` is the last that runs on the loop, whoever ended it; it must not refer to the owner. The thread is new, then running, then ended for good. While it does not run, :meth:`run` calls on the spot.
+    ``close`` is the last that runs on the loop, whoever ended it; it must not refer to the owner. The thread is new,
+    then running, then ended for good.
     """
 
     def __init__(self, what: str, *, instead: str, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -145,23 +146,27 @@ class LoopThread:
             if not self._is_running or self._is_ended:
                 raise LoopEnded
             self._submit(call)
-        return self._wait(call)
+        return self._wait(call)  # type: ignore[no-any-return]
 
     def run(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Call a plain function on the loop, and wait for its result; where no loop runs, call it on the spot."""
+        """
+        Call a plain function on the loop, and wait for its result; before the start, call it on the spot.
+
+        Raises:
+            LoopEnded: the loop ended before.
+            RuntimeError: this process is a fork.
+        """
         self._check_fork()
         if self._pid is not None and threading.get_ident() == self._thread.ident:
             return function(*args, **named)
         call = _Call(function, args, named)
         with self._lock:
+            if self._pid is None:
+                return function(*args, **named)
             if not self._is_running:
-                return function(*args, **named)
+                raise LoopEnded
             self._submit(call)
-        try:
-            return self._wait(call)  # type: ignore[no-any-return]
-        except LoopEnded:  # before it came to this call: now nobody is in the way
-            with self._lock:
-                return function(*args, **named)
+        return self._wait(call)  # type: ignore[no-any-return]
 
     def post(self, function: Callable[P, object], *args: P.args, **named: P.kwargs) -> None:
         """Call a function, or start a coroutine function, on the loop, and do not wait; of an ended one nothing."""

@@ -199,9 +199,7 @@ class Producer:
     ) -> Sequence[Receipt]:
         """Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`."""
         everything = list(bodies)
-        return self._call(
-            self._producer.send_bodies, topic, everything, sharding_key=sharding_key, queue_id=queue_id
-        )
+        return self._call(self._producer.send_bodies, topic, everything, sharding_key=sharding_key, queue_id=queue_id)
 
     def send_nowait(
         self,

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
@@ -37,6 +37,9 @@ from .pauses import Target
 from .running import Connect
 from .statistics import TopicStatistics
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 STOPPED = "this consumer was stopped: make another one"
 
 
@@ -50,7 +53,8 @@ class Consumer:
 
     One that is not stopped does not keep the program from ending, but for calls of the listener that run: those are
     waited for. It has a second then to commit what they did: what it cannot is delivered again, and others get the
-    queues when the leases have expired. Inside a running event loop it refuses to work, as it does after a fork: make another one there.
+    queues when the leases have expired. Inside a running event loop it refuses to work, as it does after a fork: make
+    another one there.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class Consumer:
         Raises:
             ConfigError: the name or the expression is not legal.
         """
-        self._thread.run(self._consumer.subscribe, topic, expression)
+        self._change(self._consumer.subscribe, topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
         """
@@ -114,7 +118,7 @@ class Consumer:
         Raises:
             ConfigError: the topic is no text.
         """
-        self._thread.run(self._consumer.unsubscribe, topic)
+        self._change(self._consumer.unsubscribe, topic)
 
     def pause(self, *targets: Target) -> None:
         """
@@ -123,7 +127,7 @@ class Consumer:
         Raises:
             ConfigError: something that is neither a topic nor a queue.
         """
-        self._thread.run(self._consumer.pause, *targets)
+        self._change(self._consumer.pause, *targets)
 
     def resume(self, *targets: Target) -> None:
         """
@@ -132,7 +136,7 @@ class Consumer:
         Raises:
             ConfigError: something that is neither a topic nor a queue.
         """
-        self._thread.run(self._consumer.resume, *targets)
+        self._change(self._consumer.resume, *targets)
 
     def add_hook(self, hook: object) -> None:
         """
@@ -143,23 +147,23 @@ class Consumer:
         Raises:
             ConfigError: it has neither method, or one of them is a coroutine function.
         """
-        self._thread.run(self._consumer.add_hook, hook)
+        self._change(self._consumer.add_hook, hook)
 
     # What it does
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
-        return self._thread.run(lambda: self._consumer.assignment)
+        return self._ask(lambda: self._consumer.assignment)
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
         """The queues that wait for somebody, each with the reason and the offsets."""
-        return self._thread.run(lambda: self._consumer.stopped_queues)
+        return self._ask(lambda: self._consumer.stopped_queues)
 
     def statistics(self) -> dict[str, TopicStatistics]:
         """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
-        return self._thread.run(self._consumer.statistics)
+        return self._ask(self._consumer.statistics)
 
     def running_info(self) -> dict[str, Any]:
         """
@@ -167,7 +171,19 @@ class Consumer:
 
         It is for people and their dashboards: names may come and go with versions.
         """
-        return self._thread.run(self._consumer.running_info)
+        return self._ask(self._consumer.running_info)
+
+    def _change(self, function: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
+        try:
+            self._thread.run(function, *args, **named)
+        except LoopEnded:
+            pass  # as of the other consumer: after the stop nobody asks for it
+
+    def _ask(self, function: Callable[[], T]) -> T:
+        try:
+            return self._thread.run(function)
+        except LoopEnded:
+            return function()  # nothing changes any more
 
     # Life
 
@@ -243,6 +259,6 @@ class Consumer:
             raise RuntimeError(STOPPED) from None
 
     def _end(self) -> None:
-        """Nothing goes on; within a ``with`` block its end has to ask what happened."""
-        if not self._is_entered:
+        """End the thread of one that has stopped; within a ``with`` block its end has to ask what happened."""
+        if not self._is_entered and self._consumer._stopped.is_set():
             self._thread.end()

@@ -194,14 +194,15 @@ def test_a_handler_of_a_signal_may_call_while_its_thread_waits(thread: LoopThrea
     assert heard == ["heard"]
 
 
-def test_before_the_start_and_after_the_end_plain_functions_are_called_on_the_spot() -> None:
+def test_before_the_start_plain_functions_are_called_on_the_spot() -> None:
     thread = made("consumer")
 
     assert thread.run(threading.get_ident) == threading.get_ident()
     thread.start()
     assert thread.run(threading.get_ident) != threading.get_ident()
     thread.end()
-    assert thread.run(threading.get_ident) == threading.get_ident()
+    with pytest.raises(LoopEnded):
+        thread.run(threading.get_ident)
 
 
 def test_what_runs_on_the_loop_may_call_plain_functions_and_not_wait_for_others(thread: LoopThread) -> None:

@@ -1,4 +1,4 @@
-"""The producer for code without asyncio: it is the other one, call by call, and it never keeps a program from ending."""
+"""The producer for code without asyncio: the other one call by call, and it keeps no program from ending."""
 
 from __future__ import annotations
 
