@@ -24,6 +24,7 @@ from .clock import boottime, wall_us
 from .committer import Committer
 from .config import BrokerConfig
 from .connection import Connection
+from .delay_levels import parse_levels
 from .descriptors import possible_connections
 from .disk_watch import DiskWatch
 from .handlers.stats import StatsHandler
@@ -33,6 +34,8 @@ from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
 from .service import Handler
+from .services.delay_clock import DelayClock
+from .services.delays import Delays
 from .services.hold_table import HoldTable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
@@ -163,6 +166,11 @@ class Broker:
         self._members = Membership(config.member_expiry_s)
         self._holds = HoldTable()
         self._producers = ProducerTable()
+        delay_clock = DelayClock()
+        self._delays = Delays(
+            self._store.delays, parse_levels(config.message_delay_level), max_delay_s=config.max_delay_s,
+            now_us=lambda: delay_clock.read(self.wall_us(), self.now()),
+        )  # fmt: skip
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
         self._read_pool = ReadPool(loop, config.read_threads)
         self._upkeep_pool = ReadPool(loop, 1)
@@ -200,8 +208,9 @@ class Broker:
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         tables = Tables(
-            self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers
-        )
+            self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers,
+            self._delays,
+        )  # fmt: skip
         self._serving = Serving(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
             upkeep=self._upkeep, stats=StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}),

@@ -25,6 +25,7 @@ from .handlers.stats import StatsHandler
 from .handlers.topics import TopicHandler
 from .read_pool import ReadPool
 from .service import Handler
+from .services.delays import Delays
 from .services.hold_table import HoldTable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
@@ -46,6 +47,7 @@ class Tables(NamedTuple):
     members: Membership
     holds: HoldTable
     producers: ProducerTable
+    delays: Delays
 
 
 class Serving:
@@ -78,8 +80,8 @@ class Serving:
             max_hold_s=config.max_hold_s, pool=pool,
         )  # fmt: skip
         self.sends = SendHandler(
-            store, tables.topics, tables.producers, committer, durable=config.flush == "sync", now=now, clock=clock,
-            call_soon=loop.call_soon,
+            store, tables.topics, tables.producers, committer, tables.delays, durable=config.flush == "sync", now=now,
+            clock=clock, call_soon=loop.call_soon,
         )  # fmt: skip
         self._hello = HelloHandler(
             config, sessions=tables.sessions, locks=tables.locks, ledger=tables.ledger, producers=tables.producers,
