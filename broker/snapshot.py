@@ -30,6 +30,7 @@ class Snapshot:
     def changes(self, *, rings: bool) -> list[Change]:
         """Everything, the end included; ``rings``: with the last batches of each producer."""
         now, store = self._now(), self._store
+        self._ledger.trim(lambda queue: store.readable_range(queue)[0])
         told: list[Change] = [Started(store.store_id, store.log_epoch, self._grace_s())]
         told += [topic.made() for topic in self._topics.all()]
         told += store.holds()
