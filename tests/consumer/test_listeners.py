@@ -11,6 +11,7 @@ import pytest
 
 from rmq.consumer.listeners import Threads, adapt, outlast
 from rmq.wire.errors import ConfigError
+from rmq.wire.model import ConsumeStatus
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 

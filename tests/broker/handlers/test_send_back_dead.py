@@ -236,9 +236,7 @@ async def test_who_never_commits_can_give_up_so_many_messages_and_no_more(broker
         for i in range(0, MAX_COPIED, 1024):
             await client.dead_letter(epoch, *range(i, i + 1024))
 
-        with pytest.raises(
-            BadRequest, match="16384 messages of orders/0 were sent back or given up"
-        ):
+        with pytest.raises(BadRequest, match="16384 messages of orders/0 were sent back or given up"):
             await client.dead_letter(epoch, MAX_COPIED)
         assert await client.dead_letter(epoch, 5) == (0, None)  # which is done
         await client.commit(epoch, 10)
