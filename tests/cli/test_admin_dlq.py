@@ -71,7 +71,7 @@ def test_dead_letters_for_people(address: str, ids: list[str]) -> None:
     assert len(lines) == 7
     assert lines[0].split()[:2] == ["0", "waiting"]
     assert "orders/1 @0" in lines[0]
-    assert lines[0].endswith("o-0   TimeoutError: no answer              0")
+    assert lines[0].split()[-5:] == ["o-0", "TimeoutError:", "no", "answer", "0"]
     assert r"ValueError: cannot be parsed\nline 2" in lines[4]
     assert lines[4].endswith(r"\xff0")
 

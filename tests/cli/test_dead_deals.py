@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,9 +17,12 @@ from rmq.cli import exit_codes
 from rmq.cli.rmq_admin import command
 from rmq.client import Admin, Message
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Op
+from rmq.wire.retry_ops import DROPPED, DeadResult, DeadRow
 
 from support.broker_thread import BrokerThread
 from support.dead_letters import bury
+from support.threaded_broker import FakeBroker
 
 
 @pytest.fixture(scope="module")
@@ -216,3 +222,48 @@ def test_more_than_one_request_holds_are_replayed_in_order(address: str) -> None
 
     assert bodies(address, f"%RETRY%{group}") == [b"%d" % i for i in range(1500)]
     assert counts(address, group) == (0, 1500, 0)
+
+
+@pytest.mark.slow
+def test_the_real_command_says_to_scripts_how_it_ended(address: str, group: str) -> None:
+    def admin(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rmq.cli.rmq_admin", "dlq", *arguments, "--broker", address]
+        quiet = subprocess.DEVNULL
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, stdin=quiet)
+
+    refused = admin("replay", group)
+    done = admin("replay", group, "--yes", "--json")
+    missing = admin("replay", group, "--offset", "77")
+
+    assert (refused.returncode, refused.stdout) == (exit_codes.USAGE, "")
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 6)
+    assert missing.returncode == exit_codes.NO_INPUT
+    assert missing.stdout == f"{group}: there is nothing to replay\n"
+
+
+class LeavingBroker(FakeBroker):
+    """Has 1500 dead letters, and goes away after it was asked to drop the first of them."""
+
+    drops = 0
+
+    def serve(self, op: Op, payload: Any) -> Any:
+        if op is Op.LIST_DEAD:
+            return [] if payload[0] else [DeadRow("g", "%DLQ%g", 0, 1500, 1500, 0, 0)]
+        if op is Op.DEAD_STATES:
+            return []
+        if op is Op.DROP_DEAD:
+            self.drops += 1
+            if self.drops == 2:
+                raise OSError("hangs up")
+            return [DeadResult(0, DROPPED, True)] * len(payload[1])
+        return super().serve(op, payload)
+
+
+def test_what_was_done_before_the_broker_went_away_is_told() -> None:
+    with LeavingBroker() as leaving:
+        result = dlq(leaving.address, "drop", "g", "--yes")
+
+    assert result.exit_code == exit_codes.UNAVAILABLE
+    assert len(result.stdout.splitlines()) == 1025
+    assert result.stdout.endswith("g @1023: dropped\ng: 1024 dropped\n")
+    assert len(result.stderr.splitlines()) == 1
