@@ -40,6 +40,7 @@ from .services.hold_table import HoldTable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
+from .services.parked_log import ParkedLog
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
@@ -137,6 +138,7 @@ class Broker:
         self._timers.every(SECOND_S, self._each_second)
         self._timers.every(self.config.hold_sweep_s, self._pulls.sweep)
         self._timers.every(self.config.offset_flush_s, self._progress.flush_riding)
+        self._delivery.start()
 
     def _open_store(self) -> None:
         self._directory = DataDirectory(self.config.data_path(), self._files)
@@ -176,8 +178,10 @@ class Broker:
         self._upkeep_pool = ReadPool(loop, 1)
 
     def _recover(self) -> None:
-        self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, now=self.now())
+        parked = ParkedLog()
+        self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, parked, now=self.now())
         self.recovered = self._store.recover(self._replay)
+        parked.fill(self._store.delays)
         self._locks.start(self._store.log_epoch)
         self._members.start(self._store.log_epoch)
         if self.recovered.cut is not None:
@@ -218,6 +222,7 @@ class Broker:
         )  # fmt: skip
         self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
         self._progress, self._inquiries = self._serving.progress, self._serving.inquiries
+        self._delivery = self._serving.delivery
         self.handlers = self._serving.handlers
 
     def _own_stats(self) -> dict[str, Any]:
@@ -290,6 +295,7 @@ class Broker:
     def _exposed(self, queues: list[MessageQueue]) -> None:
         if queues:
             self._pulls.arrived(queues)
+        self._delivery.exposed()
 
     def _each_second(self) -> None:
         now, limits = self.now(), Limits(self.config.hello_timeout_s, self.config.stall_timeout_s)
@@ -297,6 +303,7 @@ class Broker:
             connection.check_patience(now, limits)
         self._producers.expire(now=now)
         self._upkeep.each_second()
+        self._delivery.each_second()
         self._watch_disk()
 
     def _watch_disk(self) -> None:
@@ -307,6 +314,7 @@ class Broker:
         """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""
         log.critical("store.poisoned", error=str(error) or repr(error))
         self._stopping = True
+        self._delivery.stop()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -322,6 +330,7 @@ class Broker:
         self._stopping = self._stopped = True
         self._server.close()
         self._timers.cancel()
+        self._delivery.stop()
         if not self.failed.is_set():
             await self._drain()
         for connection in list(self._connections):

@@ -8,11 +8,13 @@ from rmq.wire import batch as batches
 from rmq.wire import layout, names
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
 from rmq.wire.retry_ops import REPLAYED
 
-from .services.ledger import Ledger
+from .services.ledger import Entry, Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
+from .services.parked_log import ParkedLog
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import (
@@ -21,6 +23,8 @@ from .services.state import (
     Committed,
     Copied,
     DeadHandled,
+    DelaysReached,
+    DelaysWaiting,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
@@ -47,12 +51,14 @@ class Replay:
     """Applies the log, in order, to the tables of a broker that starts."""
 
     def __init__(
-        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, *, now: float
-    ) -> None:
+        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, parked: ParkedLog,
+        *, now: float,
+    ) -> None:  # fmt: skip
         self._topics = topics
         self._ledger = ledger
         self._locks = locks
         self._producers = producers
+        self._parked = parked
         self._now = now
         self._unnamed: list[_FoundCopy] = []  # copies behind which no change that names them was met yet
         self.grace_s = 0.0  # what clients were told before this start
@@ -71,15 +77,15 @@ class Replay:
                 self._locks.restore(change, now=self._now)
             case LeaseEnded():
                 self._locks.restore_end(change)
-            case Committed() | Attempted() | Suspected():
-                self._ledger.apply(change)
-            case Copied() | DeadHandled():
+            case Committed() | Attempted() | Suspected() | Copied() | DeadHandled():
                 self._ledger.apply(change)
                 self._named(change)
             case ProducerKnown():
                 self._producers.apply(change, self._now)
             case ProducerEpoch():
                 self._producers.apply_epoch(change, self._now)
+            case DelaysReached() | DelaysWaiting():
+                self._parked.apply(change)
 
     def _topic(self, change: TopicMade | TopicDeleted) -> None:
         ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
@@ -102,10 +108,23 @@ class Replay:
     def batch(self, header: layout.Header) -> None:
         """A data batch, of a living topic or not: its producer's number is taken, and a copy is known as one."""
         if header.origin:
+            if not self._parked.delivered(header.origin):
+                self._found_copy(header)
+            return  # whoever made it numbered the original
+        self._number(header, header.base_offset)
+
+    def parked(self, header: layout.Header) -> None:
+        """A parked batch, of a living topic or not: it waits, and has no offset yet."""
+        self._parked.parked(header)
+        if header.origin:
             self._found_copy(header)
+        else:
+            self._number(header, NO_OFFSET)
+
+    def _number(self, header: layout.Header, base_offset: int) -> None:
         if header.producer_id:
             self._producers.replay(
-                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,
+                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, base_offset,
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
 
@@ -115,11 +134,11 @@ class Replay:
         if is_parked or not (header.delay_level or header.deliver_at):  # else it was parked before, and is delivered
             self._unnamed.append(_FoundCopy(header.topic, header.origin, is_parked))
 
-    def _named(self, change: Copied | DeadHandled) -> None:
-        """Copies and the change that names them stand in one write, and writes are named one after the other."""
-        is_told_again = change.is_all if isinstance(change, Copied) else change.is_again
-        if not is_told_again:
-            self._unnamed.clear()
+    def _named(self, change: Entry) -> None:
+        """Copies and the change that names them stand in one write, one such write behind the other."""
+        match change:
+            case Copied(is_all=False) | DeadHandled(is_again=False):
+                self._unnamed.clear()
 
     def name_copies(self, reader: LogReader) -> list[Change]:
         """

@@ -10,10 +10,12 @@ from rmq.wire.ops import Op
 
 from .committer import Committer
 from .config import BrokerConfig
+from .delivery import Delivery
 from .handlers.appending import Appending
 from .handlers.beginnings import Beginnings
 from .handlers.copy_line import CopyLine
 from .handlers.dead_admin import DeadAdminHandler
+from .handlers.delays import DelayHandler
 from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
@@ -108,6 +110,12 @@ class Serving:
         self._dead_admin = DeadAdminHandler(
             store, topics=tables.topics, ledger=tables.ledger, committer=committer, line=line, appending=appending
         )
+        self.delivery = Delivery(
+            store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock,
+            refusal=lambda: self.sends.refuse_because,
+        )  # fmt: skip
+        store.on_parked = self.delivery.parked
+        self._waiting = DelayHandler(store, pool)
         self._group_admin = GroupAdminHandler(
             self.groups, topics=tables.topics, store=store, members=tables.members, locks=tables.locks,
             ledger=tables.ledger, progress=self.progress, committer=committer, now=now,
@@ -117,6 +125,7 @@ class Serving:
         stats.add("log", store.stats)
         stats.add("commit", committer.stats)
         stats.add("upkeep", upkeep.stats)
+        stats.add("delays", self.delivery.stats)
         stats.add("serving", self._numbers)
         self.handlers = self._handlers(stats)
 
@@ -152,7 +161,7 @@ class Serving:
             Op.DROP_DEAD: self._dead_admin.drop,
             Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
             Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
-            Op.RUNNING_INFO: self.inquiries.answer,
+            Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays,
         }  # fmt: skip
 
     def tick(self) -> None:

@@ -12,6 +12,7 @@ import click
 from rmq.wire.errors import ConnectionLost, RequestTimeout
 
 from .admin_broker import broker as broker_group
+from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_groups import group as group_group
 from .admin_messages import message
@@ -48,6 +49,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     rmq-admin topic list
     rmq-admin group describe billing
     rmq-admin message query --key o-17
+    rmq-admin delay list
     rmq-admin lock-status --watch
     """,
 )
@@ -131,6 +133,7 @@ command.add_command(group_group)
 command.add_command(broker_group)
 command.add_command(message)
 command.add_command(dlq)
+command.add_command(delay)
 
 
 def main() -> None:

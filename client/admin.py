@@ -40,6 +40,7 @@ from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTop
 
 from . import dead_letters, stored_messages
 from .connection import Connection
+from .delays import WaitingDelays, waiting
 from .stored_messages import FoundMessages
 
 OPEN_TIMEOUT_S: Final = 3.0
@@ -200,6 +201,16 @@ class Admin:
         What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
         """
         return stored_messages.read(self._connection, queue, start, end)
+
+    async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
+        """
+        The next batches whose time has not come, of one topic or of all, in the order they become due.
+
+        Raises TopicNotFound if there is no such topic.
+        """
+        if topic is not None:
+            await self.topic(topic)
+        return await waiting(self._connection, topic, limit)
 
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""

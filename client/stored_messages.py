@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire.codec import decode, decode_list
+from rmq.wire.delays import to_us
 from rmq.wire.errors import OK, Damaged, MessagesLost, OffsetOutOfRange, from_wire
 from rmq.wire.message_ops import (
     MAX_FOUND,
@@ -26,7 +27,6 @@ from .connection import Connection
 
 TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
 READ_BYTES: Final = 1 << 20  # of one answer, but for a batch that is larger
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoundMessages(NamedTuple):
@@ -49,11 +49,6 @@ def question(key: str, topic: str | None, since: datetime | None, until: datetim
 
 def _bound(time: datetime | None) -> int:
     return NO_TIME if time is None else to_us(time)
-
-
-def to_us(time: datetime) -> int:
-    """Microseconds since 1970; a time without a zone is local."""
-    return (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 async def query(connection: Connection, asked: QueryMessages, limit: int) -> FoundMessages:

@@ -8,17 +8,18 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, StoredMessage
 
-from .context import ConsumeContext
+from .context import CallContext
 
 T = TypeVar("T")
 Result = ConsumeStatus | None
-AsyncListener = Callable[[list[StoredMessage], ConsumeContext], Awaitable[Result]]
-BlockingListener = Callable[[list[StoredMessage], ConsumeContext], Result]
+# The context is a ConsumeContext or a ConcurrentContext, as the consumer is set.
+AsyncListener = Callable[[list[StoredMessage], Any], Awaitable[Result]]
+BlockingListener = Callable[[list[StoredMessage], Any], Result]
 Listener = AsyncListener | BlockingListener
 
 
@@ -29,7 +30,7 @@ class Threads:
         self._listener = listener
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="rmq-listener")
 
-    async def __call__(self, messages: list[StoredMessage], context: ConsumeContext) -> Result:
+    async def __call__(self, messages: list[StoredMessage], context: CallContext) -> Result:
         """
         Call the listener in a thread.
 
@@ -50,7 +51,7 @@ class Threads:
         # A function that only makes a coroutine, such as a lambda around one, was meant to be awaited.
         return await result if inspect.isawaitable(result) else result
 
-    def _call(self, messages: list[StoredMessage], context: ConsumeContext) -> Result:
+    def _call(self, messages: list[StoredMessage], context: CallContext) -> Result:
         try:
             return self._listener(messages, context)
         except StopIteration as error:

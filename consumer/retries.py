@@ -20,6 +20,7 @@ from .attempts import exhausted, failed_runs
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
+from .process_queue import in_order
 from .turns import retry_pause
 
 log = get_logger("rmq.consumer")
@@ -69,7 +70,7 @@ class Retries:
 
     async def _bury(self, generation: Generation, dead: list[StoredMessage], reason: str) -> bool:
         """Have messages copied to the dead letters; says whether they are out of the way."""
-        cache, broker, there = generation.cache, self._broker, dead
+        cache, broker, there = in_order(generation.cache), self._broker, dead
 
         async def ask() -> None:
             nonlocal there
@@ -117,7 +118,7 @@ class Retries:
 
         async def ask() -> None:
             # As with dead letters: another message may have the offset by now.
-            runs = failed_runs(generation.cache.still_held(messages))
+            runs = failed_runs(in_order(generation.cache).still_held(messages))
             await self._broker.attempt(generation.queue, generation.epoch, runs)
 
         try:

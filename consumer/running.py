@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -19,6 +20,8 @@ from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
 from .allocation import Strategy
+from .concurrent import ConcurrentService
+from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient, Link
@@ -28,9 +31,11 @@ from .listeners import AsyncListener
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
 from .pauses import Pauses
+from .process_queue import ProcessQueue
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .running_info import Program, running_info
+from .service import ConsumeService
 from .stall_watch import StallWatch
 from .statistics import Statistics
 from .subscription import Subscription
@@ -95,6 +100,8 @@ class Running:
             now=now,
             timeout_s=config.request_timeout_s,
             lock_timeout_s=config.lock_timeout_s,
+            ordered=config.orderly,
+            model=config.model,
         )
         self._began_at = now()
         self._build(listener)
@@ -105,7 +112,8 @@ class Running:
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
-        self.scheduler = OrderlyScheduler(
+        Service = OrderlyScheduler if config.orderly else ConcurrentService
+        self.service: ConsumeService = Service(
             listener,
             config,
             broker,
@@ -116,9 +124,16 @@ class Running:
             statistics=self.statistics,
             stalled=self.stalls.stalled,
         )
-        self.reporter.busy = lambda: self.scheduler.turns > 0
+        self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
-            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+            generations,
+            self._subscriptions,
+            config,
+            broker,
+            workers=self,
+            tasks=self.tasks,
+            strategy=self._strategy,
+            make_cache=ProcessQueue if config.orderly else partial(ConcurrentQueue, max_span=config.max_span),
         )
         self.puller = Puller(
             generations,
@@ -141,9 +156,9 @@ class Running:
         self.tasks.start(self.stalls.run(), "stall watch")
         self.tasks.start(self._link.wait_connected(), "first connection")  # fails if the broker does not want us
 
-    def owners(self) -> list[asyncio.Task[None] | None]:
+    def owners(self) -> Sequence[asyncio.Task[None] | None]:
         """The tasks that call the listener."""
-        return [generation.owner for generation in self.generations.values()]
+        return self.service.owners()
 
     def resubscribe(self) -> None:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""
@@ -160,12 +175,12 @@ class Running:
         """Pull and consume a queue, unless the user has paused it."""
         generation.set_paused(self._pauses.covers(generation.shown))
         self.keeper.added(generation)
-        self.scheduler.start(generation)
+        self.service.start(generation)
         self.puller.start(generation)
 
     async def finish_generation(self, generation: Generation) -> None:
         """Let the running call of a queue end."""
-        await self.scheduler.finish(generation)
+        await self.service.finish(generation)
 
     # What the broker says
 
@@ -247,7 +262,7 @@ class Running:
         now = self._broker.now()
         program = Program(
             version(), self._link.member, self._broker.group, now - self._began_at, self.stalls.lag_s,
-            self.scheduler.turns,
+            self.service.turns,
         )  # fmt: skip
         return running_info(program, self._config, self.generations.values(), self.statistics.read(now), now=now)
 
@@ -271,7 +286,7 @@ class Running:
         generations = list(self.generations.values())
         await self.tasks.cancel(*(generation.puller for generation in generations))
         await asyncio.gather(
-            *(self.scheduler.finish(generation, within_s=self._config.drain_s) for generation in generations)
+            *(self.service.finish(generation, within_s=self._config.drain_s) for generation in generations)
         )
         await self.rebalancer.hand_overs_ended()
         for generation in self.generations.values():

@@ -47,6 +47,10 @@ class TaskSet:
         """Whether every other task is being cancelled as well, as ``asyncio.run`` does at its end."""
         return all(task.cancelling() for task in self.others())
 
+    def cancelled(self, task: Task) -> bool:
+        """Whether we have cancelled a task, by :meth:`cancel`."""
+        return task in self._cancelled
+
     async def cancel(self, *tasks: Task | None) -> None:
         """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
         running = [task for task in tasks if task is not None and not task.done()]

@@ -19,7 +19,7 @@ class Delays:
         self._table = table
         self._levels = levels
         self._longest = int(max_delay_s * 1_000_000)
-        self._now_us = now_us
+        self.now_us = now_us
 
     def due_at(self, header: layout.Header) -> int:
         """
@@ -30,7 +30,7 @@ class Delays:
         """
         if not (header.delay_level or header.deliver_at):
             return 0
-        now = self._now_us()
+        now = self.now_us()
         if header.delay_level:
             if header.delay_level > len(self._levels):
                 raise BadDelay(
@@ -53,7 +53,7 @@ class Delays:
 
     def due_of_level(self, level: int) -> int:
         """When something that the broker itself puts off is due: after that level, or the longest there is."""
-        return self._allowed(self._now_us() + self._levels[min(max(level, 1), len(self._levels)) - 1])
+        return self._allowed(self.now_us() + self._levels[min(max(level, 1), len(self._levels)) - 1])
 
     def _allowed(self, due_at: int) -> int:
         return min(self._table.earliest(due_at), layout.MAX_TIME - 1)

@@ -177,6 +177,23 @@ class DeadHandled(NamedTuple):
     is_again: bool = False
 
 
+class DelaysReached(NamedTuple):
+    """All parked batches up to this one, in the order of ``(due_at, position)``, were delivered or passed for good."""
+
+    due_at: int
+    position: int
+
+
+class DelaysWaiting(NamedTuple):
+    """
+    Parked batches that wait: 24 bytes each, big-endian (u64 due_at, u64 position, u32 size, u32 messages).
+
+    Stands in checkpoints only: a start without one finds them in the log.
+    """
+
+    entries: bytes
+
+
 Change: TypeAlias = (
     TopicMade
     | Started
@@ -192,6 +209,8 @@ Change: TypeAlias = (
     | Suspected
     | Copied
     | DeadHandled
+    | DelaysReached
+    | DelaysWaiting
 )
 
 SHAPES: Final[dict[int, type[Change]]] = {
@@ -208,6 +227,8 @@ SHAPES: Final[dict[int, type[Change]]] = {
     11: ProducerEpoch,
     12: Suspected,
     13: Copied,
+    14: DelaysReached,
+    15: DelaysWaiting,
     16: DeadHandled,
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}

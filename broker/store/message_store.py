@@ -94,7 +94,7 @@ class MessageStore:
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
         self._of_topic: dict[str, list[MessageQueue]] = {}  # the same queues: a start asks for those of each topic
         self.delays = DelayTable(segment_bytes)
-        self.on_parked: Callable[[], None] = lambda: None  # set by the composition root: more batches wait
+        self.on_parked: Callable[[int], None] = lambda due_at: None  # set by the composition root: who delivers
         self._staged: list[Publication] = []
         self._parked: list[Parked] = []  # staged as well
         self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
@@ -327,7 +327,7 @@ class MessageStore:
         if parked:
             for entry in parked:
                 self.delays.add(entry)
-            self.on_parked()
+            self.on_parked(min(parked).due_at)
 
     def turn_over(self) -> bool:
         """

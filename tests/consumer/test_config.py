@@ -56,7 +56,7 @@ def test_every_field_has_help_and_a_plain_type() -> None:
         ({"pull_expiry_s": 15.0}, r"pull_wait_s \(15\) must be less than pull_expiry_s \(15\)"),
         ({"crash_limit": 2}, "crash_limit must be from 3 to .*, not 2"),
         ({"on_gap": "ignore"}, 'on_gap must be "stop" or "skip", not \'ignore\''),
-        ({"model": "broadcasting"}, "broadcasting is not supported yet"),
+        ({"model": "anycast"}, 'model must be "clustering" or "broadcasting", not \'anycast\''),
         ({"max_attempts": 0}, r"max_attempts must be -1 \(no limit\) or 1 and more, not 0"),
         ({"pull_interval_s": 66.0}, "pull_interval_s must be from 0 to 65.535, not 66"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s must be from"),

@@ -1,4 +1,4 @@
-"""Dead letters with threads, turns and the disk by hand: whatever comes between the request and its copies."""
+"""Send-backs and dead letters with threads, turns and the disk by hand: whatever comes between request and copies."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.committer import Committer
-from rmq.broker.handlers.dead_letters import DeadLetterHandler
-from rmq.broker.handlers.progress import ProgressHandler
-from rmq.broker.replay import Replay
-from rmq.broker.services.ledger import Ledger
-from rmq.broker.services.lock_table import LockTable
-from rmq.broker.services.membership import Membership
-from rmq.broker.services.producers import ProducerTable
-from rmq.broker.services.state import Change, SnapshotEnded, Started
-from rmq.broker.services.topics import Topic, TopicTable
-from rmq.broker.store.directory import DataDirectory
-from rmq.broker.store.message_store import MessageStore
 from rmq.broker.store.rebuild import read_head
-from rmq.wire import batch as batches
+from rmq.wire import layout
 from rmq.wire.errors import (
+    OK,
     Damaged,
     DiskFull,
     Fenced,
@@ -33,137 +22,20 @@ from rmq.wire.errors import (
     TooManyInFlight,
     TopicNotFound,
 )
-from rmq.wire.model import MessageQueue
-from rmq.wire.ops import DeadLetter, Op
+from rmq.wire.ops import Op
+from rmq.wire.retry_ops import SendBack
 
-from ..builders import ORDERS, WallClock, make_batch, segment_files
-from ..fakes import FakeService, HeldPool, Peer, Turns, request
-from ..faulty_files import FaultyFiles, flip
+from ..builders import ORDERS, segment_files
+from ..copy_rig import DEAD, RETRIES, SESSION, Rig, found_by_a_start
+from ..fakes import Peer, request
+from ..faulty_files import flip
 
-DEAD = MessageQueue("%DLQ%g", 0)
-SESSION = b"s" * 16
-DONE = (0, [0, None])
-
-
-class Tables:
-    """All that a log brings back."""
-
-    def __init__(self) -> None:
-        self.topics, self.ledger, self.locks, self.producers = TopicTable(), Ledger(), LockTable(), ProducerTable()
-
-    def replay(self) -> Replay:
-        return Replay(self.topics, self.ledger, self.locks, self.producers, now=0.0)
+KINDS = ("dead", "back")
 
 
-class Rig:
-    """A handler over a real store, with a lease of orders/0 for the group g."""
-
-    def __init__(self, path: Path, *, segment_bytes: int = 1 << 30) -> None:
-        self.path = path
-        self.files = FaultyFiles()
-        self.tables = tables = Tables()
-        self.store = MessageStore(
-            DataDirectory(path, self.files), segment_bytes=segment_bytes, wall_us=WallClock(), recent_bytes=0
-        )
-        replay = tables.replay()
-        self.store.recover(replay)
-        self.store.stage_changes(replay.name_copies(self.store.reader()))
-        self.store.snapshot = self.snapshot
-        tables.locks.start(self.store.log_epoch)
-        self.service, self.turns, self.pool = FakeService(), Turns(), HeldPool()
-        self.committer = Committer(self.store, self.turns, sync=False, exposed=lambda queues: None)
-        self.committer.turn_over = self.turn_over
-        self.progress = ProgressHandler(
-            topics=tables.topics, members=Membership(), locks=tables.locks, ledger=tables.ledger,
-            committer=self.committer, now=self.service.now, holds=self.store.readable_range,
-        )  # fmt: skip
-        self.refusal: str | None = None
-        self.dead = DeadLetterHandler(
-            self.store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
-            committer=self.committer, pool=self.pool, make_topic=self.make_topic, refusal=lambda: self.refusal,
-            now=self.service.now,
-        )  # fmt: skip
-        self.service.handlers[Op.DEAD_LETTER] = self.dead.dead_letter
-        self.peer = Peer(self.service, self.turns)
-        self.epoch = 0
-        self.is_closed = False
-
-    def begin(self) -> None:
-        """The topic, six messages and the lease."""
-        self.committer.record(self.tables.topics.create("orders", 1, created_at=0)[0].made())
-        self.committer.before_send()
-        for i in range(6):
-            data = make_batch(b"%d" % i * 50)
-            self.store.stage(ORDERS, 1, data, batches.check(data, stamped=False))
-            self.turn()
-        self.acquire()
-        self.files.cold = True
-
-    def acquire(self) -> None:
-        lease = self.tables.locks.acquire("g", ORDERS, SESSION, "m", now=self.service.time)
-        assert lease is not None
-        self.committer.record(lease.granted())
-        self.turn()
-        self.epoch = lease.epoch
-
-    def make_topic(self, name: str) -> Topic:
-        topic, made = self.tables.topics.make_own(name, created_at=0)
-        if made:
-            self.committer.record(topic.made())
-        return topic
-
-    def snapshot(self) -> list[Change]:
-        told: list[Change] = [Started(self.store.store_id, self.store.log_epoch), *self.tables.topics.rows()]
-        told += [*self.store.holds(), *self.tables.ledger.rows()]
-        return [*told, SnapshotEnded(self.store.log.written, len(told), self.tables.topics.last_generation)]
-
-    def turn_over(self) -> None:
-        if self.store.turn_over():
-            self.committer.schedule()
-
-    def turn(self) -> None:
-        while self.turns.soon:
-            self.turns.turn()
-        self.committer.commit()
-
-    def ask(self, request_id: int, *offsets: int, commit: int = -1, peer: Peer | None = None) -> None:
-        payload = DeadLetter("g", *ORDERS, self.epoch, list(offsets), commit, "poison")
-        (peer or self.peer).send(request(request_id, Op.DEAD_LETTER, payload))
-
-    def answers(self, peer: Peer | None = None) -> list[tuple[Any, ...]]:
-        """(request, status, payload or nothing) of each answer, in their order."""
-        found = (peer or self.peer).answers()
-        return [
-            (request_id, status, payload) if not status else (request_id, status)
-            for _, request_id, status, payload in found
-        ]
-
-    def letters(self) -> list[str]:
-        """The offsets of the copies, in their order."""
-        found = []
-        for offset in range(self.store.queue(DEAD).readable):
-            place = self.store.locator(DEAD).position_of(offset)
-            assert place is not None
-            with self.store.reader() as reader:
-                data = reader.batch(place[0])
-            assert data is not None
-            (message,) = batches.read(data, store_id=1).messages()
-            found.append(message.properties["RMQ_ORIGIN_OFFSET"])
-        return found
-
-    @property
-    def committed(self) -> int:
-        return self.tables.ledger.offsets.get("g", ORDERS)
-
-    def close(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            self.store.abandon()
-
-
-@pytest.fixture
-def rig(memory_path: Path) -> Iterator[Rig]:
-    rig = Rig(memory_path)
+@pytest.fixture(params=KINDS)
+def rig(memory_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:  # pytest's own
+    rig = Rig(memory_path, kind=request.param)
     rig.begin()
     yield rig
     rig.close()
@@ -171,12 +43,12 @@ def rig(memory_path: Path) -> Iterator[Rig]:
 
 def test_nothing_is_appended_before_a_thread_has_made_the_copies(rig: Rig) -> None:
     rig.ask(1, 2, 3, commit=4)
-    assert (rig.answers(), rig.letters(), rig.committed, len(rig.pool)) == ([], [], -1, 1)
+    assert (rig.answers(), rig.copies(), rig.committed, len(rig.pool)) == ([], [], -1, 1)
 
     rig.pool.run()
 
-    assert rig.answers() == [(1, *DONE)]
-    assert (rig.letters(), rig.committed) == (["2", "3"], 4)
+    assert rig.answers() == [(1, OK)]
+    assert (rig.copies(), rig.committed) == (["2", "3"], 4)
 
 
 def lose(rig: Rig) -> None:
@@ -215,7 +87,7 @@ def test_what_ends_while_messages_are_read_ends_the_request_too(
     rig.pool.run()
 
     assert rig.answers() == [(1, code.code)]  # type: ignore[attr-defined]
-    assert (rig.letters(), rig.committed, rig.store.log.written) == ([], -1, written)
+    assert (rig.copies(), rig.committed, rig.store.log.written) == ([], -1, written)
 
 
 def test_a_lease_that_lasts_exactly_until_then_is_enough(rig: Rig) -> None:
@@ -224,7 +96,7 @@ def test_a_lease_that_lasts_exactly_until_then_is_enough(rig: Rig) -> None:
 
     rig.pool.run()
 
-    assert rig.answers() == [(1, *DONE)]
+    assert rig.answers() == [(1, OK)]
 
 
 def test_a_commit_that_came_meanwhile_is_not_undone(rig: Rig) -> None:
@@ -233,7 +105,7 @@ def test_a_commit_that_came_meanwhile_is_not_undone(rig: Rig) -> None:
 
     rig.pool.run()
 
-    assert rig.answers() == [(1, *DONE)]
+    assert rig.answers() == [(1, OK)]
     assert rig.committed == 5
 
 
@@ -247,9 +119,9 @@ def test_the_next_request_waits_and_sees_what_was_done(rig: Rig) -> None:
     while rig.pool.run():
         pass
 
-    assert rig.answers() == [(1, *DONE), (2, *DONE)]
-    assert rig.answers(other) == [(3, *DONE)]
-    assert rig.letters() == ["2", "3", "4"]
+    assert rig.answers() == [(1, OK), (2, OK)]
+    assert rig.answers(other) == [(3, OK)]
+    assert rig.copies() == ["2", "3", "4"]
 
 
 def test_who_may_not_ask_stands_in_no_line(rig: Rig) -> None:
@@ -260,7 +132,7 @@ def test_who_may_not_ask_stands_in_no_line(rig: Rig) -> None:
 
     assert rig.answers() == [(2, Fenced.code)]
     rig.pool.run()
-    assert rig.answers() == [(1, *DONE)]
+    assert rig.answers() == [(1, OK)]
 
 
 def test_a_request_whose_asker_is_gone_copies_nothing_and_holds_up_nobody(rig: Rig) -> None:
@@ -273,8 +145,8 @@ def test_a_request_whose_asker_is_gone_copies_nothing_and_holds_up_nobody(rig: R
     while rig.pool.run():
         pass
 
-    assert rig.answers() == [(3, *DONE)]
-    assert rig.letters() == ["3"]
+    assert rig.answers() == [(3, OK)]
+    assert rig.copies() == ["3"]
 
 
 def test_a_full_pool_refuses_and_the_next_request_is_served(rig: Rig) -> None:
@@ -284,7 +156,7 @@ def test_a_full_pool_refuses_and_the_next_request_is_served(rig: Rig) -> None:
     rig.ask(2, 2)
     rig.pool.run()
 
-    assert rig.answers() == [(1, TooManyInFlight.code), (2, *DONE)]
+    assert rig.answers() == [(1, TooManyInFlight.code), (2, OK)]
 
 
 def test_a_damaged_message_is_refused_by_name(rig: Rig) -> None:
@@ -296,8 +168,8 @@ def test_a_damaged_message_is_refused_by_name(rig: Rig) -> None:
         rig.ask(request_id, *offsets, commit=3)
         rig.pool.run()
 
-    assert rig.answers() == [(0, Damaged.code), (1, Damaged.code), (2, *DONE)]
-    assert rig.letters() == ["2"]
+    assert rig.answers() == [(0, Damaged.code), (1, Damaged.code), (2, OK)]
+    assert rig.copies() == ["2"]
 
 
 def test_a_disk_that_cannot_be_read_is_told(rig: Rig) -> None:
@@ -316,7 +188,7 @@ def test_a_defect_is_told_and_the_next_request_is_served(rig: Rig) -> None:
     rig.ask(2, 2)
     rig.pool.run()
 
-    assert rig.answers() == [(1, Internal.code), (2, *DONE)]
+    assert rig.answers() == [(1, Internal.code), (2, OK)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, DiskFull), (errno.EIO, StoreFailed)])
@@ -330,15 +202,15 @@ def test_a_failed_write_takes_letters_and_progress_back_and_keeps_other_changes(
     rig.pool.run()
 
     assert rig.answers() == [(1, code.code)]  # type: ignore[attr-defined]
-    assert (rig.letters(), rig.committed) == ([], 1)
+    assert (rig.copies(), rig.committed) == ([], 1)
     rig.files.heal()
     rig.ask(2, 2, commit=3)
     rig.pool.run()
-    assert rig.answers() == [(2, *DONE)]
-    assert (rig.letters(), rig.committed) == (["2"], 3)
+    assert rig.answers() == [(2, OK)]
+    assert (rig.copies(), rig.committed) == (["2"], 3)
     again = found_by_a_start(rig)
     assert again.ledger.offsets.get("g", ORDERS) == 3
-    assert again.topics.get("%DLQ%g") is not None
+    assert again.topics.get((DEAD if rig.kind == "dead" else RETRIES).topic) is not None
 
 
 def test_retention_that_was_faster_is_told_as_lost(memory_path: Path) -> None:
@@ -360,38 +232,30 @@ def test_retention_that_was_faster_is_told_as_lost(memory_path: Path) -> None:
     rig.close()
 
 
-def found_by_a_start(rig: Rig) -> Tables:
-    """The tables as a start finds them; the directory is given back."""
-    rig.store.log.sync()
-    rig.close()
-    tables = Tables()
-    store = MessageStore(DataDirectory(rig.path), segment_bytes=1 << 30, wall_us=WallClock())
-    store.recover(tables.replay())
-    store.abandon()
-    return tables
-
-
-def torn(path: Path) -> None:
-    """The power went in the middle of a write: a copy of offset 2 is there, what belongs behind it is not."""
-    rig = Rig(path)
-    rig.begin()
-    rig.ask(1, 2, commit=3)
-    rig.pool.run()
-    place = rig.store.locator(DEAD).position_of(0)
-    assert place is not None
-    rig.store.log.sync()
-    rig.close()
+def cut_at(path: Path, data: bytes, size: int) -> None:
+    """The power went in the middle of a write: so much of the log is there."""
     (segment,) = segment_files(path)
-    with segment.open("r+b") as file:
-        file.truncate(sum(place))
+    segment.write_bytes(data[:size])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("starts", [1, 2])
 @pytest.mark.parametrize("another", [False, True])
-def test_a_copy_whose_change_was_torn_off_is_not_made_again(memory_path: Path, starts: int, another: bool) -> None:
-    torn(memory_path)
+def test_a_copy_whose_change_was_torn_off_is_not_made_again(
+    memory_path: Path, kind: str, starts: int, another: bool
+) -> None:
+    rig = Rig(memory_path, kind=kind)
+    rig.begin()
+    before = rig.store.log.written
+    rig.ask(1, 2, commit=3)
+    rig.pool.run()
+    rig.store.log.sync()
+    rig.close()
+    (segment,) = segment_files(memory_path)
+    data = segment.read_bytes()
+    cut_at(memory_path, data, copy_end(data, before))
     for _ in range(starts):
-        rig = Rig(memory_path)
+        rig = Rig(memory_path, kind=kind)
         if another:  # its change must not pass for the one that was torn off
             rig.acquire()
             rig.ask(1, 5)
@@ -400,13 +264,114 @@ def test_a_copy_whose_change_was_torn_off_is_not_made_again(memory_path: Path, s
         rig.store.log.sync()
         rig.close()
 
-    rig = Rig(memory_path)
+    rig = Rig(memory_path, kind=kind)
     found = ["2", "5"] if another else ["2"]
-    assert (rig.letters(), rig.committed) == (found, -1)
+    assert (rig.copies(), rig.committed) == (found, -1)
     rig.acquire()
     rig.ask(1, 2, 3, commit=4)
     rig.pool.run()
 
-    assert rig.answers() == [(1, *DONE)]
-    assert (rig.letters(), rig.committed) == ([*found, "3"], 4)
+    assert rig.answers() == [(1, OK)]
+    assert (rig.copies(), rig.committed) == ([*found, "3"], 4)
     rig.close()
+
+
+def copy_end(data: bytes, at: int) -> int:
+    """Where the first copy behind a place of the log ends."""
+    while True:
+        header = layout.parse_header(data, at)
+        at += header.size
+        if header.origin:
+            return at
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wherever_the_write_is_torn_asking_again_loses_nothing_and_copies_nothing_twice(
+    memory_path: Path, kind: str
+) -> None:
+    """Also if the whole write is there and only its answer was lost."""
+    rig = Rig(memory_path, kind=kind)
+    rig.begin()
+    before = rig.store.log.written
+    rig.ask(1, 1, 2, 4, commit=3)
+    rig.pool.run()
+    assert rig.answers() == [(1, OK)]
+    end = rig.store.log.written
+    rig.store.log.sync()
+    rig.close()
+    (segment,) = segment_files(memory_path)
+    data = segment.read_bytes()
+    steps = {before, end, copy_end(data, before), *range(before, end, 56)}
+    for size in sorted(steps):
+        cut_at(memory_path, data, size)
+        rig = Rig(memory_path, kind=kind)
+        rig.acquire()
+
+        rig.ask(1, 1, 2, 4, commit=3)
+        rig.pool.run()
+
+        assert rig.answers() == [(1, OK)]
+        assert (rig.copies(), rig.committed) == (["1", "2", "4"], 3), size
+        rig.close()
+
+
+# ---- send-backs and dead letters of one request
+
+
+def send_back(rig: Rig, attempts: list[int], **more: Any) -> list[int]:
+    """Have the first messages of the queue sent back; what became of them."""
+    offsets = list(range(len(attempts)))
+    rig.peer.send(request(7, Op.SEND_BACK, SendBack("g", *ORDERS, rig.epoch, offsets, attempts, **more)))
+    rig.run()
+    ((_, _, status, payload),) = rig.peer.answers()
+    assert status == OK
+    (fates,) = payload
+    return list(fates)
+
+
+def test_each_message_waits_for_the_level_of_its_deliveries_or_is_dead(rig: Rig) -> None:
+    assert send_back(rig, [1, 2, 3, 16, 17, 18]) == [3, 4, 5, 5, -1, -1]  # there are five levels
+
+    assert [(due_s, message.body[:1]) for due_s, message in rig.parked()] == [
+        (10, b"0"), (30, b"1"), (60, b"2"), (60, b"3"),
+    ]  # fmt: skip
+    assert [message.body[:1] for message in rig.stored(DEAD)] == [b"4", b"5"]
+    assert send_back(rig, [1, 2, 3, 16, 17, 18]) == [0] * 6
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+def test_a_write_of_both_kinds_that_is_torn_is_completed_by_asking_again(memory_path: Path, size: int) -> None:
+    rig = Rig(memory_path)
+    rig.begin()
+    ends = [rig.store.log.written]
+    send_back(rig, [1, 17, 2])
+    rig.store.log.sync()
+    rig.close()
+    (segment,) = segment_files(memory_path)
+    data = segment.read_bytes()
+    for _ in range(3):
+        ends.append(copy_end(data, ends[-1]))
+    cut_at(memory_path, data, ends[size])
+    rig = Rig(memory_path)
+    rig.acquire()
+
+    assert send_back(rig, [1, 17, 2]) == [0] * size + [3, -1, 4][size:]
+
+    assert [message.body[:1] for _, message in rig.parked()] == [b"0", b"2"]
+    assert [message.body[:1] for message in rig.stored(DEAD)] == [b"1"]
+    rig.close()
+
+
+def test_groups_take_turns(rig: Rig) -> None:
+    """A stream of send-backs of one group does not starve another, and large requests are done in portions."""
+    for i in range(4):
+        rig.ask(i, i)
+    assert len(rig.line) == 3
+    lease = rig.tables.locks.acquire("h", ORDERS, SESSION, "m", now=rig.service.time)
+    assert lease is not None
+    payload = SendBack("h", *ORDERS, lease.epoch, [5], [1])
+    rig.peer.send(request(9, Op.SEND_BACK, payload))
+
+    rig.run()
+
+    assert [request_id for request_id, _ in rig.answers()] == [0, 1, 9, 2, 3]

@@ -189,7 +189,7 @@ def test_a_batch_of_a_newer_version_refuses_the_start(small: Small) -> None:
     parked = patched(whole[at:], 64, ">B", layout.KIND_TRANSACTION)
     small.last.write_bytes(whole[:at] + parked)
 
-    with pytest.raises(StoreError, match=rf"cannot read the log at {small.bounds[-2]} .*kind 1 is unknown.*version"):
+    with pytest.raises(StoreError, match=rf"cannot read the log at {small.bounds[-2]} .*kind 3 is unknown.*version"):
         Opened(small.path)
 
     assert small.last.read_bytes() == whole[:at] + parked
