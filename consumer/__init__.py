@@ -9,6 +9,8 @@ from .consumer import Consumer
 from .context import ConsumeContext
 from .hooks import CallInfo
 from .listeners import AsyncListener, BlockingListener, Listener
+from .pull_consumer import PullConsumer
+from .pulled_batch import NotAssigned, PulledBatch
 from .results import ResultType
 from .statistics import Rate, TopicStatistics
 
@@ -24,7 +26,10 @@ __all__ = [
     "GroupMismatch",
     "Listener",
     "MessageQueue",
+    "NotAssigned",
     "PlacedQueue",
+    "PullConsumer",
+    "PulledBatch",
     "Rate",
     "ResultType",
     "StoredMessage",

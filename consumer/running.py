@@ -20,6 +20,7 @@ from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
 from .allocation import Strategy
+from .cache import MakeCache
 from .concurrent import ConcurrentService
 from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
@@ -66,7 +67,7 @@ class Running:
     def __init__(
         self,
         config: ConsumerConfig,
-        listener: AsyncListener,
+        listener: AsyncListener | None,
         subscriptions: dict[str, Subscription],
         *,
         connect: Connect,
@@ -75,6 +76,7 @@ class Running:
         pauses: Pauses | None = None,
         hooks: Hooks | None = None,
         strategy: Strategy | None = None,
+        model: str | None = None,
     ) -> None:
         self._config = config
         self._hooks = hooks
@@ -101,29 +103,18 @@ class Running:
             timeout_s=config.request_timeout_s,
             lock_timeout_s=config.lock_timeout_s,
             ordered=config.orderly,
-            model=config.model,
+            model=model or config.model,
         )
         self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
 
-    def _build(self, listener: AsyncListener) -> None:
+    def _build(self, listener: AsyncListener | None) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper = LeaseKeeper(generations, config, broker)
         self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
-        Service = OrderlyScheduler if config.orderly else ConcurrentService
-        self.service: ConsumeService = Service(
-            listener,
-            config,
-            broker,
-            tasks=self.tasks,
-            leases=self.keeper,
-            on_turn=self.reporter.turned,
-            hooks=self._hooks,
-            statistics=self.statistics,
-            stalled=self.stalls.stalled,
-        )
+        self.service = self._make_service(listener)
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
             generations,
@@ -133,7 +124,7 @@ class Running:
             workers=self,
             tasks=self.tasks,
             strategy=self._strategy,
-            make_cache=ProcessQueue if config.orderly else partial(ConcurrentQueue, max_span=config.max_span),
+            make_cache=self._make_cache(),
         )
         self.puller = Puller(
             generations,
@@ -144,6 +135,28 @@ class Running:
             progressed=self.reporter.turned,
             topics=self.rebalancer,
             statistics=self.statistics,
+        )
+
+    def _make_cache(self) -> MakeCache:
+        """What keeps the messages of a queue for the service."""
+        if self._config.orderly:
+            return ProcessQueue
+        return partial(ConcurrentQueue, max_span=self._config.max_span)
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
+        """Whoever gives the messages to the user."""
+        assert listener is not None
+        Service = OrderlyScheduler if self._config.orderly else ConcurrentService
+        return Service(
+            listener,
+            self._config,
+            self._broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
 
     def start(self) -> None:

@@ -11,6 +11,9 @@ import pytest_asyncio
 from rmq.consumer import Consumer, ConsumeStatus
 
 from .fake_broker import FakeBroker
+from .polling import pull
+
+__all__ = ["pull"]
 
 
 @pytest_asyncio.fixture

@@ -297,9 +297,14 @@ class FakeBroker(FakeLog):
         return [
             ops.Range(missing.code, text=missing.text)
             if (missing := self._missing(queue)) is not None
-            else ops.Range(0, self.min_offsets.get(queue, 0), self.max_offset(queue))
+            else ops.Range(
+                0, self.min_offsets.get(queue, 0), self.max_offset(queue), self._committed(request.group, queue)
+            )
             for queue in queues
         ]
+
+    def _committed(self, group: str | None, queue: MessageQueue) -> int:
+        return NO_OFFSET if group is None else self.offsets.get((group, queue), NO_OFFSET)
 
     def _offsets_at(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(message_ops.OffsetsAt, payload)
