@@ -118,9 +118,9 @@ class LoopThread:
         weakref.finalize(owner, self.abandon).atexit = False
 
     @property
-    def is_ended(self) -> bool:
-        """Whether it was ended."""
-        return self._is_ended
+    def is_new(self) -> bool:
+        """Whether it was neither started nor ended."""
+        return self._pid is None and not self._is_ended
 
     def is_inside(self) -> bool:
         """Whether the caller runs on this loop, or in a thread on its behalf (as a listener does)."""

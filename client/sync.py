@@ -15,6 +15,7 @@ Many threads may share one: the calls of each keep their order, and what several
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -22,6 +23,7 @@ from rmq.wire.errors import ConfigError, ConnectionLost
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.model import Message
 
+from . import clock
 from .loop_thread import LoopEnded, LoopThread
 from .producer import MAX_IN_FLIGHT
 from .producer import Producer as AsyncProducer
@@ -56,6 +58,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         namespace: str = "",
+        wall_us: Callable[[], int] = clock.wall_us,
     ) -> None:
         self._producer = AsyncProducer(
             address,
@@ -67,6 +70,7 @@ class Producer:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             namespace=namespace,
+            wall_us=wall_us,
         )
         self._opened = False
         self._thread = LoopThread("producer", instead="rmq.client.Producer", close=self._producer.close)
@@ -196,10 +200,26 @@ class Producer:
         *,
         sharding_key: ShardingKey | None = None,
         queue_id: int | None = None,
+        delay_level: int = 0,
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
     ) -> Sequence[Receipt]:
-        """Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`."""
+        """
+        Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`.
+
+        One of the last three has all of them wait, as in a :class:`Message`.
+        """
         everything = list(bodies)
-        return self._call(self._producer.send_bodies, topic, everything, sharding_key=sharding_key, queue_id=queue_id)
+        return self._call(
+            self._producer.send_bodies,
+            topic,
+            everything,
+            sharding_key=sharding_key,
+            queue_id=queue_id,
+            delay_level=delay_level,
+            delay_s=delay_s,
+            deliver_at=deliver_at,
+        )
 
     def send_nowait(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue, StoredMess
 from rmq.consumer.sync import Consumer
 from rmq.wire.errors import ConfigError, GroupMismatch
 
+from .sync_shapes import interrupt, public, same_shape
 from support.broker_thread import BrokerThread, eventually
 
 DEADLINE_S = 30.0
@@ -63,29 +63,10 @@ def send(broker: BrokerThread, topic: str, count: int = 3) -> list[bytes]:
     return bodies
 
 
-def interrupt(number: signal.Signals = signal.SIGINT) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    signal.pthread_kill(main, number)
-
-
-def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
-
-
-def shape(function: object) -> list[tuple[str, object, object, object]]:
-    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
-    return [(one.name, one.kind, one.default, one.annotation) for one in parameters]
-
-
 def test_names_and_arguments_are_those_of_the_other_consumer() -> None:
     assert public(Consumer) == public(consumer.Consumer) | {"config"}  # an attribute there
     for name in [*public(consumer.Consumer), "__init__"]:
-        theirs = getattr(consumer.Consumer, name)
-        if isinstance(theirs, property):
-            assert isinstance(getattr(Consumer, name), property)
-        else:
-            assert shape(getattr(Consumer, name)) == shape(theirs), name
+        assert same_shape(getattr(Consumer, name), getattr(consumer.Consumer, name)), name
 
 
 def test_a_listener_consumes_and_stops_the_consumer(broker: BrokerThread, topic: str) -> None:
