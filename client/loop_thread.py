@@ -81,7 +81,6 @@ class LoopThread:
             if self._is_ended:
                 raise LoopEnded
             if not self._is_running:
-                self._pid = os.getpid()
                 self._loop = uvloop.new_event_loop()
                 self._context = contextvars.copy_context()
                 self._context.run(_inside.set, self)
@@ -89,8 +88,13 @@ class LoopThread:
                 within = self._context.copy()
                 name = f"rmq-{self._what}"
                 self._thread = threading.Thread(target=within.run, args=(self._main,), name=name, daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # there are too many
+                    self._loop.close()
+                    raise
+                self._pid = os.getpid()
                 self._is_running = True
-                self._thread.start()
                 _running.add(self)
 
     def end(self, within_s: float | None = None) -> None:
@@ -176,10 +180,11 @@ class LoopThread:
                 self._submit(_Call(function, args, named))
 
     def _submit(self, call: _Call) -> None:
+        # In this order: if Ctrl-C comes in between, the next call wakes the loop for both.
         self._calls.append(call)
         if not self._is_woken:
-            self._is_woken = True
             self._loop.call_soon_threadsafe(self._begin_calls, context=self._context)
+            self._is_woken = True
 
     def _wait(self, call: _Call) -> Any:
         try:
@@ -209,7 +214,8 @@ class LoopThread:
     # On the loop
 
     def _begin_calls(self) -> None:
-        self._is_woken = False  # before the first is taken: whoever comes from now on wakes us again
+        with self._lock:  # not while somebody is about to note that we were woken
+            self._is_woken = False
         while self._calls:
             self._calls.popleft().begin()
 
