@@ -81,17 +81,21 @@ def list_dead(broker: str, as_json: bool) -> None:
 
 async def _list(broker: str) -> list[dict[str, Any]]:
     async with admin_of(broker) as admin:
-        return [
-            row_object(row, await _died_at(admin, row, row.min_offset), await _died_at(admin, row, row.max_offset - 1))
-            for row in await admin.list_dead()
-        ]
+        return [row_object(row, *await _times(admin, row)) for row in await admin.list_dead()]
+
+
+async def _times(admin: Admin, row: DeadRow) -> list[datetime | None]:
+    """When the first and the last of them became dead letters; nothing, if there are none (any more)."""
+    if row.min_offset == row.max_offset:
+        return [None, None]
+    return [await _died_at(admin, row, offset) for offset in (row.min_offset, row.max_offset - 1)]
 
 
 async def _died_at(admin: Admin, row: DeadRow, offset: int) -> datetime | None:
     async for some in admin.read(Letters(row, [], []).queue, offset, offset + 1):
         for letter in some:
             return letter.stored_at
-    return None  # there are none, or retention was faster
+    return None  # retention was faster
 
 
 @dlq.command(

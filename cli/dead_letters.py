@@ -89,7 +89,7 @@ class Outcomes:
         """Count one; as JSON."""
         word = self._word(result)
         self._counts[word] += 1
-        told: dict[str, Any] = {"group": self._group, "queue_offset": offset, "result": word}
+        told: dict[str, Any] = {"group": self._group, "queue_offset": offset, "result": _name(word)}
         if result.status:
             error = from_wire(result.status, result.text or "the broker gave no reason")
             self.first_error = self.first_error or error
@@ -109,7 +109,7 @@ class Outcomes:
 
     def line(self, told: dict[str, Any]) -> str:
         """The object of :meth:`add` for people."""
-        text = f"{self._group} @{told['queue_offset']}: {told['result']}"
+        text = f"{self._group} @{told['queue_offset']}: {told['result'].replace('_', ' ')}"
         if "error" in told:
             return f"{text}: {told['error']}"
         if "to_topic" in told:
@@ -119,12 +119,18 @@ class Outcomes:
 
     def summary_object(self) -> dict[str, Any]:
         """All of them, as JSON."""
-        return {"summary": {"group": self._group, "dry_run": self._dry_run, "total": self.total, **self._counts}}
+        counts = {_name(word): count for word, count in self._counts.items()}
+        return {"summary": {"group": self._group, "dry_run": self._dry_run, "total": self.total, **counts}}
 
     def summary(self) -> str:
         """All of them, for people."""
         told = ", ".join(f"{count} {word}" for word, count in self._counts.items())
         return f"{self._group}: {told or f'there is nothing to {self._verb}'}"
+
+
+def _name(word: str) -> str:
+    """What became of one, for programs."""
+    return word.replace(" ", "_")
 
 
 def _time(at: datetime) -> str:

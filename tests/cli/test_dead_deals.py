@@ -167,8 +167,8 @@ def test_as_json_each_is_an_object_and_the_sum_comes_last(address: str, group: s
             "group": group, "queue_offset": 0, "result": "replayed", "state": "replayed",
             "to_topic": f"%RETRY%{group}", "to_queue_id": 0, "to_offset": 0,
         },
-        {"group": group, "queue_offset": 1, "result": "dropped before", "state": "dropped"},
-        {"summary": {"group": group, "dry_run": False, "total": 2, "replayed": 1, "dropped before": 1}},
+        {"group": group, "queue_offset": 1, "result": "dropped_before", "state": "dropped"},
+        {"summary": {"group": group, "dry_run": False, "total": 2, "replayed": 1, "dropped_before": 1}},
     ]  # fmt: skip
 
 
