@@ -17,7 +17,7 @@ from .output import Output, OutputClosed
 from .render import message_line, message_object, to_json
 
 if TYPE_CHECKING:
-    from rmq.consumer.context import ConsumeContext
+    from rmq.consumer.context import ConcurrentContext, ConsumeContext
     from rmq.consumer.listeners import Listener
 
 
@@ -36,11 +36,12 @@ class Printer:
         self._as_json = as_json
         self._left = limit
 
-    async def __call__(self, messages: Sequence[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
+    async def __call__(
+        self, messages: Sequence[StoredMessage], context: ConsumeContext | ConcurrentContext
+    ) -> ConsumeStatus:
         """Print one batch."""
-        if await self.show(messages, context.epoch):
-            return ConsumeStatus.SUCCESS
-        context.auto_commit = False  # and COMMIT is never said
+        if not await self.show(messages, context.epoch):
+            context.leave()
         return ConsumeStatus.SUCCESS
 
     async def show(self, messages: Sequence[StoredMessage], epoch: int) -> bool:

@@ -119,6 +119,11 @@ class PullCache:
         return 0
 
     @property
+    def may_starve(self) -> bool:
+        """No: what is returned is done at the next poll, committed or not."""
+        return False
+
+    @property
     def end_offset(self) -> int:
         """Where the next pull begins."""
         return self._queue.end_offset

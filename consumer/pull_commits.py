@@ -63,7 +63,7 @@ class PullCommits:
     def note(self, generation: Generation) -> None:
         """A queue went away with progress that cannot be committed any more."""
         cache = cache_of(generation)
-        if not cache.loss_noted:
+        if not cache.loss_noted and not generation.topic_gone:  # nobody gets the messages of a deleted topic again
             cache.loss_noted = True
             self._lost.append(generation.shown)
 

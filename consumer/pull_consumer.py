@@ -45,9 +45,9 @@ class PullConsumer:
                     ...
 
     What a poll returned counts as done when the next one begins, at :meth:`commit`, or when the ``async with`` block
-    ends without an exception. What is done is committed every ``auto_commit_every_s`` seconds (5; 0 leaves it to
-    :meth:`commit`), when a queue is handed over, and at the end. Messages that were returned and are not done when the
-    consumer ends are delivered again.
+    ends without an exception. What is done is committed every ``auto_commit_every_s`` seconds (5), when a queue is
+    handed over, and at the end; with 0 only by :meth:`commit`. What was returned and is not done when the consumer
+    ends, or not committed, is delivered again.
 
     Queues are shared out, locked and handed over as those of a :class:`~rmq.consumer.Consumer`; one of them that is
     given to another member waits for a batch in hand for at most ``drain_s``. One task polls.
@@ -152,7 +152,7 @@ class PullConsumer:
     def _targets_changed(self) -> None:
         if self._running is not None:
             self._running.resubscribe()
-        elif self._started:
+        elif self._started and not self._stopped.is_set():
             self._run()
 
     @property
@@ -243,13 +243,17 @@ class PullConsumer:
         """
         Count what was returned as done and have the progress of all queues committed; returns when it is durable.
 
+        In ``on_assigned`` and ``on_revoked`` only what is done already is committed: a batch of another queue may be in
+        hand. Cancelling is safe: what was not sent is committed with the next.
+
         Raises:
             Fenced: queues went to another owner before; all others are committed. Told once.
             RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
             RuntimeError: the consumer does not run.
         """
         running = self._in_operation(also_stopping=True)
-        running.polls.finished()
+        if asyncio.current_task() not in running.owners():  # a hook does not know what the polling task is at
+            running.polls.finished()
         await running.commits.commit()
 
     # Positions

@@ -101,13 +101,14 @@ class PullService:
         """Have messages of a queue returned, when the user was told of it."""
         generation.suspicion = None  # messages are given to the user as they are: there is no call to be careful with
         generation.on_work = lambda: self._has_work(generation)
-        self._told.add(generation)
         if self._on_assigned is None:
+            self._told.add(generation)
             self._open.add(generation)
         else:
             generation.owner = self._tasks.start(self._assigned(generation), f"on_assigned of {generation.queue}")
 
     async def _assigned(self, generation: Generation) -> None:
+        self._told.add(generation)
         await self._call(self._on_assigned, "on_assigned", generation)
         self._open.add(generation)
         self._has_work(generation)
@@ -171,7 +172,9 @@ class PullService:
             waits = hook([generation.shown])
             if waits is not None:
                 await waits
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and task.cancelling():
+                raise  # we were cancelled; else something that the hook awaited was
             log.error("hook.raised", hook=name, queue=str(generation.queue), exc_info=error)
         finally:
             self._callers.discard(task)

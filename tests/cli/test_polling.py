@@ -84,12 +84,20 @@ async def test_a_group_that_consumes_something_else_ends_it_with_that() -> None:
                 await poll_and_print(config(broker), {"t": "a"}, Printer(Output(io.BytesIO()), as_json=False))
 
 
-def test_a_listener_does_not_go_with_it(nowhere: str) -> None:
-    arguments = ["--broker", nowhere, "--topic", "t", "--pull", "--listener", "a:b"]
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--listener", "a:b"], "--pull prints what it gets"),
+        (["--broadcast"], "--pull shares the queues of its group"),
+        (["--orderly"], "give one of --orderly, --concurrent, --pull"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(nowhere: str, options: list[str], text: str) -> None:
+    arguments = ["--broker", nowhere, "--topic", "t", "--pull", *options]
     result = CliRunner().invoke(command, arguments, prog_name="rmq-consume")
 
     assert result.exit_code == exit_codes.USAGE
-    assert "--pull prints what it gets" in result.stderr
+    assert text in result.stderr
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ def test_room_is_made_by_what_is_done_marked_or_not() -> None:
     cache, told = PullCache(0), []
     cache.put(made(0, 4))
     assert (cache.messages, cache.ready, cache.used, cache.head) == (4, True, True, (0, 1))
+    assert (cache.span, cache.may_starve) == (0, False)
     cache.when_room(0, 1 << 20, lambda: told.append("room"))
 
     cache.take(4)

@@ -170,6 +170,17 @@ async def test_without_auto_commit_a_queue_that_is_handed_over_uncommitted_is_to
             await consumer.commit()
 
 
+async def test_a_deleted_topic_is_no_reason_to_raise(broker: FakeBroker, pull: MakePull) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 4)
+    async with pull() as consumer:
+        batch = await consumer.poll(1)
+        broker.delete("t")
+        await asyncio.sleep(1)
+        assert batch.lost
+        await consumer.commit()
+
+
 async def test_a_commit_waits_for_a_broker_that_is_away_and_gives_up_after_its_time(
     broker: FakeBroker, pull: MakePull
 ) -> None:

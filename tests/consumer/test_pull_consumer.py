@@ -264,6 +264,14 @@ async def test_a_stop_before_anything_began_is_none(pull: MakePull) -> None:
         consumer.start()
 
 
+async def test_what_is_subscribed_after_a_stop_starts_nothing(broker: FakeBroker, pull: MakePull) -> None:
+    async with pull(topics={}) as consumer:
+        await consumer.stop()
+        consumer.subscribe("t")
+        await asyncio.sleep(1)
+    assert broker.connections == []
+
+
 async def test_what_it_does_can_be_looked_at(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)

@@ -19,7 +19,7 @@ from rmq.wire.errors import Fenced, GroupMismatch, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
 
 from .polling import now, offsets
-from .recorder import Recorder
+from .recorder import SUSPEND, Recorder
 from .test_real_broker import Cuttable, consumer
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
@@ -251,3 +251,16 @@ async def test_a_message_that_comes_later_is_returned_at_once(real: InMemoryBrok
             await producer.send(Message("orders", b"a"))
         assert [message.body for message in await poll] == [b"a"]
         assert now() < 4.2
+
+
+async def test_a_replayed_dead_letter_is_returned_with_the_topic_it_came_from(real: InMemoryBroker) -> None:
+    await send(real, 3)
+    async with consumer(real, Recorder(SUSPEND), max_attempts=1):
+        await asyncio.sleep(2)
+
+    async with pulling(real) as one, Admin(real.address) as admin:
+        await asyncio.sleep(1)
+        await admin.replay_dead("g", [0])
+        batch = await one.poll(5)
+        assert [(message.topic, message.body) for message in batch] == [("orders", b"0")]
+        assert batch.queue.topic == "%RETRY%g"

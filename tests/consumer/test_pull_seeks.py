@@ -91,6 +91,28 @@ async def test_a_queue_that_is_taken_away_while_the_broker_is_asked_is_not_sough
             await seek
 
 
+async def test_a_queue_that_is_taken_away_in_the_step_of_the_seek_is_not_pulled_any_more(
+    broker: FakeBroker, pull: MakePull
+) -> None:
+    ten(broker)
+    async with pull() as consumer:
+        await drained(consumer)
+        broker.set_members("g", "a")
+        await asyncio.sleep(0.0999)  # changes of members are gathered for 100 ms
+        ranges = broker.hold_reply(Op.RANGES)
+        seek = asyncio.create_task(consumer.seek(QUEUE, 0))
+        await ranges.reached.wait()
+        asyncio.get_running_loop().call_at(now() + 0.0001, ranges.let_go.set)
+        try:
+            await seek
+        except NotAssigned:
+            pass
+        await asyncio.sleep(1)
+        pulls = len(broker.sent(Op.PULL))
+        await asyncio.sleep(60)
+        assert (len(broker.sent(Op.PULL)), broker.holder("g", QUEUE)) == (pulls, None)
+
+
 @pytest.mark.parametrize("answer_first", [True, False])
 async def test_an_answer_to_a_pull_from_before_the_seek_is_not_used(
     broker: FakeBroker, pull: MakePull, answer_first: bool
