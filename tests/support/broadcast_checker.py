@@ -186,7 +186,7 @@ class _Checker:
     def _check_attempts(self, line: _Line, places: list[int], call: Called) -> None:
         for place, attempt in zip(places, call.attempts, strict=True):
             before = line.given.get(place, 0)
-            if attempt != before + 1 and (before or not line.finished):
+            if attempt != before + 1:
                 self._bad(call.at, f"{named(call)}: attempt {attempt} of {self._named(line, place)} follows {before}")
             elif self._limit > 0 and attempt > self._limit:
                 self._bad(call.at, f"{named(call)}: attempt {attempt} of {self._named(line, place)} is beyond the last")
