@@ -24,6 +24,7 @@ from .clock import boottime, wall_us
 from .committer import Committer
 from .config import BrokerConfig
 from .connection import Connection
+from .delay_levels import parse_levels
 from .descriptors import possible_connections
 from .disk_watch import DiskWatch
 from .handlers.stats import StatsHandler
@@ -33,10 +34,13 @@ from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
 from .service import Handler
+from .services.delay_clock import DelayClock
+from .services.delays import Delays
 from .services.hold_table import HoldTable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
+from .services.parked_log import ParkedLog
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import Started
@@ -134,6 +138,7 @@ class Broker:
         self._timers.every(SECOND_S, self._each_second)
         self._timers.every(self.config.hold_sweep_s, self._pulls.sweep)
         self._timers.every(self.config.offset_flush_s, self._progress.flush_riding)
+        self._delivery.start()
 
     def _open_store(self) -> None:
         self._directory = DataDirectory(self.config.data_path(), self._files)
@@ -163,13 +168,20 @@ class Broker:
         self._members = Membership(config.member_expiry_s)
         self._holds = HoldTable()
         self._producers = ProducerTable()
+        delay_clock = DelayClock()
+        self._delays = Delays(
+            self._store.delays, parse_levels(config.message_delay_level), max_delay_s=config.max_delay_s,
+            now_us=lambda: delay_clock.read(self.wall_us(), self.now()),
+        )  # fmt: skip
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
         self._read_pool = ReadPool(loop, config.read_threads)
         self._upkeep_pool = ReadPool(loop, 1)
 
     def _recover(self) -> None:
-        self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, now=self.now())
+        parked = ParkedLog()
+        self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, parked, now=self.now())
         self.recovered = self._store.recover(self._replay)
+        parked.fill(self._store.delays)
         self._locks.start(self._store.log_epoch)
         self._members.start(self._store.log_epoch)
         if self.recovered.cut is not None:
@@ -200,8 +212,9 @@ class Broker:
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         tables = Tables(
-            self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers
-        )
+            self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers,
+            self._delays,
+        )  # fmt: skip
         self._serving = Serving(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
             upkeep=self._upkeep, stats=StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}),
@@ -209,6 +222,7 @@ class Broker:
         )  # fmt: skip
         self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
         self._progress, self._inquiries = self._serving.progress, self._serving.inquiries
+        self._delivery = self._serving.delivery
         self.handlers = self._serving.handlers
 
     def _own_stats(self) -> dict[str, Any]:
@@ -281,6 +295,7 @@ class Broker:
     def _exposed(self, queues: list[MessageQueue]) -> None:
         if queues:
             self._pulls.arrived(queues)
+        self._delivery.exposed()
 
     def _each_second(self) -> None:
         now, limits = self.now(), Limits(self.config.hello_timeout_s, self.config.stall_timeout_s)
@@ -288,6 +303,7 @@ class Broker:
             connection.check_patience(now, limits)
         self._producers.expire(now=now)
         self._upkeep.each_second()
+        self._delivery.each_second()
         self._watch_disk()
 
     def _watch_disk(self) -> None:
@@ -298,6 +314,7 @@ class Broker:
         """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""
         log.critical("store.poisoned", error=str(error) or repr(error))
         self._stopping = True
+        self._delivery.stop()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -313,6 +330,7 @@ class Broker:
         self._stopping = self._stopped = True
         self._server.close()
         self._timers.cancel()
+        self._delivery.stop()
         if not self.failed.is_set():
             await self._drain()
         for connection in list(self._connections):

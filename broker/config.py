@@ -9,6 +9,8 @@ from typing import Any
 
 from rmq.wire.errors import ConfigError
 
+from .delay_levels import parse_levels
+
 
 def _setting(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
@@ -70,6 +72,7 @@ class BrokerConfig:
             if not getattr(self, longer) > getattr(self, shorter):
                 lengths = getattr(self, longer), getattr(self, shorter)
                 raise ConfigError(f"{longer} ({lengths[0]}) must be longer than {shorter} ({lengths[1]})")
+        parse_levels(self.message_delay_level)
         if not 1 <= self.default_queues <= 1024:
             raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
 

@@ -6,10 +6,12 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
 
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
+from .services.parked_log import ParkedLog
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
 from .services.state import (
@@ -17,6 +19,8 @@ from .services.state import (
     Change,
     Committed,
     DeadLettered,
+    DelaysReached,
+    DelaysWaiting,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
@@ -35,12 +39,14 @@ class Replay:
     """Applies the log, in order, to the tables of a broker that starts."""
 
     def __init__(
-        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, *, now: float
-    ) -> None:
+        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, parked: ParkedLog,
+        *, now: float,
+    ) -> None:  # fmt: skip
         self._topics = topics
         self._ledger = ledger
         self._locks = locks
         self._producers = producers
+        self._parked = parked
         self._now = now
         self.grace_s = 0.0  # what clients were told before this start
 
@@ -64,6 +70,8 @@ class Replay:
                 self._producers.apply(change, self._now)
             case ProducerEpoch():
                 self._producers.apply_epoch(change, self._now)
+            case DelaysReached() | DelaysWaiting():
+                self._parked.apply(change)
 
     def _topic(self, change: TopicMade | TopicDeleted) -> None:
         ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
@@ -85,10 +93,23 @@ class Replay:
     def batch(self, header: layout.Header) -> None:
         """A data batch, of a living topic or not: its producer's number is taken, and a copy is known as one."""
         if header.origin:
+            if not self._parked.delivered(header.origin):
+                self._ledger.dead.found_copy(header.topic, header.origin)
+            return  # whoever made it numbered the original
+        self._number(header, header.base_offset)
+
+    def parked(self, header: layout.Header) -> None:
+        """A parked batch, of a living topic or not: it waits, and has no offset yet."""
+        self._parked.parked(header)
+        if header.origin:
             self._ledger.dead.found_copy(header.topic, header.origin)
+        else:
+            self._number(header, NO_OFFSET)
+
+    def _number(self, header: layout.Header, base_offset: int) -> None:
         if header.producer_id:
             self._producers.replay(
-                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, header.base_offset,
+                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, base_offset,
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
 

@@ -10,8 +10,10 @@ from rmq.wire.ops import Op
 
 from .committer import Committer
 from .config import BrokerConfig
+from .delivery import Delivery
 from .handlers.beginnings import Beginnings
 from .handlers.dead_letters import DeadLetterHandler
+from .handlers.delays import DelayHandler
 from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
@@ -25,6 +27,7 @@ from .handlers.stats import StatsHandler
 from .handlers.topics import TopicHandler
 from .read_pool import ReadPool
 from .service import Handler
+from .services.delays import Delays
 from .services.hold_table import HoldTable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
@@ -46,6 +49,7 @@ class Tables(NamedTuple):
     members: Membership
     holds: HoldTable
     producers: ProducerTable
+    delays: Delays
 
 
 class Serving:
@@ -78,8 +82,8 @@ class Serving:
             max_hold_s=config.max_hold_s, pool=pool,
         )  # fmt: skip
         self.sends = SendHandler(
-            store, tables.topics, tables.producers, committer, durable=config.flush == "sync", now=now, clock=clock,
-            call_soon=loop.call_soon,
+            store, tables.topics, tables.producers, committer, tables.delays, durable=config.flush == "sync", now=now,
+            clock=clock, call_soon=loop.call_soon,
         )  # fmt: skip
         self._hello = HelloHandler(
             config, sessions=tables.sessions, locks=tables.locks, ledger=tables.ledger, producers=tables.producers,
@@ -95,6 +99,12 @@ class Serving:
             committer=committer, pool=pool, make_topic=self.topics.own,
             refusal=lambda: self.sends.refuse_because, now=now,
         )  # fmt: skip
+        self.delivery = Delivery(
+            store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock,
+            refusal=lambda: self.sends.refuse_because,
+        )  # fmt: skip
+        store.on_parked = self.delivery.parked
+        self._waiting = DelayHandler(store, pool)
         self._group_admin = GroupAdminHandler(
             self.groups, topics=tables.topics, store=store, members=tables.members, locks=tables.locks,
             ledger=tables.ledger, progress=self.progress, committer=committer, now=now,
@@ -104,6 +114,7 @@ class Serving:
         stats.add("log", store.stats)
         stats.add("commit", committer.stats)
         stats.add("upkeep", upkeep.stats)
+        stats.add("delays", self.delivery.stats)
         stats.add("serving", self._numbers)
         self.handlers = self._handlers(stats)
 
@@ -136,7 +147,7 @@ class Serving:
             Op.STARTING: progress.starting, Op.DEAD_LETTER: self._dead_letters.dead_letter,
             Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
             Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
-            Op.RUNNING_INFO: self.inquiries.answer,
+            Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays,
         }  # fmt: skip
 
     def tick(self) -> None:

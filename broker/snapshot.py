@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.producers import ProducerTable
-from .services.state import Change, SnapshotEnded, Started
+from .services.state import PIECE_BYTES, Change, DelaysReached, DelaysWaiting, SnapshotEnded, Started
 from .services.topics import TopicTable
 from .store.message_store import MessageStore
 
@@ -28,7 +28,12 @@ class Snapshot:
         self._now = now
 
     def changes(self, *, rings: bool) -> list[Change]:
-        """Everything, the end included; ``rings``: with the last batches of each producer."""
+        """
+        Everything, the end included.
+
+        ``rings``: with what the log tells as well, and a checkpoint must not ask it for: the last batches of each
+        producer, and the parked batches that wait.
+        """
         now, store = self._now(), self._store
         told: list[Change] = [Started(store.store_id, store.log_epoch, self._grace_s())]
         told += [topic.made() for topic in self._topics.all()]
@@ -36,6 +41,10 @@ class Snapshot:
         told += [lease.granted() for lease in self._locks.rows(now=now)]
         told += self._ledger.rows()
         told += self._producers.rows(now=now, rings=rings)
+        if store.delays.reached.due_at:
+            told.append(DelaysReached(*store.delays.reached))
+        if rings:
+            told += map(DelaysWaiting, store.delays.packed(PIECE_BYTES))
         told.append(SnapshotEnded(store.log.written, len(told), self._topics.last_generation))
         return told
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from .app import Broker
+from .clock import wall_us
 from .config import BrokerConfig
 from .store.files import Files
 from .store.flusher import Failed, SyncableLog, Synced
@@ -68,10 +69,14 @@ class InMemoryBroker:
     """
     A broker for the length of an ``async with``; ``restart()`` stops it and starts it again on the same data and port.
 
-    Keyword arguments are fields of :class:`BrokerConfig`. Give ``data_dir`` to keep the data.
+    Keyword arguments are fields of :class:`BrokerConfig`. Give ``data_dir`` to keep the data. The wall clock goes on
+    with ``now``, which is the loop's clock, so that a virtual one moves delays as well; or give ``wall_us``.
     """
 
-    def __init__(self, *, now: Callable[[], float] | None = None, files: Files | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *, now: Callable[[], float] | None = None, wall_us: Callable[[], int] | None = None,
+        files: Files | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         self._own_directory: str | None = None
         if "data_dir" not in settings:
             memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
@@ -79,6 +84,7 @@ class InMemoryBroker:
         settings.setdefault("listen", "127.0.0.1:0")
         self.config = BrokerConfig(**settings)
         self._now = now
+        self._wall_us = wall_us
         self._files = files
         self.broker: Broker
 
@@ -90,7 +96,12 @@ class InMemoryBroker:
     async def start(self) -> None:
         """Start; ``async with`` does this."""
         now = self._now or asyncio.get_running_loop().time
-        self.broker = Broker(self.config, now=now, flusher=InlineFlusher, files=self._files)
+        if self._wall_us is None:
+            since_us = wall_us() - int(now() * 1_000_000)
+            self._wall_us = lambda: since_us + int(now() * 1_000_000)
+        self.broker = Broker(
+            self.config, now=now, wall_us=self._wall_us, flusher=InlineFlusher, files=self._files
+        )  # fmt: skip
         await self.broker.start()
         self.config = replace(self.config, listen=self.broker.address)
 

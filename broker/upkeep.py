@@ -180,9 +180,10 @@ class Upkeep:
         before_us = self._wall_us() - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
         if len(store.log.segments) == 1 or not (before_us or schedule.retention_bytes):
             return False
+        oldest = store.delays.oldest  # what waits lies in the log alone
+        needed_from = self.checkpoint_position if oldest is None else min(oldest, self.checkpoint_position)
         search = RetentionSearch(
-            store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes,
-            self.checkpoint_position,
+            store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes, needed_from,
         )  # fmt: skip
         self._busy = True
         self._pool.submit(search.run, self._searched)

@@ -136,22 +136,29 @@ def encode(
     by: ProducerMark = _NOBODY,
     kind: int = layout.KIND_DATA,
     codec: Codec | None = None,
+    delay_level: int = 0,
+    deliver_at: int = 0,
 ) -> bytearray:
     """
     One batch, ready to send; the broker's part is empty but for size, magic, queue and kind.
 
     ``codec`` compresses the bodies if that makes the batch smaller. The limits are those of the batch without it.
+    ``delay_level`` (1 and up) or ``deliver_at`` (us since 1970) have it delivered later; 0 is neither.
 
     Raises:
-        BadBatch: no message or too many, or something that cannot be stored.
+        BadBatch: no message or too many, two delays, or something that cannot be stored.
         MessageTooLarge, BatchTooLarge: over a limit.
         UnsupportedFormat: an unknown kind, or a codec for a kind that has none.
     """
     lengths = _check_rows(rows)
     if kind not in layout.KNOWN_KINDS:
         raise UnsupportedFormat(f"batch kind {kind} is unknown")
+    if kind == layout.KIND_PARKED:
+        raise UnsupportedFormat("a batch is parked by a broker alone: encode it as data, with a delay")
     if codec is not None and kind != layout.KIND_DATA:
         raise UnsupportedFormat(f"a batch of kind {kind} is never compressed")
+    if delay_level or deliver_at:
+        layout.check_delay(kind, delay_level, deliver_at)
     names = [] if rows.tags is None else sorted({tag for tag in rows.tags if tag})
     raw_size = sum(lengths)
     bodies, attributes, body_size = rows.bodies, 0, raw_size
@@ -161,7 +168,9 @@ def encode(
         if codec is not None and (packed := codec.shrink(b"".join(bodies), layout.ALIGN)) is not None:
             bodies, attributes, body_size = (packed,), codec.number, len(packed)
         sizes = (len(meta), body_size, raw_size)
-        producer = layout.pack_producer_part((attributes, len(lengths), *by, 0, *sizes, tag_bloom(names), 0))
+        producer = layout.pack_producer_part(
+            (attributes, len(lengths), *by, delay_level, *sizes, tag_bloom(names), deliver_at)
+        )
         place = queue_id.to_bytes(4, "big") + bytes((kind, 0, 0, 0, 0, 0, 0, 0))
     except (UnicodeEncodeError, OverflowError, struct.error) as error:
         raise BadBatch(f"the batch cannot be stored: {error}") from error

@@ -18,6 +18,9 @@ Header integers are big-endian. A batch starts at a multiple of 8 and is padded 
 
 The broker's part (0 to 72) is stamped at append; the producer's is never changed afterwards. ``body_size`` is what the
 bodies take here, ``raw_size`` what they take uncompressed: every limit holds for a batch as if it were not compressed.
+
+A batch with a ``delay_level`` or a ``deliver_at`` (never both) is delivered later. Until then it lies in the log as a
+*parked* batch, whose ``base_offset`` is the time it is due (us): it has no place in its queue yet.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ KIND_DATA: Final = 0
 KIND_PARKED: Final = 1
 KIND_STATE: Final = 2
 KIND_TRANSACTION: Final = 3
-KNOWN_KINDS: Final = frozenset({KIND_DATA, KIND_STATE})
+KNOWN_KINDS: Final = frozenset({KIND_DATA, KIND_PARKED, KIND_STATE})
+_NEVER_DELAYED: Final = frozenset({KIND_DATA, KIND_STATE})  # kinds that need no further look if no delay is told
 CODEC_BITS: Final = 7
 KNOWN_ATTRIBUTES: Final = CODEC_BITS  # no transaction yet
 
@@ -109,7 +113,7 @@ class Header(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The queue offset behind the last message."""
+        """The queue offset behind the last message; a parked batch has none."""
         return self.base_offset + self.count
 
     @property
@@ -195,15 +199,19 @@ def check_stamp(header: Header) -> None:
     """Refuse what no broker stamps: a reader could not show it."""
     if header.physical_offset % ALIGN or header.physical_offset >= MAX_POSITION:
         raise BadBatch(f"no batch lies at the physical offset {header.physical_offset}")
+    if header.kind == KIND_PARKED and not 0 < header.base_offset < MAX_TIME:
+        raise BadBatch(f"the time {header.base_offset} at which a parked batch is due is not between 1970 and 9999")
     if header.base_offset >> 62:
         raise BadBatch(f"no message lies at the queue offset {header.base_offset}")
     if not 0 <= header.stored_at < MAX_TIME:
         raise BadBatch(f"the time {header.stored_at} of stored_at is not between 1970 and 9999")
 
 
-def parse_header(batch: Buffer, at: int = 0) -> Header:
+def parse_header(batch: Buffer, at: int = 0, *, alone: bool = False) -> Header:
     """
     Read the header at ``at`` and judge its own consistency (not its checksums).
+
+    ``alone``: ``batch`` need not hold what follows the header.
 
     Raises:
         BadBatch, BatchTooLarge: the bytes are no header, or its sizes contradict each other or a limit.
@@ -214,7 +222,7 @@ def parse_header(batch: Buffer, at: int = 0) -> Header:
         raise BadBatch(f"a batch of {room} bytes is shorter than its header")
     fields = _HEADER.unpack_from(batch, at)
     size, magic, format_, words = fields[:4]
-    if magic != MAGIC or format_ != FORMAT or size > MAX_BATCH or size > room:
+    if magic != MAGIC or format_ != FORMAT or size > MAX_BATCH or (size > room and not alone):
         raise _bad_start(size, magic, format_, room)
     topic = _topic(bytes(batch[at + FIXED_HEADER : at + words * 8]))
     header: Header = tuple.__new__(Header, (*fields, topic))
@@ -223,8 +231,8 @@ def parse_header(batch: Buffer, at: int = 0) -> Header:
         raise _bad_sizes(header, used)
     if header.reserved != _NO_RESERVED:
         raise BadBatch("reserved bytes of the header are not zero")
-    if header.kind not in KNOWN_KINDS or header.attributes & _UNKNOWN or header.delay_level or header.deliver_at:
-        raise _unknown(header)
+    if header.kind not in _NEVER_DELAYED or header.attributes & _UNKNOWN or header.delay_level or header.deliver_at:
+        _check_unusual(header)
     if header.attributes or header.raw_size != header.body_size:
         _check_codec(header)
     return header
@@ -278,9 +286,23 @@ def _bad_sizes(header: Header, used: int) -> BadBatch:
     return BadBatch(f"a batch of {header.size} bytes does not fit its parts of {used}")
 
 
-def _unknown(header: Header) -> UnsupportedFormat:
+def check_delay(kind: int, delay_level: int, deliver_at: int) -> None:
+    """Refuse a delay that cannot be: raises BadBatch."""
+    if delay_level and deliver_at:
+        raise BadBatch("a batch has a delay level or a time of delivery, not both")
+    if not 0 <= deliver_at < MAX_TIME:
+        raise BadBatch(f"the time {deliver_at} of deliver_at is not between 1970 and 9999")
+    if kind == KIND_STATE and (delay_level or deliver_at):
+        raise BadBatch("a batch of the broker's own state is never delayed")
+
+
+def _check_unusual(header: Header) -> None:
+    """Judge a header that announces a delay, a kind that is delayed, or something that is not known."""
     if header.kind not in KNOWN_KINDS:
-        return UnsupportedFormat(f"batch kind {header.kind} is unknown")
+        raise UnsupportedFormat(f"batch kind {header.kind} is unknown")
     if header.attributes & _UNKNOWN:
-        return UnsupportedFormat(f"attribute bits 0x{header.attributes:04x} are unknown")
-    return UnsupportedFormat("delayed messages are not supported by this version")
+        raise UnsupportedFormat(f"attribute bits 0x{header.attributes:04x} are unknown")
+    check_delay(header.kind, header.delay_level, header.deliver_at)
+    # A copy for a retry is parked by the broker, whatever its producer wanted.
+    if header.kind == KIND_PARKED and not (header.delay_level or header.deliver_at or header.origin):
+        raise BadBatch("a parked batch has neither a delay level, nor a time of delivery, nor an origin")

@@ -21,6 +21,7 @@ from rmq.wire.ops import MAX_BATCHES, OutgoingBatch, Send, SendResult
 
 from ..committer import Committer
 from ..connection import DEFERRED, WORK_S, Connection
+from ..services.delays import Delays
 from ..services.producers import ProducerTable
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore, Placed
@@ -92,13 +93,14 @@ class SendHandler:
     """Appends batches to the log, each producer's in order and once."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, producers: ProducerTable, committer: Committer,
+        self, store: MessageStore, topics: TopicTable, producers: ProducerTable, committer: Committer, delays: Delays,
         *, durable: bool, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object],
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
         self.producers = producers
         self._committer = committer
+        self._delays = delays
         self._durable = durable
         self._now = now
         self._clock = clock
@@ -170,8 +172,9 @@ class SendHandler:
         if header.topic[:1] == "%":
             raise BadName(f"the topic {header.topic!r} is written by the broker alone: send to one of your own")
         topic = self._topics.require_queue(header.topic, queue_id, generation)
+        due_at = self._delays.due_at(header) if header.delay_level or header.deliver_at else 0
         self._committer.before_send()
-        return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked)
+        return self._store.stage(MessageQueue(header.topic, queue_id), topic.generation, batch, checked, 0, due_at)
 
 
 def _refusal(error: Refused) -> SendResult:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-SLOT: Final = struct.Struct("<BQIQQqQ")  # state, then the fields of Known, or number, checksum and code of Spent
+SLOT: Final = struct.Struct("<BQIqQqQ")  # state, then the fields of Known, or number, checksum and code of Spent
 _HEAD: Final = struct.Struct("<QH")  # of a packed line: the lowest number whose fate is known, the ring's length
 _EMPTY: Final = 0
 _STORED: Final = 1
@@ -19,7 +19,11 @@ _REFUSED: Final = 2
 
 
 class Known(NamedTuple):
-    """A batch that was appended. ``end_position``: the log must be durable to here before it is answered again."""
+    """
+    A batch that was appended; a parked one has ``base_offset`` -1.
+
+    ``end_position``: the log must be durable to here before it is answered again.
+    """
 
     sequence: int
     batch_crc: int

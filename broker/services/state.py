@@ -159,6 +159,23 @@ class DeadLettered(NamedTuple):
     is_all: bool = False
 
 
+class DelaysReached(NamedTuple):
+    """All parked batches up to this one, in the order of ``(due_at, position)``, were delivered or passed for good."""
+
+    due_at: int
+    position: int
+
+
+class DelaysWaiting(NamedTuple):
+    """
+    Parked batches that wait: 24 bytes each, big-endian (u64 due_at, u64 position, u32 size, u32 messages).
+
+    Stands in checkpoints only: a start without one finds them in the log.
+    """
+
+    entries: bytes
+
+
 Change: TypeAlias = (
     TopicMade
     | Started
@@ -173,6 +190,8 @@ Change: TypeAlias = (
     | ProducerEpoch
     | Suspected
     | DeadLettered
+    | DelaysReached
+    | DelaysWaiting
 )
 
 SHAPES: Final[dict[int, type[Change]]] = {
@@ -189,6 +208,8 @@ SHAPES: Final[dict[int, type[Change]]] = {
     11: ProducerEpoch,
     12: Suspected,
     13: DeadLettered,
+    14: DelaysReached,
+    15: DelaysWaiting,
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
 

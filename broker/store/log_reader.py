@@ -80,6 +80,11 @@ class LogReader:
         """The header of the batch at a physical offset, checked; None if none begins there, or a damaged one."""
         return _head(self._read(position, LONGEST_HEADER), 0, position, self.end)
 
+    def header_bytes(self, position: int) -> bytes | None:
+        """The bytes that the header at a physical offset lies in, its checksum right; None as for :meth:`head`."""
+        data = self._read(position, LONGEST_HEADER)
+        return None if _head(data, 0, position, self.end) is None else data
+
     def positions(self, first: int, end: int) -> list[int]:
         """Where batches begin in a range, newest first; ``first`` is the start of one. Damage is passed over."""
         return list(self._walk(first, min(end, self.end)))[::-1]

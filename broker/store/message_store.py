@@ -14,16 +14,18 @@ from typing import NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
-from rmq.wire.columns import Columns, TagColumn
+from rmq.wire.columns import Columns
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
 from rmq.wire.tags import Wanted
 
 from ..log import get_logger
+from ..services.delay_table import DelayTable, Parked
 from ..services.state import Change, QueueHolds, pack_in_pieces
 from . import checkpoint as checkpoints
 from .backlog import Backlog
 from .checkpoint import BadCheckpoint, Checkpoint
-from .chores import IndexWork, Keyed, remove
+from .chores import IndexWork, remove
 from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
@@ -35,6 +37,8 @@ from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
 from .segment import Segment
+from .staged import Owner, Publication, keyed_of
+from .staged import Placed as Placed  # noqa: PLC0414  # part of this module's promises
 
 log = get_logger(__name__)
 
@@ -42,15 +46,6 @@ MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
 SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
-
-
-class Placed(NamedTuple):
-    """Where a staged batch will lie; ``end`` is the log position behind it."""
-
-    base_offset: int
-    physical_offset: int
-    stored_at: int
-    end: int
 
 
 class Recovered(NamedTuple):
@@ -61,24 +56,6 @@ class Recovered(NamedTuple):
     read_from: int
     cut: Cut | None
     damages: list[Damage]
-
-
-class _Owner(NamedTuple):
-    base_offset: int
-    origin: int
-    topic_gen: int
-    queue_id: int
-    kind: int
-
-
-class _Publication(NamedTuple):
-    queue: MessageQueue
-    place: ConsumeQueue
-    position: int
-    size: int
-    messages: int
-    tags: TagColumn | None
-    keyed: Keyed | None
 
 
 class MessageStore:
@@ -116,7 +93,10 @@ class MessageStore:
         self._last = self._last_written = (-1, 0)  # where the last batch begins, and its header_crc
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
         self._of_topic: dict[str, list[MessageQueue]] = {}  # the same queues: a start asks for those of each topic
-        self._staged: list[_Publication] = []
+        self.delays = DelayTable(segment_bytes)
+        self.on_parked: Callable[[int], None] = lambda due_at: None  # set by the composition root: who delivers
+        self._staged: list[Publication] = []
+        self._parked: list[Parked] = []  # staged as well
         self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
 
     # ---- start
@@ -258,36 +238,52 @@ class MessageStore:
         """Index a batch that recovery found."""
         position = header.physical_offset
         self.backlog.add(queue, worth_it=queue.add(position, header.size, header.count, columns.tags))
-        if (keyed := _keyed(position, header.stored_at, columns)) is not None:
+        if (keyed := keyed_of(position, header.stored_at, columns)) is not None:
             self.backlog.add_keys(keyed)
         self.backlog.reach(position + header.size)
 
     # ---- append
 
-    def stage(
-        self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked, origin: int = 0
-    ) -> Placed:
-        """Place a judged batch, which exists once :meth:`write` returned; ``origin``: the handle of what it copies."""
+    def stage(  # noqa: PLR0917  # called for every batch: keywords would cost more than they say
+        self, to: MessageQueue, generation: int, batch: bytes, checked: batches.Checked, origin: int = 0,
+        due_at: int = 0,
+    ) -> Placed:  # fmt: skip
+        """
+        Place a judged batch, which exists once :meth:`write` returned; ``origin``: the handle of what it copies.
+
+        With ``due_at`` it is parked until that time, or what delivery has come to: it has no offset yet.
+        """
         header, columns = checked.header, checked.columns
+        if due_at:
+            return self._park(to, generation, batch, header, origin, due_at)
         queue = self._queues.get(to)
         if queue is None or queue.generation != generation:
             queue = self.queue_of(to, generation)
-        owner = _Owner(queue.end, origin, generation, to.queue_id, layout.KIND_DATA)
+        owner = Owner(queue.end, origin, generation, to.queue_id, layout.KIND_DATA)
         placed = self._place(batch, header.header_size, owner)
-        keyed = _keyed(placed.physical_offset, placed.stored_at, columns)
+        keyed = keyed_of(placed.physical_offset, placed.stored_at, columns)
         self._staged.append(
-            _Publication(to, queue, placed.physical_offset, len(batch), header.count, columns.tags, keyed)
+            Publication(to, queue, placed.physical_offset, len(batch), header.count, columns.tags, keyed)
         )
         queue.end += header.count
         return placed
+
+    def _park(  # noqa: PLR0917  # as stage
+        self, to: MessageQueue, generation: int, batch: bytes, header: layout.Header, origin: int, due_at: int
+    ) -> Placed:
+        due_at = self.delays.earliest(due_at)
+        owner = Owner(due_at, origin, generation, to.queue_id, layout.KIND_PARKED)
+        placed = self._place(batch, header.header_size, owner)
+        self._parked.append(Parked(due_at, placed.physical_offset, len(batch), header.count))
+        return placed._replace(base_offset=NO_OFFSET)
 
     def stage_changes(self, changes: Sequence[Change]) -> None:
         """Put state changes in line, behind what was staged before."""
         for body in pack_in_pieces(changes):
             batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
-            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, _Owner(0, 0, 0, 0, layout.KIND_STATE))
+            self._place(batch, layout.FIXED_HEADER + layout.ALIGN, Owner(0, 0, 0, 0, layout.KIND_STATE))
 
-    def _place(self, batch: bytes | bytearray, header_size: int, owner: _Owner) -> Placed:
+    def _place(self, batch: bytes | bytearray, header_size: int, owner: Owner) -> Placed:
         log, stored_at = self.log, self._now_us()
         position = log.end
         by = layout.Stamp(self.log_epoch, position, owner.base_offset, stored_at, log.durable, *owner[1:])
@@ -308,6 +304,7 @@ class MessageStore:
             OSError: none of it exists; offsets and positions are given out again.
         """
         staged, self._staged = self._staged, []
+        parked, self._parked = self._parked, []
         try:
             self.log.write()
         except OSError:
@@ -316,7 +313,7 @@ class MessageStore:
                 item.place.end = item.place.published
             raise
         self._last_written = self._last
-        self.batches_written += len(staged)
+        self.batches_written += len(staged) + len(parked)
         for item in staged:  # nothing from here on may raise: the batches exist
             queue = item.place
             if item.keyed is not None:
@@ -327,6 +324,10 @@ class MessageStore:
             self.backlog.add(queue, worth_it=queue.add(item.position, item.size, item.messages, item.tags))
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
         self.backlog.reach(self.log.written)
+        if parked:
+            for entry in parked:
+                self.delays.add(entry)
+            self.on_parked(min(parked).due_at)
 
     def turn_over(self) -> bool:
         """
@@ -438,7 +439,3 @@ class MessageStore:
         """Let go of the directory as a crash would: what is not durable may be lost."""
         self.log.close()
         self.directory.close()
-
-
-def _keyed(position: int, stored_at: int, columns: Columns) -> Keyed | None:
-    return None if columns.key_hashes is None else Keyed(position, stored_at, columns.key_hashes)

@@ -47,6 +47,9 @@ class Tables(Protocol):
     def batch(self, header: layout.Header) -> None:
         """A data batch, also of a topic that is gone."""
 
+    def parked(self, header: layout.Header) -> None:
+        """A parked batch, also of a topic that is gone."""
+
     def is_live(self, header: layout.Header) -> bool:
         """Whether the topic of a batch still exists, in that generation."""
 
@@ -135,6 +138,9 @@ class Rebuild:
             raise _headless(header.physical_offset)
         self.batches += 1
         self.messages += header.count
+        if header.kind == layout.KIND_PARKED:  # in no queue and no index, until it is due
+            self._tables.parked(header)
+            return
         if not self._tables.is_live(header):
             self._tables.batch(header)  # its number is spent all the same
             return
@@ -203,6 +209,8 @@ class Rebuild:
         if self._in_head:
             raise _headless(damage.position)
         header = damage.header
+        if header is not None and header.kind == layout.KIND_PARKED:
+            self._tables.parked(header)  # it is passed when it is due
         if header is None or header.kind != layout.KIND_DATA:
             return
         self._tables.batch(header)  # its number is spent all the same

@@ -25,6 +25,7 @@ from rmq.wire.model import MessageQueue
 from ..replay import Replay
 from ..services.ledger import Ledger
 from ..services.lock_table import LockTable
+from ..services.parked_log import ParkedLog
 from ..services.producers import ProducerTable
 from ..services.topics import TopicTable
 from . import checkpoint as checkpoints
@@ -116,7 +117,7 @@ class _Finder:
     def batch(self, checked: batches.Checked, data: memoryview) -> None:
         """A sound batch."""
         header = checked.header
-        if header.kind != layout.KIND_STATE:
+        if header.kind == layout.KIND_DATA:
             self._found(header, header.size)
 
     def damaged(self, damage: Damage) -> None:
@@ -149,7 +150,7 @@ class StoppedIndex:
         pieces = log_pieces(files, path)
         start = pieces[0].start
         known = _checkpoint(files, path, pieces)
-        replay = Replay(self.topics, self._ledger, LockTable(), ProducerTable(), now=0.0)
+        replay = Replay(self.topics, self._ledger, LockTable(), ProducerTable(), ParkedLog(), now=0.0)
         rebuild = Rebuild(self, replay, needs_head=known is None and start > 0, after_batch=lambda: None)
         if known is not None:
             rebuild.store_id = known.store_id

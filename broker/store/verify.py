@@ -151,6 +151,8 @@ class Verification:
                     self._forget(change.topic, change.generation)
             return
         self._messages += header.count
+        if header.kind == layout.KIND_PARKED:
+            return  # in no queue and no index
         queue = (MessageQueue(header.topic, header.queue_id), header.topic_gen)
         expected = self._ends.get(queue, header.base_offset)
         if header.base_offset != expected and not (self._damaged and header.base_offset > expected):
@@ -178,6 +180,8 @@ class Verification:
             queue = (MessageQueue(header.topic, header.queue_id), header.topic_gen)
             self._ends[queue] = header.end_offset
             lost = f"; it held offsets {header.base_offset} to {header.end_offset} of {queue[0]}"
+        elif header is not None and header.kind == layout.KIND_PARKED:
+            lost = f"; it held {header.count} delayed messages for {header.topic}/{header.queue_id}"
         self._find(True, f"{damage.position} to {damage.end}", f"{damage.reason}{lost}")
 
     def _forget(self, topic: str, generation: int) -> None:

@@ -81,6 +81,10 @@ class Opened:
         """Recovery shows a data batch."""
         self.headers.append(header)
 
+    def parked(self, header: layout.Header) -> None:
+        """Recovery shows a parked batch."""
+        self.headers.append(header)
+
     def is_live(self, header: layout.Header) -> bool:
         """Every topic exists."""
         return True

@@ -120,7 +120,7 @@ async def test_a_start_that_fails_in_the_log_leaves_the_directory_free(memory_pa
     (segment,) = segment_files(memory_path)
     (memory_path / "checkpoint").unlink()
     whole = segment.read_bytes()
-    newer = patched(whole[: int.from_bytes(whole[:4], "big")], 64, ">B", layout.KIND_PARKED)
+    newer = patched(whole[: int.from_bytes(whole[:4], "big")], 64, ">B", layout.KIND_TRANSACTION)
     segment.write_bytes(newer + whole[len(newer) :])
 
     for _ in range(2):

@@ -6,6 +6,7 @@ from rmq.broker.people import documents
 from rmq.broker.replay import Replay
 from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
+from rmq.broker.services.parked_log import ParkedLog
 from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import (
     Change,
@@ -39,7 +40,7 @@ class Tables:
         )  # fmt: skip
 
     def replay(self) -> Replay:
-        return Replay(self.topics, self.ledger, self.locks, self.producers, now=0.0)
+        return Replay(self.topics, self.ledger, self.locks, self.producers, ParkedLog(), now=0.0)
 
     def fill(self) -> None:
         self.topics.create("orders", 4, created_at=12)

@@ -20,6 +20,7 @@ from rmq.broker.replay import Replay
 from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
 from rmq.broker.services.offset_table import OffsetTable
+from rmq.broker.services.parked_log import ParkedLog
 from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
 from rmq.broker.services.topics import TopicTable
@@ -154,7 +155,7 @@ class Found:
             shutil.copytree(rig.path, copy)
             self.topics, ledger = TopicTable(), Ledger()
             self.offsets = ledger.offsets
-            replay = Replay(self.topics, ledger, LockTable(), ProducerTable(), now=0.0)
+            replay = Replay(self.topics, ledger, LockTable(), ProducerTable(), ParkedLog(), now=0.0)
             if without:
                 for segment in segment_files(copy)[:without]:
                     segment.unlink()

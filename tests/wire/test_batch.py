@@ -326,7 +326,7 @@ def test_numbers_and_names_that_do_not_fit_are_refused(topic: str, queue_id: int
         batch.encode(topic, queue_id, ONE, by=mark)
 
 
-@pytest.mark.parametrize("kind", [1, 3, 256, -1])
+@pytest.mark.parametrize("kind", [3, 256, -1])
 def test_a_batch_of_an_unknown_kind_is_not_made(kind: int) -> None:
     with pytest.raises(UnsupportedFormat, match=f"batch kind {kind} is unknown"):
         batch.encode("orders", 2, ONE, kind=kind)

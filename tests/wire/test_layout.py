@@ -62,7 +62,6 @@ def test_what_tells_of_tags_is_found_in_the_rest_of_a_batch_alone() -> None:
     [
         (6, ">B", 0, "batch format 0 is unknown, this version reads 1"),
         (6, ">B", 2, "batch format 2 is unknown"),
-        (64, ">B", 1, "batch kind 1 is unknown"),
         (64, ">B", 3, "batch kind 3 is unknown"),
         (64, ">B", 255, "batch kind 255 is unknown"),
         (76, ">H", 4, "compression codec 4 is unknown"),
@@ -70,14 +69,77 @@ def test_what_tells_of_tags_is_found_in_the_rest_of_a_batch_alone() -> None:
         (76, ">H", 9, "attribute bits 0x0009 are unknown"),
         (76, ">H", 8, "attribute bits 0x0008 are unknown"),
         (76, ">H", 0x8000, "attribute bits 0x8000 are unknown"),
-        (98, ">H", 1, "delayed messages are not supported"),
-        (120, ">q", 1, "delayed messages are not supported"),
-        (120, ">q", -1, "delayed messages are not supported"),
     ],
 )
 def test_what_is_unknown_is_refused_by_name(at: int, fmt: str, value: int, why: str) -> None:
     with pytest.raises(UnsupportedFormat, match=why):
         parse_header(patched(sample(), at, fmt, value))
+
+
+PARKED = STAMP._replace(kind=layout.KIND_PARKED, base_offset=STAMP.stored_at + 1)
+
+
+@pytest.mark.parametrize(("level", "deliver_at"), [(1, 0), (65_535, 0), (0, 1), (0, layout.MAX_TIME - 1)])
+@pytest.mark.parametrize("by", [STAMP, PARKED])
+def test_a_batch_may_have_a_level_or_a_time_of_delivery(level: int, deliver_at: int, by: layout.Stamp) -> None:
+    data = stamped(batch.encode("orders", 2, MINIMAL, delay_level=level, deliver_at=deliver_at), by)
+
+    header = batch.check(data, stamped=True).header
+    assert (header.kind, header.delay_level, header.deliver_at) == (by.kind, level, deliver_at)
+    assert header.base_offset == by.base_offset
+
+
+@pytest.mark.parametrize(
+    ("level", "deliver_at", "why"),
+    [
+        (1, 1, "a delay level or a time of delivery, not both"),
+        (0, -1, "the time -1 of deliver_at is not between 1970 and 9999"),
+        (0, layout.MAX_TIME, "of deliver_at is not between 1970 and 9999"),
+    ],
+)
+def test_a_delay_that_cannot_be_is_refused_by_who_makes_and_who_reads_it(level: int, deliver_at: int, why: str) -> None:
+    changed = patched(patched(sample(), 98, ">H", level), 120, ">q", deliver_at)
+
+    with pytest.raises(BadBatch, match=why):
+        parse_header(changed)
+    with pytest.raises(BadBatch, match=why):
+        batch.encode("orders", 2, MINIMAL, delay_level=level, deliver_at=deliver_at)
+
+
+def test_a_state_batch_is_never_delayed() -> None:
+    with pytest.raises(BadBatch, match="state is never delayed"):
+        parse_header(patched(patched(sample(), 98, ">H", 1), 64, ">B", layout.KIND_STATE))
+    with pytest.raises(BadBatch, match="state is never delayed"):
+        batch.encode("", 0, MINIMAL, kind=layout.KIND_STATE, delay_level=1)
+
+
+def test_a_parked_batch_without_a_delay_is_a_copy() -> None:
+    data = batch.encode("orders", 2, MINIMAL)
+
+    assert parse_header(stamped(data, PARKED._replace(origin=4096))).kind == layout.KIND_PARKED
+    with pytest.raises(BadBatch, match="neither a delay level, nor a time of delivery, nor an origin"):
+        parse_header(patched(sample(), 64, ">B", layout.KIND_PARKED))
+
+
+@pytest.mark.parametrize("due_at", [0, layout.MAX_TIME, 1 << 62])
+def test_a_parked_batch_is_due_at_a_time_that_can_be_shown(due_at: int) -> None:
+    data = stamped(batch.encode("orders", 2, MINIMAL, delay_level=1), PARKED._replace(base_offset=due_at))
+
+    with pytest.raises(BadBatch, match=f"the time {due_at} at which a parked batch is due"):
+        batch.check(data, stamped=True)
+
+
+def test_only_a_broker_parks() -> None:
+    with pytest.raises(UnsupportedFormat, match="a batch is parked by a broker alone"):
+        batch.encode("orders", 2, MINIMAL, kind=layout.KIND_PARKED, delay_level=1)
+
+
+def test_a_header_can_be_read_without_what_follows_it() -> None:
+    data = sample()
+
+    assert parse_header(data[:136], alone=True) == parse_header(data)
+    with pytest.raises(BadBatch, match="announces 360 bytes and has 136"):
+        parse_header(data[:136])
 
 
 @pytest.mark.parametrize("byte", range(65, 72))

@@ -16,6 +16,7 @@ from rmq.broker.replay import Replay
 from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
 from rmq.broker.services.membership import Membership
+from rmq.broker.services.parked_log import ParkedLog
 from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import Change, SnapshotEnded, Started
 from rmq.broker.services.topics import Topic, TopicTable
@@ -52,7 +53,7 @@ class Tables:
         self.topics, self.ledger, self.locks, self.producers = TopicTable(), Ledger(), LockTable(), ProducerTable()
 
     def replay(self) -> Replay:
-        return Replay(self.topics, self.ledger, self.locks, self.producers, now=0.0)
+        return Replay(self.topics, self.ledger, self.locks, self.producers, ParkedLog(), now=0.0)
 
 
 class Rig:

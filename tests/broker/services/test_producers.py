@@ -55,11 +55,18 @@ def test_the_next_number_is_new_and_a_known_one_is_answered_as_the_first_time(ta
 
 def test_fields_of_any_size_come_back(table: ProducerTable) -> None:
     top = (1 << 64) - 1
-    table.record(top, 65535, top, (1 << 32) - 1, top, top, -(1 << 63), top, now=0.0)
+    highest = (1 << 63) - 1
+    table.record(top, 65535, top, (1 << 32) - 1, highest, top, -(1 << 63), top, now=0.0)
 
     duplicate = table.admit(top, 65535, top, (1 << 32) - 1, now=0.0)
 
-    assert duplicate == (top, (1 << 32) - 1, top, top, -(1 << 63), top)
+    assert duplicate == (top, (1 << 32) - 1, highest, top, -(1 << 63), top)
+
+
+def test_a_batch_without_an_offset_is_answered_so_again(table: ProducerTable) -> None:
+    table.record(7, 0, 1, 99, -1, 4096, 5, 4200, now=0.0)
+
+    assert table.admit(7, 0, 1, 99, now=0.0) == (1, 99, -1, 4096, 5, 4200)
 
 
 @pytest.mark.parametrize("first", [0, 1, 1000])

@@ -65,6 +65,8 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         11: "ProducerEpoch",
         12: "Suspected",
         13: "DeadLettered",
+        14: "DelaysReached",
+        15: "DelaysWaiting",
     }
 
 

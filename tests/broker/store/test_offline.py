@@ -285,9 +285,9 @@ async def test_a_log_of_a_newer_version_is_refused(stopped: Path) -> None:
     first = segment_files(stopped)[0]
     data = first.read_bytes()
     at = layout.parse_header(data).size
-    first.write_bytes(data[:at] + patched(data[at:], 64, ">B", layout.KIND_PARKED))
+    first.write_bytes(data[:at] + patched(data[at:], 64, ">B", layout.KIND_TRANSACTION))
 
-    with pytest.raises(StoreError, match=rf"cannot read the log at {at} \(.*kind 1 is unknown.*the one that wrote it"):
+    with pytest.raises(StoreError, match=rf"cannot read the log at {at} \(.*kind 3 is unknown.*the one that wrote it"):
         OfflineLog(str(stopped))
 
 

@@ -186,10 +186,10 @@ def test_a_tail_over_several_segments_is_put_aside_as_one(tmp_path: Path) -> Non
 def test_a_batch_of_a_newer_version_refuses_the_start(small: Small) -> None:
     whole = small.last.read_bytes()
     at = small.bounds[-2] - small.last_start
-    parked = patched(whole[at:], 64, ">B", layout.KIND_PARKED)
+    parked = patched(whole[at:], 64, ">B", layout.KIND_TRANSACTION)
     small.last.write_bytes(whole[:at] + parked)
 
-    with pytest.raises(StoreError, match=rf"cannot read the log at {small.bounds[-2]} .*kind 1 is unknown.*version"):
+    with pytest.raises(StoreError, match=rf"cannot read the log at {small.bounds[-2]} .*kind 3 is unknown.*version"):
         Opened(small.path)
 
     assert small.last.read_bytes() == whole[:at] + parked

@@ -10,7 +10,7 @@ import pytest
 from rmq.broker.store.files import Files
 from rmq.broker.store.scan import Bad, Good, Scan, read_or_zeros
 from rmq.wire import layout
-from rmq.wire.layout import KIND_PARKED
+from rmq.wire.layout import KIND_TRANSACTION
 
 from ..builders import Opened, segment_files
 from ..faulty_files import FaultyFiles, error_of, flip
@@ -81,7 +81,7 @@ def test_damage_behind_a_header_leaves_the_header(memory_path: Path) -> None:
 def test_what_a_newer_version_wrote_is_told_from_damage(memory_path: Path) -> None:
     segment, bounds = build(memory_path)
     whole = segment.read_bytes()
-    newer = patched(whole[bounds[1] : bounds[2]], 64, ">B", KIND_PARKED)
+    newer = patched(whole[bounds[1] : bounds[2]], 64, ">B", KIND_TRANSACTION)
     segment.write_bytes(whole[: bounds[1]] + newer + whole[bounds[2] :])
 
     with scanning(segment) as scan:

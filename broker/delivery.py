@@ -1,0 +1,291 @@
+"""
+Delayed messages, delivered when they are due: never early, strictly in the order of their times, each once.
+
+What is due is read and judged by a thread, in portions, and only when it is as durable as its answer promised. The loop
+then appends the same producer's part as data, with the parked batch as its origin, and the watermark moves with the
+write that holds the copies: so the log alone says what was delivered, wherever it is cut. A write that fails leaves
+everything waiting; a batch that cannot be delivered any more, because its topic is gone or the disk damaged it, is
+passed.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, Protocol
+
+from rmq.wire import batch as batches
+from rmq.wire import layout
+from rmq.wire.errors import Refused, TooManyInFlight
+from rmq.wire.model import MessageQueue
+
+from .committer import Committer
+from .connection import WORK_S
+from .log import get_logger
+from .services.delay_table import Mark, Parked
+from .services.state import Change, DelaysReached
+from .services.topics import TopicTable
+from .store.log_reader import LogReader
+from .store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+PORTION_BYTES: Final = 8 << 20
+PORTION_BATCHES: Final = 1000
+RETRY_S: Final = 1.0
+SHORTEST_S: Final = 0.0005  # of a timer, so that clocks that disagree by a hair do not make a busy loop
+GONE: Final = "its topic is gone"
+DAMAGED: Final = "it is damaged"
+
+
+class Timer(Protocol):
+    """What waits for its time."""
+
+    def cancel(self) -> None:
+        """Not any more."""
+
+
+class Pool(Protocol):
+    """Where jobs run."""
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
+
+
+class Loop(Protocol):
+    """What delivery needs of the event loop."""
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
+        """Run a callback in the next turn."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer:
+        """Run a callback after a while."""
+
+
+class Due(NamedTuple):
+    """A batch whose time has come, as it was read; None if it is damaged."""
+
+    entry: Parked
+    data: bytes
+    checked: batches.Checked | None
+
+
+class _Ticket:
+    """Copies that are being written."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: OSError | None = None
+
+    def stored(self) -> None:
+        """They are durable: nobody waits to hear it."""
+
+    def failed(self, error: OSError) -> None:
+        """They do not exist."""
+        self.error = error
+
+
+class Delivery:
+    """
+    Delivers while it runs. ``now_us`` is the clock of delays, ``clock`` measures work on the loop.
+
+    ``refusal`` says why nothing may be stored at present.
+    """
+
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, committer: Committer, pool: Pool, loop: Loop, *,
+        now_us: Callable[[], int], clock: Callable[[], float], refusal: Callable[[], str | None],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._table = store.delays
+        self._topics = topics
+        self._committer = committer
+        self._pool = pool
+        self._loop = loop
+        self._now_us = now_us
+        self._clock = clock
+        self._refusal = refusal
+        self._is_running = False
+        self._is_busy = False  # a portion is read or appended
+        self._is_blocked = False  # what is due is not durable yet
+        self._line: deque[Due] = deque()  # the rest of a portion
+        self._timer: Timer | None = None
+        self._wake_at = 0  # when the timer is meant to fire, 0: whenever it does
+        self.batches = 0
+        self.messages = 0
+        self.passed = 0
+        self.failures = 0
+
+    # ---- when
+
+    def start(self) -> None:
+        """Deliver what became due meanwhile, and all that will."""
+        self._is_running = True
+        self.look()
+
+    def stop(self) -> None:
+        """Deliver nothing more; what was written is written."""
+        self._is_running = False
+        self._set_timer(None)
+
+    def parked(self, due_at: int) -> None:
+        """A batch waits from now on; ``due_at`` of the earliest of several."""
+        if (
+            self._is_running
+            and not (self._is_busy or self._is_blocked)
+            and (self._timer is None or 0 < due_at < self._wake_at)
+        ):
+            self._wait_until(due_at)
+
+    def exposed(self) -> None:
+        """More of the log can be read."""
+        if self._is_blocked:
+            self.look()
+
+    def each_second(self) -> None:
+        """The wall clock may have been set forward."""
+        if self._wake_at and not self._is_busy and self._now_us() >= self._wake_at:
+            self.look()
+
+    def _set_timer(self, delay_s: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if delay_s is None else self._loop.call_later(delay_s, self.look)
+        self._wake_at = 0
+
+    def _wait_until(self, due_at: int) -> None:
+        self._set_timer(max((due_at - self._now_us()) / 1_000_000, SHORTEST_S))
+        self._wake_at = due_at
+
+    def look(self) -> None:
+        """Begin with what is due, unless that is under way; else wait for the next."""
+        if not self._is_running or self._is_busy:
+            return
+        self._set_timer(None)
+        self._is_blocked = False
+        due = self._table.due(self._now_us(), max_batches=PORTION_BATCHES, max_bytes=PORTION_BYTES)
+        if not due:
+            if next_due := self._table.next_due:
+                self._wait_until(next_due)
+            return
+        end = self._store.exposed
+        readable = list(takewhile(lambda entry: entry.position + entry.size <= end, due))
+        if not readable:
+            self._is_blocked = True
+        elif self._refusal() is not None:
+            self._set_timer(RETRY_S)
+        else:
+            self._read(readable)
+
+    def _read(self, entries: list[Parked]) -> None:
+        reader = self._store.reader()
+        try:
+            self._pool.submit(lambda: read(entries, reader), self._was_read)
+        except TooManyInFlight:
+            self._set_timer(RETRY_S)
+        else:
+            self._is_busy = True
+
+    # ---- what
+
+    def _was_read(self, result: list[Due] | Exception) -> None:
+        self._is_busy = False
+        if not self._is_running:
+            return
+        if isinstance(result, Exception):
+            self._failed(result)
+            return
+        self._is_busy = True
+        self._line.extend(result)
+        self._work()
+
+    def _work(self) -> None:
+        """Append for 2 ms; the next turn comes back to what is left."""
+        if not self._is_running:
+            return
+        until = self._clock() + WORK_S
+        self._committer.in_order()  # a topic that ends in this turn ends before it
+        done: list[tuple[Due, str | None]] = []
+        while self._line and (not done or self._clock() <= until):
+            due = self._line.popleft()
+            done.append((due, self._stage(due)))
+        mark = Mark(*done[-1][0].entry[:2])
+        is_passed = any(why is not None for _, why in done)
+        changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # of others the copies tell
+        ticket = _Ticket()
+        self._committer.append_now(changes, ticket, lambda: self._written(mark, done))
+        if ticket.error is not None:
+            self._line.clear()
+            self._is_busy = False
+            self._failed(ticket.error)
+        elif self._line:
+            self._loop.call_soon(self._work)
+        else:
+            self._is_busy = False
+            self.look()
+
+    def _stage(self, due: Due) -> str | None:
+        """Stage the copy of a batch; why not, if it cannot be delivered."""
+        if due.checked is None:
+            return DAMAGED
+        header = due.checked.header
+        topic = self._topics.get(header.topic)
+        if topic is None or topic.generation != header.topic_gen or header.queue_id >= topic.queues:
+            return GONE
+        origin = batches.handle(header.physical_offset, 0)
+        to = MessageQueue(header.topic, header.queue_id)
+        self._store.stage(to, topic.generation, due.data, due.checked, origin)
+        return None
+
+    def _written(self, mark: Mark, done: list[tuple[Due, str | None]]) -> None:
+        self._table.reach(mark)
+        delivered = [due.entry for due, why in done if why is None]
+        self.batches += len(delivered)
+        self.messages += sum(entry.messages for entry in delivered)
+        self.passed += len(done) - len(delivered)
+        for why, count in Counter(why for _, why in done if why is not None).items():
+            first = next(due.entry for due, reason in done if reason == why)
+            log.warning("delay.passed", batches=count, reason=why, position=first.position, due_at=first.due_at)
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        log.error("delay.failed", error=str(error) or repr(error), again_s=RETRY_S)
+        self._set_timer(RETRY_S)
+
+    def stats(self) -> dict[str, int]:
+        """What waits, and what became of the rest."""
+        table = self._table
+        return {
+            "waiting_batches": table.batches, "waiting_messages": table.messages, "next_due_at": table.next_due,
+            "delivered_batches": self.batches, "delivered_messages": self.messages, "passed_batches": self.passed,
+            "failures": self.failures,
+        }  # fmt: skip
+
+
+def read(entries: Sequence[Parked], reader: LogReader) -> list[Due]:
+    """Batches as they lie in the log, judged. Raises OSError where not the place is at fault. Runs in a thread."""
+    with reader:
+        return [_due(entry, reader) for entry in entries]
+
+
+def _due(entry: Parked, reader: LogReader) -> Due:
+    try:
+        data = reader.batch(entry.position)
+        checked = None if data is None else batches.check(data, stamped=True, unpack=False)
+    except Refused:
+        return Due(entry, b"", None)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return Due(entry, b"", None)
+    if data is None or checked is None or not _is_it(checked.header, entry):
+        return Due(entry, b"", None)
+    return Due(entry, data, checked)
+
+
+def _is_it(header: layout.Header, entry: Parked) -> bool:
+    place = header.kind, header.base_offset, header.physical_offset
+    return place == (layout.KIND_PARKED, entry.due_at, entry.position)
