@@ -39,6 +39,7 @@ from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTop
 
 from . import stored_messages
 from .connection import Connection
+from .delays import WaitingDelays, waiting
 from .stored_messages import FoundMessages
 
 OPEN_TIMEOUT_S: Final = 3.0
@@ -191,6 +192,14 @@ class Admin:
     async def message(self, message_id: str) -> StoredMessage:
         """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
         return await stored_messages.get(self._connection, message_id)
+
+    async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
+        """
+        The next batches whose time has not come, of one topic or of all, in the order they become due.
+
+        Raises TopicNotFound if there is no such topic.
+        """
+        return await waiting(self._connection, topic, limit)
 
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire.codec import decode, decode_list
+from rmq.wire.delays import to_us
 from rmq.wire.message_ops import (
     MAX_FOUND,
     NO_TIME,
@@ -24,7 +25,6 @@ from rmq.wire.ops import MAX_ENTRIES, Op, QueueRef
 from .connection import Connection
 
 TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoundMessages(NamedTuple):
@@ -47,11 +47,6 @@ def question(key: str, topic: str | None, since: datetime | None, until: datetim
 
 def _bound(time: datetime | None) -> int:
     return NO_TIME if time is None else to_us(time)
-
-
-def to_us(time: datetime) -> int:
-    """Microseconds since 1970; a time without a zone is local."""
-    return (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 async def query(connection: Connection, asked: QueryMessages, limit: int) -> FoundMessages:
