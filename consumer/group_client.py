@@ -12,6 +12,7 @@ from rmq.wire.layout import Buffer
 from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
+from rmq.wire.retry_ops import SendBack, SentBack
 
 T = TypeVar("T")
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
@@ -142,6 +143,29 @@ class GroupClient:
             is_last = at + MAX_ENTRIES >= len(queue_offsets)
             progress = commit_offset if is_last else ops.NO_OFFSET
             await self._request(Op.DEAD_LETTER, ops.DeadLetter(self.group, *queue, epoch, part, progress, reason))
+
+    async def send_back(
+        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], attempts: Sequence[int], *,
+        delay_level: int = 0, max_attempts: int = -1, commit_offset: int = ops.NO_OFFSET, reason: str = "",
+    ) -> list[int]:  # fmt: skip
+        """
+        Have messages delivered to the group again later, and progress stored with that; -1 is none.
+
+        ``attempts`` tells of each how often it was delivered. Returns for each the level it waits with, ``DEAD`` or
+        ``DONE_BEFORE``. Offsets ascend; asking again does nothing again.
+        """
+        fates: list[int] = []
+        for at in range(0, len(queue_offsets), MAX_ENTRIES):
+            part = slice(at, at + MAX_ENTRIES)
+            is_last = at + MAX_ENTRIES >= len(queue_offsets)
+            payload = SendBack(
+                self.group, *queue, epoch, list(queue_offsets[part]), list(attempts[part]), delay_level, max_attempts,
+                commit_offset if is_last else ops.NO_OFFSET, reason,
+            )  # fmt: skip
+            fates += decode(SentBack, await self._request(Op.SEND_BACK, payload)).fates
+        if len(fates) != len(queue_offsets):
+            raise BadRequest(f"SEND_BACK: the broker answered {len(fates)} items for {len(queue_offsets)}")
+        return fates
 
     async def starting(self, queue: MessageQueue, epoch: int, queue_offset: int, commit_offset: int) -> None:
         """Have it recorded which message is given to the listener next, and the progress before it; -1 is none."""

@@ -41,7 +41,7 @@ class Started(NamedTuple):
 
 
 class LeaseGranted(NamedTuple):
-    """A session owns a queue for its group, in place of whoever did before."""
+    """A session owns a queue for its group, in place of whoever did before; ``ordered``: to process it in order."""
 
     group: str
     topic: str
@@ -49,6 +49,7 @@ class LeaseGranted(NamedTuple):
     session: bytes
     member: str
     epoch: int
+    ordered: bool = True  # all were, when logs did not say so
 
 
 class LeaseEnded(NamedTuple):

@@ -73,7 +73,13 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
 def test_the_bytes_of_a_change_are_those_of_the_logs_that_exist() -> None:
     packed = pack_changes([Committed("g", "t", 3, 300), LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7)])
 
-    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c97 03 a167 a174 00 c4020102 a16d 07")
+    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c98 03 a167 a174 00 c4020102 a16d 07 c3")
+
+
+def test_a_grant_of_a_log_from_before_there_were_modes_is_an_ordered_one() -> None:
+    assert unpack_changes(bytes.fromhex("9197 03 a167 a174 00 c4020102 a16d 07")) == [
+        LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7, ordered=True)
+    ]
 
 
 def test_an_attempt_of_a_log_from_before_there_were_runs_is_read() -> None:
