@@ -54,7 +54,6 @@ from support.mixed_history import (
     Troubled,
 )
 from support.mixed_listeners import MixedListeners, MixedPlan, body_of
-from support.mixed_pull import PullMember
 from support.mixed_scripts import MixedScript, Post, Reject, group_of, instance_of
 from support.served import LateFlusher
 from support.simulated_processes import Process, SimulatedLoop
@@ -246,7 +245,9 @@ class MixedFleet(Fleet):
 
         return begin
 
-    def _pulling(self, group: Group, plan: MixedPlan) -> PullMember:
+    def _pulling(self, group: Group, plan: MixedPlan) -> Any:
+        from support.mixed_pull import PullMember
+
         return PullMember(
             self._config.listen, group, TOPIC, plan, self._listeners, connect=self._connect(plan.process.name),
             now=self._loop.time, settings=dict(group.settings), epoch=self._epoch_of,

@@ -17,7 +17,7 @@ from rmq.consumer import ConsumeStatus
 from rmq.consumer.context import ConsumeContext
 from rmq.wire.model import MessageQueue, StoredMessage
 
-from support.consumption_history import Continued, Lost, Stopped
+from support.consumption_history import Continued, Hindered, Lost, Stopped
 from support.mixed_history import CONCURRENT, CUT, FAILED, GIVEN_UP, OK, ORDERLY, Called, Group, MixedEvent, Returned
 from support.mixed_scripts import Reject
 from support.scripts import Block, Slow
@@ -96,6 +96,9 @@ class MixedListeners:
         """All messages succeed or fail together."""
         fails = isinstance(behaviour, Reject) or (not never_bad and any(map(is_bad, call.messages)))
         call.fates = (FAILED if fails else OK,) * len(call.messages)
+        if fails:
+            now, pause_s = self._loop.time(), min(2.0 ** (call.messages[0].attempt - 1), 30.0)
+            self._note(Hindered(now, now + pause_s))
         if isinstance(behaviour, Reject) and behaviour.how == "raise":
             raise RuntimeError("the script says so")
         return ConsumeStatus.SUSPEND if fails else ConsumeStatus.SUCCESS

@@ -113,7 +113,7 @@ def _order(accepted: list[Accepted]) -> list[str]:
 def _time(sent: Accepted, row: Row, downtimes: Downtimes) -> list[str]:
     if row.at < sent.earliest - TINY_S:
         return [f"{sent.body!r:.40} was due at {sent.earliest:.3f} s: it is early"]
-    limit = max(sent.latest, downtimes.back(sent.sent_at, row.at)) + LATE_S + TINY_S
+    limit = max(sent.latest, downtimes.back(sent.sent_at, row.at + TINY_S)) + LATE_S + TINY_S
     return [f"{sent.body!r:.40} was due at {sent.latest:.3f} s: it is late"] if row.at > limit else []
 
 
