@@ -71,6 +71,9 @@ class Client:
     async def create(self, topic: str = "orders", queues: int = 4) -> ops.TopicInfo:
         return decode(ops.TopicInfo, await self.request(Op.CREATE_TOPIC, ops.CreateTopic(topic, queues)))
 
+    async def delete_topic(self, topic: str = "orders") -> None:
+        await self.request(Op.DELETE_TOPIC, (topic, 0))
+
     async def route(self, topic: str, *, create: bool = False) -> ops.TopicInfo:
         return decode(ops.TopicInfo, await self.request(Op.ROUTE, ops.Route(topic, create)))
 

@@ -28,9 +28,7 @@ def test_a_level_is_a_number_and_a_unit(text: str, levels: tuple[int, ...]) -> N
     assert parse_levels(text) == tuple(level * SECOND for level in levels)
 
 
-@pytest.mark.parametrize(
-    "text", ["0s", "1", "s", "1.5s", "-1s", "1w", "1S", "01s", "1s,5s", "٣s", "1000000000s"]
-)
+@pytest.mark.parametrize("text", ["0s", "1", "s", "1.5s", "-1s", "1w", "1S", "01s", "1s,5s", "٣s", "1000000000s"])
 def test_what_is_no_length_of_time_is_refused_with_the_name_of_the_setting(text: str) -> None:
     with pytest.raises(ConfigError, match="message_delay_level holds"):
         BrokerConfig(message_delay_level=f"1s {text}")
