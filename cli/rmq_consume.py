@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.config import ConsumerConfig, configure
 
 from . import exit_codes
 from .command import Command, Failure, run, version_option
@@ -29,6 +29,8 @@ _FLAGS = {
     "group": "--group GROUP",
     "start_from": "--from first|last|TIME",
     "on_gap": "--on-gap stop|skip",
+    "instance": "--instance NAME",
+    "offsets_dir": "--offsets-dir DIR",
 }
 
 
@@ -39,12 +41,14 @@ _FLAGS = {
     rmq-consume --orderly --topic orders --tags "created || paid" --group billing --json
     rmq-consume --orderly --topic orders --count 10 --from last
     rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
+    rmq-consume --orderly --broadcast --topic prices --instance left
     rmq-consume --show-config > consumer.toml
     """,
 )
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="What to consume. May be repeated.")
 @click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
 @click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
+@click.option("--broadcast", is_flag=True, help="Every message to every member; each keeps its own progress.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
 @json_option
@@ -57,6 +61,7 @@ def command(
     topics: tuple[str, ...],
     tags: str,
     orderly: bool,
+    broadcast: bool,
     count: int | None,
     listener: str | None,
     as_json: bool,
@@ -72,6 +77,8 @@ def command(
         raise Failure("concurrent consumption is not there yet: add --orderly", exit_codes.USAGE)
     if listener is not None and (as_json or count is not None):
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
+    if broadcast:
+        config = configure(config, model="broadcasting")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count))

@@ -15,10 +15,10 @@ from rmq.client.log import get_logger
 from rmq.wire.model import MessageQueue
 
 from . import thresholds
+from .cache import Cache
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
-from .process_queue import ProcessQueue
 from .thresholds import Thresholds
 
 log = get_logger("rmq.consumer")
@@ -118,7 +118,7 @@ class FlowControl:
             log.warning("pull.uncommitted", queue=str(generation.queue), messages=cache.messages, advice=advice)
 
 
-async def _has_room(cache: ProcessQueue, most: Thresholds, within_s: float) -> bool:
+async def _has_room(cache: Cache, most: Thresholds, within_s: float) -> bool:
     """Wait until there is room, or nothing is left to take; False after ``within_s``."""
     room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     cache.when_room(most.messages, most.size, lambda: None if room.done() else room.set_result(None))

@@ -10,9 +10,9 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
 
 from .attempts import Suspicion
+from .cache import Cache
 from .gap import Stopped
 from .lease import Lease
-from .process_queue import ProcessQueue
 
 Task = asyncio.Task[None]
 
@@ -102,7 +102,7 @@ class Generation:
     def __init__(
         self,
         lease: Lease,
-        cache: ProcessQueue,
+        cache: Cache,
         *,
         on_lost: Callable[[Generation, str], None],
         topic_generation: int | None = None,
@@ -125,7 +125,7 @@ class Generation:
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
         self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
-        self.cancels = False  # whether a running call is cancelled when the lease is lost; the scheduler's
+        self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
@@ -210,8 +210,13 @@ class Generation:
         self.lost = Lost(expired, self._told)
 
     def _told(self) -> None:
-        """The listener is told that the lease is lost: a running call is cancelled, if that is wished."""
-        if self.cancels and self.called_at is not None and self.owner is not None and not self.interrupted:
+        """The listener is told that the lease is lost: running calls are cancelled, if that is wished."""
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def cancel_owner(self) -> None:
+        """Cancel the running call of the owner, once."""
+        if self.called_at is not None and self.owner is not None and not self.interrupted:
             self.interrupted = True
             self.owner.cancel()
 
