@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from rmq.wire.model import MessageQueue
 
-from support.consumption_history import Hindered, Killed
+from support.consumption_history import Continued, Hindered, Killed, Stopped
 from support.mixed_checker import SETTLE_S, Findings, named
 from support.mixed_history import (
     CAST_ORDERLY,
@@ -30,7 +30,6 @@ from support.mixed_history import (
     Left,
     MixedEvent,
     Returned,
-    Troubled,
 )
 from support.mixed_log import Log
 
@@ -73,7 +72,7 @@ class _Instance:
         self.process: str | None = None
         self.ended_at: float | None = None  # of the last life, if that was killed
         self.left_cleanly = False
-        self.lives = 0
+        self.last = ""  # who it was last
 
 
 class _Checker:
@@ -95,12 +94,13 @@ class _Checker:
             lambda: _Instance(lambda: {queue: _Line(found) for queue, found in offsets.items()})
         )
         self._of: dict[str, _Instance] = {}
-        self._troubled: set[str] = set()
+        self._stopped: dict[str, float] = {}
+        self._stops: list[tuple[str, float, float]] = []
         self._limit = int(group.setting("max_attempts", -1))
         self._see: dict[type, Callable[..., None]] = {
             Accepted: self._was_accepted, Born: self._born, Left: self._left, Killed: self._killed,
             Called: self._called, Returned: self._returned, Hindered: self._hindered,
-            Troubled: lambda event: self._troubled.add(event.process),
+            Stopped: lambda event: self._stopped.setdefault(event.process, event.at), Continued: self._continued,
         }  # fmt: skip
 
     def see(self, event: MixedEvent) -> None:
@@ -117,6 +117,10 @@ class _Checker:
     def _hindered(self, event: Hindered) -> None:
         self._healed = max(self._healed, event.until)
 
+    def _continued(self, event: Continued) -> None:
+        if (began := self._stopped.pop(event.process, None)) is not None:
+            self._stops.append((event.process, began, event.at))
+
     # Lives
 
     def _born(self, event: Born) -> None:
@@ -124,7 +128,7 @@ class _Checker:
         if instance.process is not None:
             self._bad(event.at, f"{event.process} lives, and {instance.process} too, as {event.instance}")
         instance.process = event.process
-        instance.lives += 1
+        instance.last = event.process
         for line in instance.lines.values():
             line.next = None
             line.given = {}
@@ -175,13 +179,23 @@ class _Checker:
         elif place < line.first and instance.left_cleanly:
             self._bad(call.at, f"{named(call)} goes back: {self._named(line, line.first)} is due after a clean stop")
         elif place < line.first and instance.ended_at is not None:
-            written = instance.ended_at - self._group.setting("offsets_every_s", 5.0) - WRITING_S
-            old = [p for p in range(place, line.first) if max(line.finished[q] for q in range(p + 1)) < written]
+            awake_s = self._group.setting("offsets_every_s", 5.0) + WRITING_S
+            old = [
+                p
+                for p in range(place, line.first)
+                if self._awake(instance, max(line.finished[q] for q in range(p + 1))) > awake_s
+            ]
             if old:
-                self._bad(
-                    call.at,
-                    f"{named(call)} goes back behind {self._named(line, old[-1])}, written before {written:.3f} s",
-                )
+                self._bad(call.at, f"{named(call)} goes back behind {self._named(line, old[-1])}, written long before")
+
+    def _awake(self, instance: _Instance, since: float) -> float:
+        """How long the last life of an instance could do anything, since then."""
+        assert instance.ended_at is not None
+        end, still = instance.ended_at, 0.0
+        for process, began, went_on in [*self._stops, *((of, at, end) for of, at in self._stopped.items())]:
+            if process == instance.last:
+                still += max(0.0, min(went_on, end) - max(began, since))
+        return end - since - still
 
     def _check_attempts(self, line: _Line, places: list[int], call: Called) -> None:
         for place, attempt in zip(places, call.attempts, strict=True):

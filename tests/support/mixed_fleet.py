@@ -35,6 +35,9 @@ from support.fleet import NEVER, SETTLED_S, SOUND, TOPIC, Build, Fleet, Member
 from support.logged_errors import errors_told
 from support.mixed_broker import BEGAN, BEGAN_US, MixedBroker, mixed, read_rows, waiting
 from support.mixed_history import (
+    CAST,
+    CAST_ORDERLY,
+    CUT,
     OK,
     PULL,
     Accepted,
@@ -99,7 +102,8 @@ EXPECTED = ("listener.raised", "message.passed")
 class Outcomes:
     """Which messages each group, or each broadcasting instance, has processed by now."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: MixedScript) -> None:
+        self._script = script
         self.accepted: dict[bytes, Accepted] = {}
         self.done: defaultdict[str, set[bytes]] = defaultdict(set)
         self._calls: dict[int, Called] = {}
@@ -115,16 +119,27 @@ class Outcomes:
             self._lost.add(event.call)
         elif isinstance(event, Returned) and event.call not in self._lost:
             call = self._calls.pop(event.call)
-            for body, fate in zip(call.bodies, event.fates, strict=True):
-                if fate == OK:
-                    self.done[call.group].add(body)
+            group = self._script.group(call.process)
+            done = self.done[_whose(group, call.process)]
+            for body, attempt, fate in zip(call.bodies, call.attempts, event.fates, strict=True):
+                if fate == OK or (fate != CUT and _passes(group, attempt)):
+                    done.add(body)
 
-    def open(self, group: Group, dead: set[bytes]) -> bool:
-        """Whether a group has not processed, or given up, all that it should."""
-        done = self.done[group.name]
+    def open(self, group: Group, member: str, dead: set[bytes]) -> bool:
+        """Whether a group, or a member if it broadcasts, has not processed or given up all that it should."""
+        done = self.done[_whose(group, member)]
         return any(
             body not in done and body not in dead for body, sent in self.accepted.items() if group.wants(sent.tag)
         )
+
+
+def _whose(group: Group, member: str) -> str:
+    return group.name if group.shared else f"{group.name} {instance_of(member)}"
+
+
+def _passes(group: Group, attempt: int) -> bool:
+    """Whether a member goes on behind a message that failed at this attempt."""
+    return group.kind == CAST or (group.kind == CAST_ORDERLY and attempt >= group.setting("max_attempts", 1 << 30))
 
 
 class MixedFleet(Fleet):
@@ -140,7 +155,7 @@ class MixedFleet(Fleet):
         self._listeners = MixedListeners(script.pace_s, self.note)  # type: ignore[arg-type]
         self.levels = _levels(self._config)
         self.rows: list[Row] = []
-        self._outcomes = Outcomes()
+        self._outcomes = Outcomes(script)
         self._epochs: dict[tuple[str, MessageQueue], int] = {}
 
     def note(self, event: MixedEvent) -> None:  # type: ignore[override]
@@ -224,7 +239,7 @@ class MixedFleet(Fleet):
         settings: dict[str, Any] = {"crash_limit": NEVER, **dict(group.settings)}
         if not group.shared:
             instance = instance_of(name)
-            settings |= {"model": "broadcasting", "instance": instance, "offsets_dir": str(self._folder / instance)}
+            settings |= {"model": "broadcasting", "instance": instance, "offsets_dir": str(self._folder / f"{group.name}-{instance}")}
         return settings
 
     def _listening(self, group: Group, plan: MixedPlan) -> Any:
@@ -372,19 +387,16 @@ class MixedFleet(Fleet):
     def _open(self) -> bool:
         """Whether somebody has something left to do."""
         assert self._broker is not None
-        for group in self._script.groups:
-            if self._outcomes.open(group, {row.body for row in self.rows if row.queue.topic == group.dead}):
+        for name in self.members:
+            group = self._script.group(name)
+            if self._outcomes.open(group, name, {row.body for row in self.rows if row.queue.topic == group.dead}):
                 return True
+        for group in self._script.groups:
             for row in self.rows if group.shared else ():
                 here = row.queue.topic == group.retries or (row.queue.topic == TOPIC and group.wants(row.tag))
                 if here and self._broker.committed(group.name, row.queue) <= row.offset:
                     return True
         return False
-
-    async def _stop_everybody(self) -> None:
-        await super()._stop_everybody()
-        for member in self.members.values():
-            self.note(Left(self.now, member.process.name))
 
 
 def _levels(config: BrokerConfig) -> Levels:
@@ -396,6 +408,5 @@ def _levels(config: BrokerConfig) -> Levels:
 def free_files(consumer: Any) -> None:
     """What the system does when a process dies: its locks on files are gone."""
     running = getattr(consumer, "_running", None)
-    lock = getattr(getattr(running, "progress", None), "lock", None)
-    if lock is not None:
-        lock.close()
+    if running is not None and running._local is not None:
+        running._local._file.close()

@@ -88,16 +88,17 @@ class MixedListeners:
                 await self.take_time(plan, behaviour)
                 if group.kind == CONCURRENT:
                     return self._concurrent(call, context, behaviour)
-                return self._whole(call, behaviour, never_bad=group.kind == ORDERLY)
+                return self._whole(call, behaviour, group)
 
         return on_messages
 
-    def _whole(self, call: Call, behaviour: Behaviour | None, *, never_bad: bool) -> ConsumeStatus:
+    def _whole(self, call: Call, behaviour: Behaviour | None, group: Group) -> ConsumeStatus:
         """All messages succeed or fail together."""
-        fails = isinstance(behaviour, Reject) or (not never_bad and any(map(is_bad, call.messages)))
+        fails = isinstance(behaviour, Reject) or (group.kind != ORDERLY and any(map(is_bad, call.messages)))
         call.fates = (FAILED if fails else OK,) * len(call.messages)
         if fails:
-            now, pause_s = self._loop.time(), min(2.0 ** (call.messages[0].attempt - 1), 30.0)
+            now, first_s = self._loop.time(), group.setting("suspend_s", 1.0)
+            pause_s = min(first_s * 2.0 ** (call.messages[0].attempt - 1), 30.0)
             self._note(Hindered(now, now + pause_s))
         if isinstance(behaviour, Reject) and behaviour.how == "raise":
             raise RuntimeError("the script says so")

@@ -146,7 +146,7 @@ class _Author:
             if chance.random() < 0.2:
                 settings["consume_timeout_s"] = 4.0
         elif kind == CAST_ORDERLY:
-            settings["max_attempts"] = chance.choice((1, 2, 3))
+            settings |= {"max_attempts": chance.choice((1, 2, 3)), "suspend_s": 0.05}
         elif kind == PULL and chance.random() < 0.3:
             settings["auto_commit_every_s"] = chance.choice((0.2, 1.0))
         return Group(name, kind, tuple(settings.items()), chance.choice(("*", "*", "*", "a || b")))
