@@ -37,10 +37,10 @@ class WatchedLedger(Ledger):
 
     def apply(self, change: Entry) -> None:
         super().apply(change)
-        if not self.live or change.group != self._group:
+        if not self.live or isinstance(change, state.DeadHandled) or change.group != self._group:
             return
         queue = MessageQueue(change.topic, change.queue_id)
-        if isinstance(change, state.DeadLettered):
+        if isinstance(change, state.Copied):
             for offset in change.queue_offsets:
                 self._note(DeadLettered(self._now(), queue, offset))
         elif isinstance(change, state.Committed):

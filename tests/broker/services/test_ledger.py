@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq.broker.services.ledger import Ledger
-from rmq.broker.services.state import Attempted, Change, Committed, DeadLettered, Suspected
+from rmq.broker.services.state import Attempted, Change, Committed, Copied, Suspected
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import AttemptRun
 
@@ -20,7 +20,7 @@ def filled(*queues: MessageQueue) -> Ledger:
         ledger.commit("g", queue, 5)
         ledger.attempts.record("g", queue, [AttemptRun(5, 8, 2)])
         ledger.suspects.abandon("g", queue, epoch=1, committed=5, fetched=9)
-        ledger.dead.apply(DeadLettered("g", *queue, [6, 8]))
+        ledger.copied.apply(Copied("g", *queue, [6, 8]))
     return ledger
 
 
@@ -34,7 +34,7 @@ def test_a_commit_takes_with_it_what_it_has_passed() -> None:
     assert ledger.commit("g", Q0, 7) == Committed("g", *Q0, 7)
 
     assert list(ledger.rows()) == [
-        Committed("g", *Q0, 7), Attempted("g", *Q0, 7, 2), DeadLettered("g", *Q0, [8], True),
+        Committed("g", *Q0, 7), Attempted("g", *Q0, 7, 2), Copied("g", *Q0, [8], True),
     ]  # fmt: skip
 
 
@@ -80,14 +80,14 @@ def test_a_topic_that_is_gone_takes_all_of_its_queues() -> None:
 
     ledger.forget_topic("orders")
 
-    assert known(ledger) == ["Attempted", "Committed", "DeadLettered", "Suspected"]
+    assert known(ledger) == ["Attempted", "Committed", "Copied", "Suspected"]
     assert {row.topic for row in ledger.rows()} == {"payments"}
 
 
 @pytest.mark.parametrize(
     ("end", "left"),
     [
-        (9, ["Attempted", "Committed", "DeadLettered", "Suspected"]),
+        (9, ["Attempted", "Committed", "Copied", "Suspected"]),
         (6, ["Attempted", "Committed", "Suspected"]),
         (5, ["Committed"]),
         (2, ["Committed"]),
@@ -107,4 +107,4 @@ def test_what_recovery_cut_off_is_forgotten_everywhere_and_the_log_says_so(end: 
 
 
 def test_all_four_are_told_apart() -> None:
-    assert {type(row) for row in filled(Q0).rows()} == {Committed, Attempted, Suspected, DeadLettered}
+    assert {type(row) for row in filled(Q0).rows()} == {Committed, Attempted, Suspected, Copied}

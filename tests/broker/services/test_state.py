@@ -12,7 +12,7 @@ from rmq.broker.services.state import (
     Attempted,
     Change,
     Committed,
-    DeadLettered,
+    Copied,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
@@ -37,7 +37,7 @@ any_change: st.SearchStrategy[Change] = st.one_of(
         Attempted, texts, texts, numbers, numbers, numbers, st.lists(st.builds(AttemptRun, numbers, numbers, numbers))
     ),
     st.builds(Suspected, texts, texts, numbers, numbers, numbers, numbers, st.booleans(), numbers),
-    st.builds(DeadLettered, texts, texts, numbers, st.lists(numbers), st.booleans()),
+    st.builds(Copied, texts, texts, numbers, st.lists(numbers), st.booleans()),
     st.builds(ProducerEpoch, numbers, numbers, numbers),
 )
 
@@ -64,9 +64,10 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         10: "SnapshotEnded",
         11: "ProducerEpoch",
         12: "Suspected",
-        13: "DeadLettered",
+        13: "Copied",
         14: "DelaysReached",
         15: "DelaysWaiting",
+        16: "DeadHandled",
     }
 
 
