@@ -72,7 +72,7 @@ class _Instance:
         self.process: str | None = None
         self.ended_at: float | None = None  # of the last life, if that was killed
         self.left_cleanly = False
-        self.last = ""  # who it was last
+        self.last = ""  # who it was in the life before
 
 
 class _Checker:
@@ -128,7 +128,6 @@ class _Checker:
         if instance.process is not None:
             self._bad(event.at, f"{event.process} lives, and {instance.process} too, as {event.instance}")
         instance.process = event.process
-        instance.last = event.process
         for line in instance.lines.values():
             line.next = None
             line.given = {}
@@ -141,6 +140,7 @@ class _Checker:
         if (instance := self._of.get(event.process)) is not None:
             self.strict = False
             instance.process, instance.left_cleanly, instance.ended_at = None, False, event.at
+            instance.last = event.process
             self._running = {number: call for number, call in self._running.items() if call.process != event.process}
 
     # Calls

@@ -408,5 +408,5 @@ def _levels(config: BrokerConfig) -> Levels:
 def free_files(consumer: Any) -> None:
     """What the system does when a process dies: its locks on files are gone."""
     running = getattr(consumer, "_running", None)
-    if running is not None and running._local is not None:
+    if running is not None and getattr(running, "_local", None) is not None:
         running._local._file.close()
