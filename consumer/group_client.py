@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from rmq.wire import ops
+from rmq.wire import names, ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest, RequestTimeout
 from rmq.wire.layout import Buffer
@@ -15,6 +15,8 @@ from rmq.wire.ops import MAX_ENTRIES, Op
 from rmq.wire.retry_ops import SendBack, SentBack
 
 T = TypeVar("T")
+CLUSTERING = "clustering"  # each message goes to one member of the group
+BROADCASTING = "broadcasting"  # each message goes to every member of the group
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 
@@ -52,8 +54,13 @@ class GroupClient:
         now: Callable[[], float],
         timeout_s: float,
         lock_timeout_s: float | None = None,
+        ordered: bool = True,
+        model: str = CLUSTERING,
     ) -> None:
+        """``ordered`` and ``model`` are what the members of a group have to agree on, beside the strategy."""
         self.link = link
+        self.model = model
+        self._ordered = ordered
         self.group = group  # as the broker knows it: with the namespace, if any
         self.now = now
         self._timeout_s = timeout_s
@@ -64,6 +71,11 @@ class GroupClient:
     def member(self) -> str:
         """Our name in the list of members."""
         return self.link.member
+
+    @property
+    def retry_topic(self) -> str | None:
+        """Where what the group failed at comes from again; None if its members do not share that out."""
+        return names.retry_topic(self.group) if self.model == CLUSTERING else None
 
     @property
     def connected(self) -> bool:
@@ -99,7 +111,7 @@ class GroupClient:
         self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
     ) -> ops.JoinReply:
         """Become or stay a member; in topics of ``from_end`` a group without progress begins at the end."""
-        payload = ops.Join(self.group, True, "clustering", strategy, subscriptions, list(from_end))
+        payload = ops.Join(self.group, self._ordered, self.model, strategy, subscriptions, list(from_end))
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
@@ -187,8 +199,10 @@ class GroupClient:
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
         """Ask one queue for batches; None if the broker said nothing about it."""
-        payload = ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue])
-        reply = await self.link.request(Op.PULL, payload, timeout_s=timeout_s)
+        return await self._pull(ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue]), timeout_s)
+
+    async def _pull(self, pull: ops.Pull, timeout_s: float) -> ops.PullResult | None:
+        reply = await self.link.request(Op.PULL, pull, timeout_s=timeout_s)
         results = decode_list(ops.PullResult, reply)
         return results[0] if results else None
 
