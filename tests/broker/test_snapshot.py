@@ -11,6 +11,7 @@ from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import (
     Change,
     Copied,
+    DeadHandled,
     QueueHolds,
     SnapshotEnded,
     Started,
@@ -19,7 +20,9 @@ from rmq.broker.services.state import (
 )
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.snapshot import Snapshot
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import AttemptRun
+from rmq.wire.retry_ops import DeadRun
 
 from .builders import ORDERS, Opened
 
@@ -52,6 +55,7 @@ class Tables:
         self.ledger.attempts.record("g", ORDERS, [AttemptRun(17, 20, 3)])
         self.ledger.suspects.abandon("g", ORDERS, epoch=1, committed=17, fetched=30)
         self.ledger.copied.apply(Copied("g", *ORDERS, [18, 19]))
+        self.ledger.handled.apply(DeadHandled("%DLQ%g", [DeadRun(2, 5, 1), DeadRun(5, 6, 2)]))
 
 
 def test_an_empty_broker_tells_who_it_is_and_that_this_is_all(memory_path: Path) -> None:
@@ -79,6 +83,18 @@ def test_a_snapshot_brings_all_tables_back(memory_path: Path) -> None:
     assert told(fresh) == told(tables)
     assert replay.grace_s == 5.0
     assert QueueHolds("orders", 1, 0, 0, 2, [1, 0]) in changes
+    opened.close()
+
+
+def test_what_is_known_of_dead_letters_that_retention_took_is_not_told(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    tables.fill()
+    opened.append(*[b"x"] * 9, to=MessageQueue("%DLQ%g", 0))
+    opened.store.queue(MessageQueue("%DLQ%g", 0)).raise_min(4)
+
+    told = tables.snapshot(opened).changes(rings=False)
+
+    assert [change.runs for change in told if isinstance(change, DeadHandled)] == [[(4, 5, 1), (5, 6, 2)]]
     opened.close()
 
 
