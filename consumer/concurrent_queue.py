@@ -230,5 +230,5 @@ class ConcurrentQueue(ProcessQueue):
             self._done[begin] = end
             self._ahead += end - begin
         room = self._room
-        if room is not None and self.has_room(room.messages, room.size):
+        if room is not None and self.messages <= room.messages and self.has_room(room.messages, room.size):
             self._settle()
