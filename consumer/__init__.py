@@ -9,6 +9,9 @@ from .consumer import Consumer
 from .context import ConcurrentContext, ConsumeContext
 from .hooks import CallInfo
 from .listeners import AsyncListener, BlockingListener, Listener
+from .pull_consumer import PullConsumer
+from .pull_service import RebalanceHook
+from .pulled_batch import NotAssigned, PulledBatch
 from .results import ResultType
 from .statistics import Rate, TopicStatistics
 
@@ -25,8 +28,12 @@ __all__ = [
     "GroupMismatch",
     "Listener",
     "MessageQueue",
+    "NotAssigned",
     "PlacedQueue",
+    "PullConsumer",
+    "PulledBatch",
     "Rate",
+    "RebalanceHook",
     "ResultType",
     "StoredMessage",
     "Strategy",

@@ -21,9 +21,21 @@ class Cache(Protocol):
     """
 
     subscription: Subscription
-    end_offset: int
-    size: int
-    log_epochs: LogEpochs
+
+    @property
+    def end_offset(self) -> int:
+        """What is put next begins here."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The bytes of the batches that are held."""
+        ...
+
+    @property
+    def log_epochs(self) -> LogEpochs:
+        """Under which starts of the broker the messages were stored."""
+        ...
 
     @property
     def messages(self) -> int:

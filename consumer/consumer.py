@@ -17,6 +17,7 @@ from rmq.wire.names import check_readable, wrap
 
 from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
+from .group_client import BROADCASTING
 from .hooks import Hooks
 from .listeners import Listener, adapt
 from .pauses import Pauses, Target
@@ -36,6 +37,9 @@ class Consumer:
         async with Consumer("127.0.0.1:10911", group="billing", listener=on_order) as consumer:
             consumer.subscribe("orders", "created || paid")
             await consumer.run()
+
+    With ``model="broadcasting"`` every member gets every message, and keeps its progress in a file of its own (see
+    ``instance`` and ``offsets_dir``); nothing is locked.
 
     Neither the broker nor the topic has to exist yet. A consumer runs once: it cannot be started again.
     """
@@ -76,9 +80,9 @@ class Consumer:
         if isinstance(strategy, str):
             settings["strategy"] = strategy
         self.config = configure(config, **settings)
-        if self.config.model != "clustering":
-            raise ConfigError("broadcasting is not supported yet")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
+        if self._strategy is not None and self.config.model == BROADCASTING:
+            raise ConfigError("a broadcasting member has every queue: leave strategy out")
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect
@@ -228,6 +232,7 @@ class Consumer:
         Begin, in the background: connect, and consume from the first subscription on.
 
         Raises:
+            ConfigError: broadcasting, and another process has its progress, or that cannot be read or written.
             RuntimeError: it was stopped, or no event loop is running.
         """
         self._refuse_if_stopped()

@@ -16,6 +16,7 @@ from rmq.wire.retry_ops import SendBack, SentBack
 
 T = TypeVar("T")
 CLUSTERING = "clustering"  # each message goes to one member of the group
+BROADCASTING = "broadcasting"  # each message goes to every member of the group
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 
@@ -198,8 +199,10 @@ class GroupClient:
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
         """Ask one queue for batches; None if the broker said nothing about it."""
-        payload = ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue])
-        reply = await self.link.request(Op.PULL, payload, timeout_s=timeout_s)
+        return await self._pull(ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue]), timeout_s)
+
+    async def _pull(self, pull: ops.Pull, timeout_s: float) -> ops.PullResult | None:
+        reply = await self.link.request(Op.PULL, pull, timeout_s=timeout_s)
         results = decode_list(ops.PullResult, reply)
         return results[0] if results else None
 

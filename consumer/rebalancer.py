@@ -156,6 +156,12 @@ class Rebalancer:
             self._join_due = min(self._join_due, asyncio.get_running_loop().time() + JOIN_RETRY_S)
             self.notice()
 
+    def another_store(self) -> None:
+        """The broker has other topics than before, some maybe of the same names: nothing that was known is true."""
+        self._topics = KnownTopics()
+        self._members_version = 0
+        self._end_dead()
+
     def _end_dead(self) -> None:
         """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
         for generation in list(self._generations.values()):
@@ -167,6 +173,11 @@ class Rebalancer:
         """Have a pass made within this time."""
         self._due = min(self._due, asyncio.get_running_loop().time() + within_s)
         self._noticed.set()
+
+    @property
+    def topics(self) -> KnownTopics:
+        """What is known of topics, to read."""
+        return self._topics
 
     def is_new(self, queue: MessageQueue) -> bool:
         """Whether a queue came into being after this member subscribed."""

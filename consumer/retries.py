@@ -19,7 +19,7 @@ from rmq.wire.ops import NO_OFFSET
 from .attempts import exhausted, failed_runs
 from .config import ConsumerConfig
 from .generation import Generation
-from .group_client import GroupClient
+from .group_client import BROADCASTING, GroupClient
 from .process_queue import in_order
 from .turns import retry_pause
 
@@ -94,7 +94,7 @@ class Retries:
             generation.reported = max(generation.reported, cache.commit_offset_without(there))
             cache.remove(there)
             log.warning(
-                "message.dead_lettered",
+                "message.passed" if self._config.model == BROADCASTING else "message.dead_lettered",
                 queue=str(generation.queue),
                 queue_offset=there[0].queue_offset,
                 count=len(there),

@@ -42,6 +42,9 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
         (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
+        (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
+        (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),
     ],
 )
@@ -207,3 +210,42 @@ async def test_a_listener_of_the_users_own_in_the_current_folder(broker: str, to
         assert process.stdout.readline() == b"got x True\n"
         process.terminate()
         assert process.wait(30) == 0
+
+
+@pytest.mark.slow
+async def test_broadcasting_members_print_everything_and_a_second_of_the_same_instance_is_refused(
+    broker: str, topic: str, tmp_path: Path
+) -> None:
+    def member(instance: str) -> ConsumerProcess:
+        options = ("--broadcast", "--group", topic, "--instance", instance, "--offsets-dir", str(tmp_path / instance))
+        return ConsumerProcess(broker, topic, *options)
+
+    async with Producer(broker) as producer:
+        await producer.send_many([Message(topic, b"%d" % i) for i in range(3)], sharding_key="k")
+        with member("left") as left, member("right") as right:
+            for process in (left, right):
+                process.wait_for(lambda lines: len(lines) == 3, "three messages")
+
+            with member("left") as again:
+                assert again.wait() == exit_codes.CONFIG
+            with ConsumerProcess(broker, topic, "--group", topic) as clustering:
+                assert clustering.wait() == exit_codes.REFUSED
+
+            assert right.stop() == 0
+            left.kill()
+        await producer.send(Message(topic, b"3"), sharding_key="k")
+
+    assert again.errors == [
+        f"rmq-consume: instance 'left' of group '{topic}' runs already with {tmp_path / 'left'} (process "
+        f"{left.process.pid}): give each member on this machine another instance"
+    ]
+    assert "is ordered, broadcasting" in clustering.errors[-1]
+    with member("right") as right, member("left") as left:
+        for process in (left, right):
+            process.wait_for(lambda lines: '"body":"3"' in lines[-1] if lines else False, "the fourth message")
+    assert [message["body"] for message in right.messages] == ["3"]
+
+    options = ["--topic", topic, "--group", f"{topic}-c", "--offsets-dir", str(tmp_path / "c"), "--count", "4"]
+    with Running(CONSUME, "--broker", broker, "--concurrent", "--broadcast", *options) as concurrent:
+        assert concurrent.wait() == 0
+    assert len(concurrent.lines) == 4
