@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -193,6 +193,14 @@ class Admin:
     async def message(self, message_id: str) -> StoredMessage:
         """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
         return await stored_messages.get(self._connection, message_id)
+
+    def read(self, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
+        """
+        The messages of a queue from offset ``start`` to before ``end``, in order, some at a time.
+
+        What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
+        """
+        return stored_messages.read(self._connection, queue, start, end)
 
     async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
         """

@@ -38,7 +38,15 @@ class Threads:
         before it would run beside it.
         """
         run = partial(contextvars.copy_context().run, self._call, messages, context)
-        running = asyncio.get_running_loop().run_in_executor(self._pool, run)
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._pool, run)
+        except RuntimeError as error:
+            if "interpreter shutdown" not in str(error):
+                raise
+            # The program ends while the loop runs on in a thread: no call begins any more, and none has failed.
+            await loop.create_future()
+            raise
         result = await outlast(running)
         # A function that only makes a coroutine, such as a lambda around one, was meant to be awaited.
         return await result if inspect.isawaitable(result) else result
