@@ -156,9 +156,15 @@ class Membership:
         return list(self._groups.get(group, {}).values())
 
     def subscribed(self, group: str) -> dict[str, str]:
-        """What all members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it."""
-        joined = (member for member in self._groups.get(group, {}).values() if member.mode is not None)
-        return next((member.subscriptions for member in joined), {})
+        """
+        What the members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it.
+
+        All have the same, unless they are assigned their queues: then it is what any of them has.
+        """
+        joined = [member for member in self._groups.get(group, {}).values() if member.mode is not None]
+        if joined and joined[0].mode is not None and joined[0].mode.model == ASSIGNED:
+            return {topic: tags for member in joined for topic, tags in member.subscriptions.items()}
+        return joined[0].subscriptions if joined else {}
 
     def is_member(self, group: str, session_id: bytes) -> bool:
         """Whether a session has joined a group."""

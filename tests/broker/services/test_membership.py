@@ -178,6 +178,7 @@ def test_members_that_are_assigned_their_queues_subscribe_to_what_they_like(
     with pytest.raises(GroupMismatch, match="ordered, assigned, allocation evenly"):
         table.join("g", MODE, ORDERS, b, now=0.0)
     assert table.subscribing("payments") == ["g"]
+    assert table.subscribed("g") == {**ORDERS, "payments": "*"}
 
 
 def test_an_unknown_model_is_refused(table: Membership, a: Session) -> None:
