@@ -36,13 +36,10 @@ DEAD = MessageQueue("%DLQ%g", 0)
 
 async def letters(client: Client, queue: MessageQueue = DEAD) -> list[StoredMessage]:
     """All dead letters, as anybody can read them."""
-    answer = await client.pull(0, queue=queue)
-    return [message for batch in batches.read_all(answer.batches, store_id=1) for message in batch.messages()]
+    return await client.stored(queue)
 
 
 async def origins(client: Client) -> list[int]:
-    if (await client.range(DEAD)).max_offset == 0:
-        return []
     return [int(letter.properties["RMQ_ORIGIN_OFFSET"]) for letter in await letters(client)]
 
 
