@@ -148,6 +148,24 @@ async def test_a_place_that_the_disk_cannot_read_is_passed(memory_path: Path, wa
         assert await stored(client) == [b"b"]
 
 
+async def test_a_defect_does_not_end_delivery(
+    memory_path: Path, wall: Wall, logs: Logs
+) -> None:
+    async with over(memory_path, wall) as broker, Client(broker) as client:
+        await client.create()
+        await park(client, b"a", level=1)
+        await park(client, b"b", level=2)
+        delivery = broker.broker._serving.delivery
+        staging = delivery._stage
+        delivery._stage = lambda due: 1 / 0  # type: ignore[assignment, return-value]
+        await asyncio.sleep(1.5)
+        delivery._stage = staging  # type: ignore[method-assign]
+        assert await stored(client) == []
+        await asyncio.sleep(5)
+        assert await stored(client) == [b"a", b"b"]
+        assert len(events(logs, "delay.defect")) == 1
+
+
 # ---- a slow disk
 
 

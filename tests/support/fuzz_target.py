@@ -275,7 +275,7 @@ class Target:
         broker = self.memory.broker
         for _ in range(7):
             self.now += 0.9
-            broker._tick()
+            broker._serving.tick()
         self.witness.give(b"")  # what ended goes to the log now, not with the next input
         assert len(broker._sessions._sessions) == 1
         assert not self._leases()
