@@ -148,9 +148,7 @@ async def test_a_place_that_the_disk_cannot_read_is_passed(memory_path: Path, wa
         assert await stored(client) == [b"b"]
 
 
-async def test_a_defect_does_not_end_delivery(
-    memory_path: Path, wall: Wall, logs: Logs
-) -> None:
+async def test_a_defect_does_not_end_delivery(memory_path: Path, wall: Wall, logs: Logs) -> None:
     async with over(memory_path, wall) as broker, Client(broker) as client:
         await client.create()
         await park(client, b"a", level=1)
