@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench bench-spark demo pipeline run clean
+.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench bench-spark bench-delays demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -16,7 +16,7 @@ check: install
 	scripts/check
 
 # On all cores; plain pytest runs on one
-SPREAD := -n auto --maxprocesses 4 --dist loadgroup
+SPREAD := -n auto --maxprocesses 4 --dist loadfile
 test: install
 	$(BIN)/pytest $(SPREAD) $(ARGS)
 
@@ -48,6 +48,10 @@ bench: install
 # Spark's scan of a topic against Parquet and tuples; ARGS=--quick for a tenth of it (docs/benchmarks.md)
 bench-spark: install
 	$(BIN)/python bench/spark_scan.py $(ARGS)
+
+# What a million delayed messages cost while they wait; ARGS=--quick to see that it works
+bench-delays: install
+	$(BIN)/python bench/delays.py $(ARGS)
 
 demo: install
 	$(BIN)/python examples/demo.py

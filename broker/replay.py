@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rmq.wire import batch as batches
-from rmq.wire import layout
+from rmq.wire import layout, names
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
+from rmq.wire.retry_ops import REPLAYED
 
-from .services.ledger import Ledger
+from .services.ledger import Entry, Ledger
 from .services.lock_table import LockTable
 from .services.membership import Membership
 from .services.parked_log import ParkedLog
@@ -18,7 +21,8 @@ from .services.state import (
     Attempted,
     Change,
     Committed,
-    DeadLettered,
+    Copied,
+    DeadHandled,
     DelaysReached,
     DelaysWaiting,
     LeaseEnded,
@@ -35,6 +39,14 @@ from .services.topics import TopicTable
 from .store.log_reader import LogReader
 
 
+class _FoundCopy(NamedTuple):
+    """A copy in a topic, of the message with the handle ``origin``; ``is_parked``: it waits to be delivered."""
+
+    topic: str
+    origin: int
+    is_parked: bool
+
+
 class Replay:
     """Applies the log, in order, to the tables of a broker that starts."""
 
@@ -48,6 +60,7 @@ class Replay:
         self._producers = producers
         self._parked = parked
         self._now = now
+        self._unnamed: list[_FoundCopy] = []  # copies behind which no change that names them was met yet
         self.grace_s = 0.0  # what clients were told before this start
 
     def change(self, change: Change) -> None:
@@ -64,8 +77,9 @@ class Replay:
                 self._locks.restore(change, now=self._now)
             case LeaseEnded():
                 self._locks.restore_end(change)
-            case Committed() | Attempted() | Suspected() | DeadLettered():
+            case Committed() | Attempted() | Suspected() | Copied() | DeadHandled():
                 self._ledger.apply(change)
+                self._named(change)
             case ProducerKnown():
                 self._producers.apply(change, self._now)
             case ProducerEpoch():
@@ -76,6 +90,7 @@ class Replay:
     def _topic(self, change: TopicMade | TopicDeleted) -> None:
         ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
         if ended:  # a generation, and with it what groups knew of it
+            self._unnamed = [copy for copy in self._unnamed if copy.topic != change.topic]
             self._ledger.forget_topic(change.topic)
             self._locks.release_topic(change.topic)
 
@@ -94,7 +109,7 @@ class Replay:
         """A data batch, of a living topic or not: its producer's number is taken, and a copy is known as one."""
         if header.origin:
             if not self._parked.delivered(header.origin):
-                self._ledger.dead.found_copy(header.topic, header.origin)
+                self._found_copy(header)
             return  # whoever made it numbered the original
         self._number(header, header.base_offset)
 
@@ -102,7 +117,7 @@ class Replay:
         """A parked batch, of a living topic or not: it waits, and has no offset yet."""
         self._parked.parked(header)
         if header.origin:
-            self._ledger.dead.found_copy(header.topic, header.origin)
+            self._found_copy(header)
         else:
             self._number(header, NO_OFFSET)
 
@@ -113,25 +128,49 @@ class Replay:
                 header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
             )  # fmt: skip
 
+    def _found_copy(self, header: layout.Header) -> None:
+        """A copy; what it was copied for comes behind it, unless the log was torn there."""
+        is_parked = header.kind == layout.KIND_PARKED
+        if is_parked or not (header.delay_level or header.deliver_at):  # else it was parked before, and is delivered
+            self._unnamed.append(_FoundCopy(header.topic, header.origin, is_parked))
+
+    def _named(self, change: Entry) -> None:
+        """Copies and the change that names them stand in one write, one such write behind the other."""
+        match change:
+            case Copied(is_all=False) | DeadHandled(is_again=False):
+                self._unnamed.clear()
+
     def name_copies(self, reader: LogReader) -> list[Change]:
         """
-        The log is read: a write that was torn off may have left copies of dead letters without what names them.
+        The log is read: a write that was torn off may have left copies without the change that names them.
 
         Returns the changes that do; they belong into the log before anything else of the group can.
         """
+        unnamed, self._unnamed = self._unnamed, []
         told: list[Change] = []
         with reader:
-            for group, origin in self._ledger.dead.take_unsaid():
-                position, index = batches.place_of(origin)
+            for copy in unnamed:
+                position, index = batches.place_of(copy.origin)
                 header = _header(reader, position)
                 if header is None or not self.is_live(header):
-                    continue  # nobody can give it up again
+                    continue  # nobody can have it copied again
                 queue, offset = MessageQueue(header.topic, header.queue_id), header.base_offset + index
-                if offset >= self._ledger.offsets.get(group, queue):
-                    change = DeadLettered(group, *queue, [offset])
+                change = self._name(copy, queue, offset)
+                if change is not None:
                     self._ledger.apply(change)
                     told.append(change)
         return told
+
+    def _name(self, copy: _FoundCopy, queue: MessageQueue, offset: int) -> Copied | DeadHandled | None:
+        """What a copy of the message at an offset says: given up, sent back, or a dead letter that was replayed."""
+        for prefix in (names.DEAD_LETTERS, names.RETRIES):
+            if copy.topic.startswith(prefix) and (copy.is_parked or prefix == names.DEAD_LETTERS):
+                group = copy.topic.removeprefix(prefix)
+                is_done = offset < self._ledger.offsets.get(group, queue)
+                return None if is_done else self._ledger.copied.change(group, queue, [offset])
+        if queue.topic.startswith(names.DEAD_LETTERS):
+            return self._ledger.handled.change(queue.topic, [offset], REPLAYED)
+        return None
 
     def open_sessions(self, sessions: SessionTable, members: Membership, *, now: float) -> None:
         """

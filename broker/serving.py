@@ -11,8 +11,10 @@ from rmq.wire.ops import Op
 from .committer import Committer
 from .config import BrokerConfig
 from .delivery import Delivery
+from .handlers.appending import Appending
 from .handlers.beginnings import Beginnings
-from .handlers.dead_letters import DeadLetterHandler
+from .handlers.copy_line import CopyLine
+from .handlers.dead_admin import DeadAdminHandler
 from .handlers.delays import DelayHandler
 from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
@@ -23,6 +25,7 @@ from .handlers.progress import ProgressHandler
 from .handlers.pull import PullHandler
 from .handlers.running_info import RunningInfoHandler
 from .handlers.send import SendHandler
+from .handlers.send_back import SendBackHandler
 from .handlers.stats import StatsHandler
 from .handlers.topics import TopicHandler
 from .read_pool import ReadPool
@@ -94,11 +97,19 @@ class Serving:
         self._messages = MessageHandler(
             store, tables.topics, pool, index_now=upkeep.index_now, call_later=loop.call_later, clock=clock
         )
-        self._dead_letters = DeadLetterHandler(
-            store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
-            committer=committer, pool=pool, make_topic=self.topics.own,
-            refusal=lambda: self.sends.refuse_because, now=now,
+        line = CopyLine(pool)
+        appending = Appending(
+            store, committer, tables.delays, tables.ledger, make_topic=self.topics.own,
+            refusal=lambda: self.sends.refuse_because,
         )  # fmt: skip
+        self._send_backs = SendBackHandler(
+            store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
+            committer=committer, line=line, appending=appending, delays=tables.delays, max_retries=config.max_retries,
+            now=now,
+        )  # fmt: skip
+        self._dead_admin = DeadAdminHandler(
+            store, topics=tables.topics, ledger=tables.ledger, committer=committer, line=line, appending=appending
+        )
         self.delivery = Delivery(
             store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock,
             refusal=lambda: self.sends.refuse_because,
@@ -144,7 +155,10 @@ class Serving:
             Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
             Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: stats.stats,
             Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
-            Op.STARTING: progress.starting, Op.DEAD_LETTER: self._dead_letters.dead_letter,
+            Op.STARTING: progress.starting, Op.DEAD_LETTER: self._send_backs.dead_letter,
+            Op.SEND_BACK: self._send_backs.send_back, Op.LIST_DEAD: self._dead_admin.list_dead,
+            Op.DEAD_STATES: self._dead_admin.dead_states, Op.REPLAY_DEAD: self._dead_admin.replay,
+            Op.DROP_DEAD: self._dead_admin.drop,
             Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
             Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
             Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays,
@@ -169,4 +183,5 @@ class Serving:
             "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
             "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
             "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
+            **self._send_backs.stats(), "replayed_dead_letters": self._dead_admin.replayed,
         }  # fmt: skip

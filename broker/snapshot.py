@@ -35,6 +35,7 @@ class Snapshot:
         producer, and the parked batches that wait.
         """
         now, store = self._now(), self._store
+        self._ledger.trim(lambda queue: store.readable_range(queue)[0])
         told: list[Change] = [Started(store.store_id, store.log_epoch, self._grace_s())]
         told += [topic.made() for topic in self._topics.all()]
         told += store.holds()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag")
 MEMBER_COLUMNS = ("member", "address", "state", "heard", "leases")
 QUEUE_COLUMNS = ("topic", "queue", "min", "max", "committed", "lag", "owner", "epoch", "left")
+BROADCAST_COLUMNS = QUEUE_COLUMNS[:4]  # the rest is of queues that have an owner and a progress in the group
 _SESSION_DIGITS = 8
 
 
@@ -54,13 +55,14 @@ def list_groups(broker: str, as_json: bool) -> None:
     """
     List the groups that have members, locks or progress.
 
-    The lag is the number of messages that a group has before it, in all queues of its topics.
+    The lag is the number of messages that a group has before it, in all queues of its topics; a broadcasting group has
+    none, since each of its members has its own.
     """
     rows = run(_list(broker))
     if as_json:
-        click.echo(to_json([row._asdict() for row in rows]))
+        click.echo(to_json([row_object(row) for row in rows]))
     else:
-        click.echo(table(LIST_COLUMNS, [_list_cells(row) for row in rows]), nl=False)
+        click.echo(table(LIST_COLUMNS, [list_cells(row) for row in rows]), nl=False)
 
 
 async def _list(broker: str) -> list[GroupRow]:
@@ -68,8 +70,15 @@ async def _list(broker: str) -> list[GroupRow]:
         return await admin.list_groups()
 
 
-def _list_cells(row: GroupRow) -> list[object]:
-    lag = f"{row.lag}+" if row.more_queues else row.lag  # too many queues to look at all of them
+def row_object(row: GroupRow) -> dict[str, Any]:
+    """A line of the list as JSON."""
+    return {**row._asdict(), "lag": None if _is_broadcasting(row) else row.lag}
+
+
+def list_cells(row: GroupRow) -> list[object]:
+    """A line of the list for people."""
+    lag: object = f"{row.lag}+" if row.more_queues else row.lag  # too many queues to look at all of them
+    lag = None if _is_broadcasting(row) else lag
     return [row.group, _mode(row), row.members, row.leases, row.topics, lag]
 
 
@@ -90,8 +99,9 @@ def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
     """
     Show GROUP: its members, and for each queue how far it is and who has it.
 
-    An owner is named by the end of its member id, "left" is how long its lock lasts unless it is renewed. With --json:
-    one object.
+    An owner is named by the end of its member id, "left" is how long its lock lasts unless it is renewed. Members of a
+    broadcasting group have all queues, and each its own progress: group members --verbose asks them. With --json: one
+    object.
     """
     told = run(_describe(broker, name, topic))
     click.echo(to_json(group_object(told)) + "\n" if as_json else group_text(told), nl=False)
@@ -106,14 +116,16 @@ def group_object(told: GroupDescription) -> dict[str, Any]:
     """A group as JSON."""
     return {
         **told._asdict(),
-        "lag": told.lag,
+        "lag": None if _is_broadcasting(told) else told.lag,
         "members": [member._asdict() for member in told.members],
-        "queues": [_queue_object(queue) for queue in told.queues],
+        "queues": [_queue_object(queue, _is_broadcasting(told)) for queue in told.queues],
     }
 
 
-def _queue_object(queue: GroupQueue) -> dict[str, Any]:
+def _queue_object(queue: GroupQueue, is_broadcasting: bool) -> dict[str, Any]:
     fields = queue._asdict()
+    if is_broadcasting:
+        fields["lag"] = None
     for name in ("committed", "retry_offset", "suspect_offset"):
         fields[name] = None if fields[name] < 0 else fields[name]
     if queue.owner is None:
@@ -123,16 +135,20 @@ def _queue_object(queue: GroupQueue) -> dict[str, Any]:
 
 def group_text(told: GroupDescription) -> str:
     """A group for people."""
-    text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {_count(told.lag, 'message')} behind\n"
+    behind = "each member by itself" if _is_broadcasting(told) else f"{_count(told.lag, 'message')} behind"
+    text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {behind}\n"
     for topic, expression in sorted(told.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
     text += "\n" + (member_table(told.members) if told.members else "no members\n")
     if told.more_members:
         text += f"and {told.more_members} more members\n"
     if told.queues:
-        text += "\n" + table(QUEUE_COLUMNS, [_queue_cells(queue) for queue in told.queues])
+        columns = BROADCAST_COLUMNS if _is_broadcasting(told) else QUEUE_COLUMNS
+        text += "\n" + table(columns, [_queue_cells(queue)[: len(columns)] for queue in told.queues])
     if told.more_queues:
         text += f"and {told.more_queues} more queues: --topic shows those of one topic\n"
+    if _is_broadcasting(told):
+        return text + f"\nthe members keep their progress: rmq-admin group members {told.group} --verbose asks them\n"
     troubles = [trouble for queue in told.queues if (trouble := _trouble(queue)) is not None]
     return text + ("\n" + "".join(f"{trouble}\n" for trouble in troubles) if troubles else "")
 
@@ -240,6 +256,10 @@ def _mode(told: GroupRow | GroupDescription) -> str | None:
     if told.ordered is None:
         return None
     return f"{'ordered' if told.ordered else 'concurrent'} {told.model} {told.strategy}"
+
+
+def _is_broadcasting(told: GroupRow | GroupDescription) -> bool:
+    return told.model == "broadcasting"
 
 
 def _count(count: int, what: str) -> str:

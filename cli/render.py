@@ -34,8 +34,9 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
+        "queue_offset": message.queue_offset if message.queue_offset >= 0 else None,  # it waits for its time
         "message_id": message.message_id,
+        "origin_id": message.origin_id,
         "tag": message.tag,
         "keys": list(message.keys),
         **_body(message.body),
@@ -63,15 +64,17 @@ def receipt_object(topic: str, receipt: Receipt) -> dict[str, Any]:
     return {
         "topic": topic,
         "queue_id": receipt.queue_id,
-        "queue_offset": receipt.queue_offset,
+        "queue_offset": None if receipt.is_delayed else receipt.queue_offset,
         "message_id": receipt.message_id,
         "durable": receipt.durable,
+        "is_delayed": receipt.is_delayed,
     }
 
 
 def receipt_line(topic: str, receipt: Receipt) -> str:
     """Where a message went, for people."""
-    return f"{topic}/{receipt.queue_id} @{receipt.queue_offset} {receipt.message_id}"
+    where = "delayed" if receipt.is_delayed else f"@{receipt.queue_offset}"
+    return f"{topic}/{receipt.queue_id} {where} {receipt.message_id}"
 
 
 def printable(text: str) -> str:

@@ -12,6 +12,8 @@ import click
 from rmq.wire.errors import ConnectionLost, RequestTimeout
 
 from .admin_broker import broker as broker_group
+from .admin_delays import delay
+from .admin_dlq import dlq
 from .admin_groups import group as group_group
 from .admin_messages import message
 from .admin_topics import topic
@@ -47,6 +49,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     rmq-admin topic list
     rmq-admin group describe billing
     rmq-admin message query --key o-17
+    rmq-admin delay list
     rmq-admin lock-status --watch
     """,
 )
@@ -129,6 +132,8 @@ def _lock_cells(row: LockRow) -> list[object]:
 command.add_command(group_group)
 command.add_command(broker_group)
 command.add_command(message)
+command.add_command(dlq)
+command.add_command(delay)
 
 
 def main() -> None:

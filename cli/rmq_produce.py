@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import click
 
 from rmq.wire.compression import NUMBERS as COMPRESSIONS
+from rmq.wire.delays import MAX_LEVEL
 from rmq.wire.errors import Refused
 from rmq.wire.layout import MAX_BODY
 
@@ -19,6 +20,7 @@ from .command import Command, Failure, run, version_option
 from .input import read_lines
 from .options import broker_option, json_option, log_options
 from .output import Output
+from .times import duration_of_option
 
 if TYPE_CHECKING:
     from rmq.client import Message, Producer, Receipt
@@ -45,12 +47,16 @@ class Shape:
     tag: str | None = None
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str]
+    delay_level: int = 0
+    delay_s: float | None = None
 
     def message(self, line: bytes) -> Message:
         """The message of a line."""
         from rmq.client import Message
 
-        return Message(self.topic, line, self.tag, self.keys, self.properties)
+        return Message(
+            self.topic, line, self.tag, self.keys, self.properties, delay_level=self.delay_level, delay_s=self.delay_s
+        )
 
     def lines(self, bodies: Sequence[bytes], first: int) -> tuple[list[Line], Failure | None]:
         """The lines with their sharding keys, up to the first that cannot be sent, and what is wrong with that."""
@@ -90,6 +96,8 @@ class Shape:
     rmq-produce --topic orders --key-field order_id --json events.jsonl
     seq 1000 | rmq-produce --topic numbers --property source=seq --quiet
     rmq-produce --topic events --compression zlib --quiet events.jsonl
+    echo wake up | rmq-produce --topic reminders --delay 90s
+    echo try again | rmq-produce --topic reminders --delay-level 3
     """,
 )
 @click.option("--topic", metavar="TOPIC", help="Where to send; made with 4 queues if it does not exist.")
@@ -98,6 +106,20 @@ class Shape:
 @click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
 @click.option("--keys", metavar="KEY", multiple=True, help="Key to find the messages by later. May be repeated.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property. May be repeated.")
+@click.option(
+    "--delay-level",
+    metavar="N",
+    type=click.IntRange(0, MAX_LEVEL),
+    default=0,
+    help="Deliver after the Nth delay of the broker's table: 1 is 1s, 3 is 10s, 18 is 2h by default.",
+)
+@click.option(
+    "--delay",
+    "delay_s",
+    metavar="TIME",
+    callback=duration_of_option,
+    help="Deliver that long after a line was read: 10s, 1500ms, 2m, 1h.",
+)
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)), help="Compress bodies; lz4 and zstd are extras.")
 @click.option(
     "--namespace", metavar="NAME", default="", help="Keeps the topics of one team apart from those of others."
@@ -122,8 +144,8 @@ def command(
     """
     Send every line of FILE (or of standard input) as one message, in order.
 
-    Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id. Empty lines are
-    empty messages; a last line without a newline counts.
+    Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id ("delayed" instead of
+    the offset while it waits for its time). Empty lines are empty messages; a last line without a newline counts.
     """
     run(_produce(broker, topic, shape, file, Receipts(as_json, quiet), compression=compression, namespace=namespace))
 
@@ -174,6 +196,8 @@ async def _produce(
 def _shape(topic: str, options: Mapping[str, Any]) -> Shape:
     if options["key"] is not None and options["key_field"] is not None:
         raise click.UsageError("--key and --key-field exclude each other.")
+    if options["delay_level"] and options["delay_s"] is not None:
+        raise click.UsageError("--delay and --delay-level exclude each other.")
     properties = {}
     for text in options["properties"]:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""Points in time as people type them. Pure."""
+"""Points in time and durations as people type them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z", re.ASCII)
+_LONG = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -18,7 +18,7 @@ def parse_time(text: str, now: datetime) -> datetime:
     Raises:
         ValueError: it is neither; the sentence says what would do.
     """
-    ago = _AGO.match(text.strip())
+    ago = _LONG.match(text.strip())
     try:
         if ago is not None:
             return now - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
@@ -31,5 +31,26 @@ def time_of_option(_ctx: click.Context, _param: click.Parameter, text: str | Non
     """The callback of an option that is a point in time."""
     try:
         return None if text is None else parse_time(text, datetime.now(UTC))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def parse_duration(text: str) -> float:
+    """
+    Seconds, of ``10s``, ``1500ms``, ``2m``, ``1h`` or ``1d``.
+
+    Raises:
+        ValueError: it is none of these; the sentence says what would do.
+    """
+    found = _LONG.match(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no duration: write 10s, 1500ms, 2m, 1h or 1d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def duration_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    """The callback of an option that is a duration."""
+    try:
+        return None if text is None else parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error

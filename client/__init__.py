@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmq.wire.errors import (
     BadBatch,
+    BadDelay,
     BadName,
     BadRequest,
     BatchTooLarge,
@@ -40,6 +41,7 @@ from rmq.wire.topic_ops import TopicDescription
 if TYPE_CHECKING:
     from .admin import Admin
     from .connection import Connection
+    from .delays import WaitingDelays
     from .producer import Producer
     from .receipts import Receipt, SendStatus
     from .stored_messages import FoundMessages
@@ -51,6 +53,7 @@ else:
         "Producer": "producer",
         "Receipt": "receipts",
         "SendStatus": "receipts",
+        "WaitingDelays": "delays",
     }
 
     def __getattr__(name: str) -> object:
@@ -67,9 +70,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
     "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "MemberReport", "TopicDescription",
+    "WaitingDelays",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
-    "WireError", "Refused", "Fatal", "BadBatch", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",
+    "WireError", "Refused", "Fatal", "BadBatch", "BadDelay", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",
     "GroupNotFound", "MemberNotFound", "MemberSilent", "MessageNotFound", "MessageTooLarge", "ProducerFenced",
     "ProtocolUnsupported", "QueueNotFound", "SequenceConflict", "StoreFailed", "TooManyInFlight", "TopicExists",
     "TopicNotFound",

@@ -3,6 +3,9 @@ What waits to be sent to one queue, and how batches are cut from it; no clock an
 
 Parcels leave in the order they came. A batch takes as many of them as fit, so that the more waits, the fewer bytes and
 system calls a message costs.
+
+A batch has one delay, so messages with another one begin the next. Those that wait equally long share a batch if they
+were born within 10 ms of each other; it is due when the last of them is: never early.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from rmq.wire.layout import MAX_BODY, MAX_COUNT
 from .parcels import Parcel, Piece
 
 FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
+DUE_TOGETHER_US: Final = 10_000  # messages that wait equally long share a batch if they are due within this
 PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is busy with it for a millisecond or two
 
 
@@ -66,8 +70,12 @@ class Outbox:
         limit = MAX_COUNT
         while runs := self._collect(limit):
             rows = _rows(runs)
+            delay_level, deliver_at = _due(runs)
             try:
-                data = batches.encode(self.topic, self.queue_id, rows, by=by, codec=self._codec)
+                data = batches.encode(
+                    self.topic, self.queue_id, rows, by=by, codec=self._codec,
+                    delay_level=delay_level, deliver_at=deliver_at,
+                )  # fmt: skip
             except Exception as error:  # texts and mappings of the caller's may raise anything
                 limit = len(rows.bodies) // 2
                 if not limit:
@@ -85,6 +93,8 @@ class Outbox:
         for parcel in self.parcels:
             if parcel.settled or not parcel.left:
                 continue
+            if runs and not _due_together(runs[0][0], parcel):
+                break
             count = parcel.fit(limit, size) or (0 if runs else 1)  # a large body travels alone
             if count:
                 runs.append((parcel, count))
@@ -99,6 +109,22 @@ class Outbox:
         while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
             self.parcels.popleft()
         return pieces
+
+
+def _due_together(first: Parcel, other: Parcel) -> bool:
+    """Whether the next messages of both may share a batch."""
+    delay = first.delay
+    if delay is None or not delay.after_us:
+        return other.delay == delay
+    return other.delay == delay and 0 <= other.born_at - first.born_at <= DUE_TOGETHER_US
+
+
+def _due(runs: list[tuple[Parcel, int]]) -> tuple[int, int]:
+    """Level and exact time of a batch."""
+    delay = runs[0][0].delay
+    if delay is None:
+        return 0, 0
+    return delay.level, delay.deliver_at(max(parcel.born_at for parcel, _ in runs))
 
 
 def _rows(runs: list[tuple[Parcel, int]]) -> Rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -35,10 +35,12 @@ from rmq.wire.ops import (
     Route,
     TopicInfo,
 )  # fmt: skip
+from rmq.wire.retry_ops import DeadResult, DeadRow, DeadRun
 from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
 
-from . import stored_messages
+from . import dead_letters, stored_messages
 from .connection import Connection
+from .delays import WaitingDelays, waiting
 from .stored_messages import FoundMessages
 
 OPEN_TIMEOUT_S: Final = 3.0
@@ -192,6 +194,24 @@ class Admin:
         """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
         return await stored_messages.get(self._connection, message_id)
 
+    def read(self, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
+        """
+        The messages of a queue from offset ``start`` to before ``end``, in order, some at a time.
+
+        What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
+        """
+        return stored_messages.read(self._connection, queue, start, end)
+
+    async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
+        """
+        The next batches whose time has not come, of one topic or of all, in the order they become due.
+
+        Raises TopicNotFound if there is no such topic.
+        """
+        if topic is not None:
+            await self.topic(topic)
+        return await waiting(self._connection, topic, limit)
+
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
@@ -212,6 +232,38 @@ class Admin:
             reply = await self._connection.request(Op.RESET_OFFSETS, part, timeout_s=self._timeout_s)
             results += decode_list(ResetResult, reply)
         return dict(zip(offsets, results, strict=True))
+
+    async def list_dead(self) -> list[DeadRow]:
+        """All groups that have dead letters, by name, with how many wait, were replayed, were dropped."""
+        return await dead_letters.list_dead(self._connection, timeout_s=self._timeout_s)
+
+    async def dead_states(self, group: str) -> list[DeadRun]:
+        """
+        Which dead letters of a group were replayed or dropped, in order; what no run names waits.
+
+        Raises TopicNotFound if the group has no dead letters.
+        """
+        return await dead_letters.dead_states(self._connection, group, timeout_s=self._timeout_s)
+
+    async def replay_dead(
+        self, group: str, queue_offsets: Iterable[int], *, to_topic: bool = False, dry_run: bool = False
+    ) -> dict[int, DeadResult]:
+        """
+        Have dead letters delivered again, in the order of their offsets: to the group alone, or to their old topic.
+
+        The result of each has its state now, or as ``status`` the code of why it was refused. One that was replayed
+        or dropped before stays as it is, so that asking again is safe. ``dry_run`` only tells what would be done.
+        Raises TopicNotFound if the group has no dead letters.
+        """
+        return await dead_letters.replay_dead(
+            self._connection, group, queue_offsets, to_topic=to_topic, dry_run=dry_run
+        )
+
+    async def drop_dead(
+        self, group: str, queue_offsets: Iterable[int], *, dry_run: bool = False
+    ) -> dict[int, DeadResult]:
+        """Have dead letters marked as dealt with, so that they are not replayed; results as of :meth:`replay_dead`."""
+        return await dead_letters.drop_dead(self._connection, group, queue_offsets, dry_run=dry_run)
 
     async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic) -> Any:
         return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

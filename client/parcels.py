@@ -11,8 +11,10 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from rmq.wire.delays import Delay
 from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
 from rmq.wire.model import Message
 
@@ -26,8 +28,9 @@ class Parcel:
     """Messages of one call to one queue, with all that is known of them."""
 
     __slots__ = (
-        "_cut", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline", "future", "longest",
-        "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic", "topic", "trouble",
+        "_cut", "_delay", "_delays", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline",
+        "future", "longest", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
+        "topic", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +44,7 @@ class Parcel:
         born_at: int,
         deadline: float,
         shown_topic: str | None = None,
+        delay: Delay | None = None,
     ) -> None:
         self.topic = topic
         self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
@@ -61,15 +65,23 @@ class Parcel:
         self._cut = 0
         self._unanswered = 0
         self._parts: list[Part | None] = []
+        self._delay, self._delays = (delay, None) if messages is None else _delays(messages)
 
     @property
     def left(self) -> int:
         """How many messages were not cut yet."""
         return self.count - self._cut
 
+    @property
+    def delay(self) -> Delay | None:
+        """That of the next message."""
+        return self._delay if self._delays is None else self._delays[self._cut]
+
     def fit(self, count: int, size: int) -> int:
-        """How many of the uncut messages fit into ``count`` places and ``size`` bytes of bodies."""
+        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes of bodies."""
         count = min(count, self.left)
+        if self._delays is not None:
+            count = _run(self._delays[self._cut : self._cut + count])
         if count * self.longest <= size:
             return count
         return bisect_right(list(accumulate(map(len, self.ahead(count)))), size)
@@ -143,7 +155,21 @@ class Parcel:
         if self.on_settled is not None:
             self.on_settled(self, error)
         # Nobody reads them any more, and a settled parcel may stay in a line for a while.
-        self.bodies, self.messages = (), None
+        self.bodies, self.messages, self._delays = (), None, None
+
+
+_delay_of = attrgetter("delay")
+
+
+def _delays(messages: Sequence[Message]) -> tuple[Delay | None, list[Delay | None] | None]:
+    """The one delay of messages that share it, or that of each."""
+    delays = list(map(_delay_of, messages))
+    return (delays[0], None) if len(set(delays)) == 1 else (None, delays)
+
+
+def _run(delays: Sequence[Delay | None]) -> int:
+    """How many of them are as the first."""
+    return next((i for i, delay in enumerate(delays) if delay != delays[0]), len(delays))
 
 
 class Piece:

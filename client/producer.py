@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
 
 from rmq.wire import ops
 from rmq.wire.compression import CODECS, Codec
+from rmq.wire.delays import Delay, delay_of
 from rmq.wire.errors import (
     BadName,
     ConfigError,
@@ -61,6 +63,9 @@ class Producer:
 
     With a ``namespace`` topics are apart from those of others: consumers with the same one see them, under the names
     that you give them here.
+
+    A message with a delay waits in the broker, and takes its place in its queue when its time comes; until then its
+    ``queue_offset`` is -1. ``wall_us`` tells the time from which ``delay_s`` counts, in microseconds since 1970.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         namespace: str = "",
+        wall_us: Callable[[], int] = clock.wall_us,
     ) -> None:
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise ConfigError(f"max_in_flight must be 1 to {MAX_IN_FLIGHT}, not {max_in_flight}")
@@ -94,6 +100,7 @@ class Producer:
         self._delivery_timeout_s = delivery_timeout_s
         self._max_in_flight = max_in_flight
         self._auto_create = auto_create
+        self._wall_us = wall_us
         self._one_way_bytes = 0
         self._store_id: int | None = None
         self._ended: RmqError | None = None  # why nothing can be sent any more
@@ -190,7 +197,7 @@ class Producer:
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
-            Refused: the broker does not want it; the class tells why.
+            Refused: the broker does not want it; the class tells why, as BadDelay does of a level that it lacks.
         """
         wanted = choice(sharding_key, queue_id, selector, arg)
         receipts = await self._send((message,), wanted)
@@ -228,12 +235,20 @@ class Producer:
         *,
         sharding_key: ShardingKey | None = None,
         queue_id: int | None = None,
+        delay_level: int = 0,
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
     ) -> Sequence[Receipt]:
-        """Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`."""
-        everything = list(bodies)
+        """
+        Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`.
+
+        One of the last three has all of them wait, as in a :class:`Message`.
+        """
+        everything, delay = list(bodies), delay_of(delay_level, delay_s, deliver_at)
+        wanted = choice(sharding_key, queue_id, None, None)
         if not everything:
             return ()
-        return await self._deliver(self._parcel(topic, everything, None, choice(sharding_key, queue_id, None, None)))
+        return await self._deliver(self._parcel(topic, everything, None, wanted, delay))
 
     def send_nowait(
         self,
@@ -250,10 +265,10 @@ class Producer:
         What is not stored is counted in ``failed_one_way`` and logged.
 
         Raises:
-            TooManyInFlight: 64 MiB of one-way messages wait already; ``await flush()`` waits for them.
+            TooManyInFlight: 64 MiB of one-way messages wait already; :meth:`flush` waits for them.
         """
         if self._one_way_bytes + len(message.body) > ONE_WAY_BYTES:
-            raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: await flush() first")
+            raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
         wanted = choice(sharding_key, queue_id, selector, arg)
         parcel = self._parcel(message.topic, (message.body,), (message,), wanted)
         self._accept(parcel)
@@ -280,7 +295,12 @@ class Producer:
             raise
 
     def _parcel(
-        self, topic: str, bodies: Sequence[bytes], messages: Sequence[Message] | None, wanted: Choice
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        messages: Sequence[Message] | None,
+        wanted: Choice,
+        delay: Delay | None = None,
     ) -> Parcel:
         self._check_open()
         if self._ended is not None:
@@ -291,9 +311,10 @@ class Producer:
             messages,
             choice=wanted,
             ordering_key=wanted.ordering_key(),
-            born_at=clock.wall_us(),
+            born_at=self._wall_us(),
             deadline=self._deadlines.next_deadline(),
             shown_topic=topic,
+            delay=delay,
         )
         if parcel.longest > MAX_BODY:
             raise MessageTooLarge(f"a body of {parcel.longest} bytes is over the limit of {MAX_BODY}")

@@ -23,7 +23,7 @@ class Part(NamedTuple):
     """A run of messages that lie one behind the other in one stored batch."""
 
     messages: int
-    queue_offset: int
+    queue_offset: int  # -1: they wait for their time
     physical_offset: int
     first: int  # the place of the first of them within the batch
     stored_at: int
@@ -46,12 +46,17 @@ class Receipt:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue."""
-        return self._part.queue_offset + self._step
+        """Its place in the queue; -1 of a delayed one, which gets it when its time comes."""
+        return self._part.queue_offset + self._step if self._part.queue_offset >= 0 else -1
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it waits for its time; a message whose time had passed when it was stored does not."""
+        return self._part.queue_offset < 0
 
     @property
     def message_id(self) -> str:
-        """32 hex digits that name it for ever."""
+        """32 hex digits that name it for ever; what is delivered of a delayed one tells them as its ``origin_id``."""
         return message_id(self._store_id, handle(self._part.physical_offset, self._part.first + self._step))
 
     @property
@@ -74,7 +79,8 @@ class Receipt:
 
     def __repr__(self) -> str:
         durable = "durable" if self.durable else "not yet durable"
-        return f"<Receipt {self.topic}/{self.queue_id} offset {self.queue_offset}, {self.message_id}, {durable}>"
+        where = "delayed" if self.is_delayed else f"offset {self.queue_offset}"
+        return f"<Receipt {self.topic}/{self.queue_id} {where}, {self.message_id}, {durable}>"
 
 
 class Receipts(Sequence[Receipt]):

@@ -280,7 +280,8 @@ class Sender:
         self._acknowledged = True
         first = 0
         for piece in batch.pieces:
-            part = Part(piece.count, base_offset + first, physical_offset, first, stored_at, durable)
+            offset = base_offset + first if base_offset >= 0 else -1  # those that wait for their time have none
+            part = Part(piece.count, offset, physical_offset, first, stored_at, durable)
             piece.parcel.stored(piece.which, part, self._store_id)
             first += piece.count
 

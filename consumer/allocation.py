@@ -186,6 +186,9 @@ def parse_strategy(text: str) -> Strategy:
     raise ConfigError(f"strategy: there is none of the form {text!r}; it is {KNOWN}")
 
 
+EVERYTHING = Strategy("all", lambda queues, members, member: queues)  # of members that share nothing out
+
+
 def named(strategy: Strategy | Allocate) -> Strategy:
     """
     A user's own strategy: a :class:`Strategy`, or a function, which is known by its ``name`` or its own.

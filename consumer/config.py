@@ -11,6 +11,7 @@ from rmq.wire.names import check_group, check_namespace, wrap
 from rmq.wire.rooms import check_room
 
 from .allocation import needs_room, parse_strategy
+from .offsets_file import check_instance
 from .start_from import parse_start
 
 SUSPEND_MIN_S = 0.01
@@ -113,9 +114,10 @@ class ConsumerConfig:
             ("namespace", check_namespace, self.namespace),
             ("group", check_group, wrap(self.namespace, self.group)),
             ("room", check_room, self.room),
+            ("instance", check_instance, self.instance),
         ):
             try:
-                if name or what == "group":
+                if name or what in ("group", "instance"):
                     check(name)
             except BadName as error:
                 raise ConfigError(f"{what}: {error}") from error
@@ -129,6 +131,8 @@ class ConsumerConfig:
             raise ConfigError(f'on_gap must be "stop" or "skip", not {self.on_gap!r}')
         if self.model not in ("clustering", "broadcasting"):
             raise ConfigError(f'model must be "clustering" or "broadcasting", not {self.model!r}')
+        if self.model == "broadcasting" and self.strategy != "average":
+            raise ConfigError("a broadcasting member has every queue: leave strategy out")
         if self.max_attempts != -1 and self.max_attempts < 1:
             raise ConfigError(f"max_attempts must be -1 (no limit) or 1 and more, not {self.max_attempts}")
 

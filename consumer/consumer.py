@@ -10,12 +10,14 @@ from typing import Any, Self
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
 from rmq.client.log import get_logger
+from rmq.wire import names
 from rmq.wire.errors import BadName, ConfigError, RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_readable, wrap
 
 from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
+from .group_client import BROADCASTING
 from .hooks import Hooks
 from .listeners import Listener, adapt
 from .pauses import Pauses, Target
@@ -35,6 +37,9 @@ class Consumer:
         async with Consumer("127.0.0.1:10911", group="billing", listener=on_order) as consumer:
             consumer.subscribe("orders", "created || paid")
             await consumer.run()
+
+    With ``model="broadcasting"`` every member gets every message, and keeps its progress in a file of its own (see
+    ``instance`` and ``offsets_dir``); nothing is locked.
 
     Neither the broker nor the topic has to exist yet. A consumer runs once: it cannot be started again.
     """
@@ -75,11 +80,9 @@ class Consumer:
         if isinstance(strategy, str):
             settings["strategy"] = strategy
         self.config = configure(config, **settings)
-        if not self.config.orderly:
-            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
-        if self.config.model != "clustering":
-            raise ConfigError("broadcasting is not supported yet")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
+        if self._strategy is not None and self.config.model == BROADCASTING:
+            raise ConfigError("a broadcasting member has every queue: leave strategy out")
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect
@@ -165,9 +168,13 @@ class Consumer:
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues this consumer holds the locks of, sorted."""
+        """The queues this consumer holds the locks of, sorted; that of the group's own retries is left out."""
         generations = {} if self._running is None else self._running.generations
-        return sorted(generation.shown for generation in generations.values() if not generation.dropped)
+        retries = names.retry_topic(self.config.group)
+        shown = [generation.shown for generation in generations.values() if not generation.dropped]
+        return sorted(
+            queue for queue in shown if queue.topic != retries or self._on_the_wire(retries) in self._subscriptions
+        )
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
@@ -225,6 +232,7 @@ class Consumer:
         Begin, in the background: connect, and consume from the first subscription on.
 
         Raises:
+            ConfigError: broadcasting, and another process has its progress, or that cannot be read or written.
             RuntimeError: it was stopped, or no event loop is running.
         """
         self._refuse_if_stopped()

@@ -10,9 +10,9 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
 
 from .attempts import Suspicion
+from .cache import Cache
 from .gap import Stopped
 from .lease import Lease
-from .process_queue import ProcessQueue
 
 Task = asyncio.Task[None]
 
@@ -102,7 +102,7 @@ class Generation:
     def __init__(
         self,
         lease: Lease,
-        cache: ProcessQueue,
+        cache: Cache,
         *,
         on_lost: Callable[[Generation, str], None],
         topic_generation: int | None = None,
@@ -125,8 +125,9 @@ class Generation:
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
         self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
-        self.cancels = False  # whether a running call is cancelled when the lease is lost; the scheduler's
+        self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
+        self.on_work: Callable[[], None] | None = None  # told when something may be taken; the service's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
         self.halted = False  # dropped or paused: what a turn looks at before each batch
@@ -180,7 +181,7 @@ class Generation:
         self.paused = paused
         self.halted = paused or self.dropped
         if not paused:
-            self._arrived.set()
+            self.arrived()
             self._ask.set()
 
     def ask_now(self) -> None:
@@ -210,14 +211,21 @@ class Generation:
         self.lost = Lost(expired, self._told)
 
     def _told(self) -> None:
-        """The listener is told that the lease is lost: a running call is cancelled, if that is wished."""
-        if self.cancels and self.called_at is not None and self.owner is not None and not self.interrupted:
+        """The listener is told that the lease is lost: running calls are cancelled, if that is wished."""
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def cancel_owner(self) -> None:
+        """Cancel the running call of the owner, once."""
+        if self.called_at is not None and self.owner is not None and not self.interrupted:
             self.interrupted = True
             self.owner.cancel()
 
     def arrived(self) -> None:
-        """Messages were put into the cache."""
+        """Messages were put into the cache, or may be taken from it again."""
         self._arrived.set()
+        if self.on_work is not None:
+            self.on_work()
 
     async def work(self) -> bool:
         """Wait until there is something to take, and may be; False if it was dropped. Cancelling is safe."""

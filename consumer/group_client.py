@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from rmq.wire import ops
+from rmq.wire import names, ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import BadRequest, RequestTimeout
 from rmq.wire.layout import Buffer
 from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
+from rmq.wire.retry_ops import SendBack, SentBack
 
 T = TypeVar("T")
+CLUSTERING = "clustering"  # each message goes to one member of the group
+BROADCASTING = "broadcasting"  # each message goes to every member of the group
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 
@@ -51,8 +54,13 @@ class GroupClient:
         now: Callable[[], float],
         timeout_s: float,
         lock_timeout_s: float | None = None,
+        ordered: bool = True,
+        model: str = CLUSTERING,
     ) -> None:
+        """``ordered`` and ``model`` are what the members of a group have to agree on, beside the strategy."""
         self.link = link
+        self.model = model
+        self._ordered = ordered
         self.group = group  # as the broker knows it: with the namespace, if any
         self.now = now
         self._timeout_s = timeout_s
@@ -63,6 +71,11 @@ class GroupClient:
     def member(self) -> str:
         """Our name in the list of members."""
         return self.link.member
+
+    @property
+    def retry_topic(self) -> str | None:
+        """Where what the group failed at comes from again; None if its members do not share that out."""
+        return names.retry_topic(self.group) if self.model == CLUSTERING else None
 
     @property
     def connected(self) -> bool:
@@ -98,7 +111,7 @@ class GroupClient:
         self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
     ) -> ops.JoinReply:
         """Become or stay a member; in topics of ``from_end`` a group without progress begins at the end."""
-        payload = ops.Join(self.group, True, "clustering", strategy, subscriptions, list(from_end))
+        payload = ops.Join(self.group, self._ordered, self.model, strategy, subscriptions, list(from_end))
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
@@ -143,6 +156,29 @@ class GroupClient:
             progress = commit_offset if is_last else ops.NO_OFFSET
             await self._request(Op.DEAD_LETTER, ops.DeadLetter(self.group, *queue, epoch, part, progress, reason))
 
+    async def send_back(
+        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], attempts: Sequence[int], *,
+        delay_level: int = 0, max_attempts: int = -1, commit_offset: int = ops.NO_OFFSET, reason: str = "",
+    ) -> list[int]:  # fmt: skip
+        """
+        Have messages delivered to the group again later, and progress stored with that; -1 is none.
+
+        ``attempts`` tells of each how often it was delivered. Returns for each the level it waits with, ``DEAD`` or
+        ``DONE_BEFORE``. Offsets ascend; asking again does nothing again.
+        """
+        fates: list[int] = []
+        for at in range(0, len(queue_offsets), MAX_ENTRIES):
+            part = slice(at, at + MAX_ENTRIES)
+            is_last = at + MAX_ENTRIES >= len(queue_offsets)
+            payload = SendBack(
+                self.group, *queue, epoch, list(queue_offsets[part]), list(attempts[part]), delay_level, max_attempts,
+                commit_offset if is_last else ops.NO_OFFSET, reason,
+            )  # fmt: skip
+            fates += decode(SentBack, await self._request(Op.SEND_BACK, payload)).fates
+        if len(fates) != len(queue_offsets):
+            raise BadRequest(f"SEND_BACK: the broker answered {len(fates)} items for {len(queue_offsets)}")
+        return fates
+
     async def starting(self, queue: MessageQueue, epoch: int, queue_offset: int, commit_offset: int) -> None:
         """Have it recorded which message is given to the listener next, and the progress before it; -1 is none."""
         await self._request(Op.STARTING, ops.Starting(self.group, *queue, epoch, queue_offset, commit_offset))
@@ -163,8 +199,10 @@ class GroupClient:
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
         """Ask one queue for batches; None if the broker said nothing about it."""
-        payload = ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue])
-        reply = await self.link.request(Op.PULL, payload, timeout_s=timeout_s)
+        return await self._pull(ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue]), timeout_s)
+
+    async def _pull(self, pull: ops.Pull, timeout_s: float) -> ops.PullResult | None:
+        reply = await self.link.request(Op.PULL, pull, timeout_s=timeout_s)
         results = decode_list(ops.PullResult, reply)
         return results[0] if results else None
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rmq.client.log import get_logger
 
@@ -29,7 +29,9 @@ from .context import ConsumeContext
 from .generation import Generation
 from .group_client import GroupClient
 from .hooks import Hooks
+from .lease_keeper import Leases, until_proven
 from .listeners import AsyncListener, Threads
+from .process_queue import in_order
 from .queue_gates import QueueGates
 from .results import COMMIT, SUCCESS, SUSPEND, read_status, result_type
 from .retries import AWAY_S, Failed, Retries, reason_of
@@ -38,15 +40,6 @@ from .tasks import TaskSet
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")
-
-
-class Leases(Protocol):
-    """What a turn asks about its lease; see :class:`~rmq.consumer.lease_keeper.LeaseKeeper`."""
-
-    def believed_until(self, generation: Generation) -> float: ...
-    def believed(self, generation: Generation) -> bool: ...
-    def proven(self, generation: Generation) -> None: ...
-    async def renew_one(self, generation: Generation) -> None: ...
 
 
 class Raised(NamedTuple):
@@ -89,14 +82,18 @@ class OrderlyScheduler:
         self._slots = asyncio.Semaphore(config.slots)
         self._queueing = 0  # owners that wait for a slot
         self._warned: set[str] = set()
+        self._owners: set[asyncio.Task[None]] = set()
         self.turns = 0  # turns that are running
         self.gates = gates or QueueGates()
 
     def start(self, generation: Generation) -> None:
         """Give a generation its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""
-        generation.cancels = self._cancels
+        if self._cancels:
+            generation.interrupt = generation.cancel_owner
         self._careful.judge(generation)
-        generation.owner = self._tasks.start(self._own(generation), f"owner of {generation.queue}")
+        generation.owner = owner = self._tasks.start(self._own(generation), f"owner of {generation.queue}")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
 
     async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
         """
@@ -112,6 +109,10 @@ class OrderlyScheduler:
             log.warning("listener.cancelled", queue=str(generation.queue), after_s=within_s)
         # No call is running and none will start: what is cancelled is a wait for messages, a slot, a gate or a pause.
         await self._tasks.cancel(generation.owner)
+
+    def owners(self) -> list[asyncio.Task[None]]:
+        """The tasks that call the listener: one for each queue."""
+        return list(self._owners)
 
     # The owner
 
@@ -154,7 +155,8 @@ class OrderlyScheduler:
         elif end is Step.YIELD:
             await generation.pause(YIELD_S)
         elif end in (Step.RELOCK, Step.RELOCK_ENTRY):
-            await self._relock(generation, RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S)
+            first_s = RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S
+            await until_proven(generation, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
         elif end is Step.WAIT:
             await generation.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
         elif generation.cache.ready:
@@ -193,7 +195,7 @@ class OrderlyScheduler:
         that takes too long for ``consume_timeout_s`` ends behind ``look_at``, so that is looked at there, too.
         """
         clock, size, timeout_s = self._broker.now, self._config.batch, self._config.consume_timeout_s
-        cache, guard, listener = generation.cache, generation.guard, self._listener
+        cache, guard, listener = in_order(generation.cache), generation.guard, self._listener
         meter = self._statistics.of(generation.shown.topic)
         context = ConsumeContext(generation)
         began = now = counted_at = called_at = clock()
@@ -234,7 +236,8 @@ class OrderlyScheduler:
 
     async def _run_one(self, generation: Generation) -> Step | Failed:
         """One message of a suspected queue: announced, then given to the listener on its own."""
-        clock, cache, guard, began = self._broker.now, generation.cache, generation.guard, self._broker.now()
+        clock, cache, guard = self._broker.now, in_order(generation.cache), generation.guard
+        began = clock()
         step, now, _ = await self._look(generation, began, entering=True)
         if step is not Step.RUN:
             return step
@@ -309,7 +312,7 @@ class OrderlyScheduler:
         self, generation: Generation, count: int, status: object, context: ConsumeContext, now: float
     ) -> Step | Failed | None:
         """Record any result but a plain success; what ends the turn is returned. The guard is freed by whoever does."""
-        cache, guard, error = generation.cache, generation.guard, None
+        cache, guard, error = in_order(generation.cache), generation.guard, None
         read = SUSPEND
         if isinstance(status, Raised):
             if not status.counts:
@@ -338,15 +341,6 @@ class OrderlyScheduler:
             return asked
         self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
         return None
-
-    async def _relock(self, generation: Generation, first_s: float) -> None:
-        """Come back when the lease is proven: ask after ``first_s``, then every ``lock_retry_s``."""
-        await generation.pause(first_s)
-        while not generation.dropped:
-            await self._leases.renew_one(generation)
-            if self._leases.believed(generation):
-                return
-            await generation.wait_resumed(self._config.lock_retry_s)
 
     def _caught(self, generation: Generation, count: int, error: BaseException) -> Raised:
         """What a listener's exception means; raises it again if it is not the listener's."""

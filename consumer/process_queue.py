@@ -19,6 +19,7 @@ from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import AttemptRun
 
+from .cache import Cache
 from .log_epochs import UNKNOWN, LogEpochs
 from .subscription import Subscription
 from .unread import Hole, UnreadBatch
@@ -119,6 +120,16 @@ class ProcessQueue:
         offset = self.commit_offset  # it is not made yet; what owners before us failed at is known all the same
         failed = (run.attempts for run in self._runs if run.from_offset <= offset < run.end_offset)
         return offset, max(failed, default=0) + 1
+
+    @property
+    def span(self) -> int:
+        """Messages are done in the order of their offsets: how far they are apart is no reason not to pull."""
+        return 0
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether the listener may need more than a full cache before it finishes anything."""
+        return True
 
     # The puller's side
 
@@ -360,3 +371,9 @@ class ProcessQueue:
             # Where the messages are few enough and only the bytes too many, the end of a batch is the next chance.
             if enough > self._first:
                 self._mark = min(self._mark, enough)
+
+
+def in_order(cache: Cache) -> ProcessQueue:
+    """The cache of a queue whose messages are given to the listener one after the other."""
+    assert isinstance(cache, ProcessQueue), "a queue of another service"
+    return cache

@@ -36,6 +36,7 @@ from rmq.wire.ops import MAX_ENTRIES, Grant, TopicInfo
 from . import timers
 from .allocation import Strategy, parse_strategy
 from .attempts import Suspicion, runs_of
+from .cache import MakeCache
 from .comparison import compare
 from .config import ConsumerConfig
 from .generation import Generation
@@ -46,6 +47,7 @@ from .loss_log import LossLog
 from .process_queue import ProcessQueue
 from .shares import Share, Shares
 from .start_from import LAST
+from .subscribed import Subscribed
 from .subscription import Subscription
 from .tasks import TaskSet
 from .topics import GONE, KnownTopics
@@ -78,14 +80,18 @@ class Rebalancer:
         workers: Workers,
         tasks: TaskSet,
         strategy: Strategy | None = None,
+        make_cache: MakeCache = ProcessQueue,
     ) -> None:
-        """``strategy`` is a user's own, in place of the configured one."""
+        """``strategy`` is a user's own, in place of the configured one; ``make_cache`` is what the service wants."""
         self._generations = generations
-        self._subscriptions = subscriptions
+        self._subscribed = Subscribed(subscriptions, broker.retry_topic)
+        self._make_cache = make_cache
         self._config = config
         self._broker = broker
         self._workers = workers
-        self._shares = Shares(strategy or parse_strategy(config.strategy), config.namespace)
+        self._shares = Shares(
+            strategy or parse_strategy(config.strategy), config.namespace, retry_topic=broker.retry_topic
+        )
         self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
         self._members_version = 0  # a list with a lower one is older than the one we have
@@ -130,7 +136,7 @@ class Rebalancer:
 
     def topic_changed(self, info: TopicInfo) -> None:
         """A topic was made or has grown."""
-        if info.topic in self._subscriptions:
+        if info.topic in self._subscribed:
             self._topics.changed(info)
             self._end_dead()
             self.notice()
@@ -150,6 +156,12 @@ class Rebalancer:
             self._join_due = min(self._join_due, asyncio.get_running_loop().time() + JOIN_RETRY_S)
             self.notice()
 
+    def another_store(self) -> None:
+        """The broker has other topics than before, some maybe of the same names: nothing that was known is true."""
+        self._topics = KnownTopics()
+        self._members_version = 0
+        self._end_dead()
+
     def _end_dead(self) -> None:
         """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
         for generation in list(self._generations.values()):
@@ -161,6 +173,11 @@ class Rebalancer:
         """Have a pass made within this time."""
         self._due = min(self._due, asyncio.get_running_loop().time() + within_s)
         self._noticed.set()
+
+    @property
+    def topics(self) -> KnownTopics:
+        """What is known of topics, to read."""
+        return self._topics
 
     def is_new(self, queue: MessageQueue) -> bool:
         """Whether a queue came into being after this member subscribed."""
@@ -180,7 +197,7 @@ class Rebalancer:
                 await self._join()
             if self.joined:
                 await self._balance()
-            if self.joined and not (self._subscriptions or self._generations or self._unsure):
+            if self.joined and not (self._subscribed or self._generations or self._unsure):
                 await self._leave()
 
     async def _until_due(self) -> None:
@@ -190,7 +207,7 @@ class Rebalancer:
             wait_s = None
             # Without a connection or a subscription nothing can be done; getting one is a notice. A member whose last
             # subscription went has to give its queues back, and to report that it is alive until it has.
-            if self._broker.connected and (self._subscriptions or self.joined):
+            if self._broker.connected and (self._subscribed or self.joined):
                 wait_s = min(self._due, self._join_due) - loop.time()
                 if wait_s <= 0:
                     return
@@ -205,10 +222,11 @@ class Rebalancer:
         loop = asyncio.get_running_loop()
         self._join_due = loop.time() + timers.heartbeat_s(self._config, self._broker.limits)
         # A member that is about to leave consumes what it did: to others of the group, nothing is another subscription.
-        asked = dict(self._subscriptions or self._accepted)
+        asked = self._subscribed.all() or dict(self._accepted)
         self._topics.joining()
-        # Where a group begins is decided once, when its first member names the topic.
-        first = [topic for topic in asked if topic not in self._accepted] if self._config.start_from == LAST else []
+        # Where a group begins is decided once, when its first member names the topic. Its retries are all for it.
+        new = [topic for topic in asked if topic not in self._accepted and topic != self._broker.retry_topic]
+        first = new if self._config.start_from == LAST else []
         try:
             reply = await self._broker.join(_expressions(asked), strategy=self._shares.strategy.name, from_end=first)
         except GroupMismatch as error:
@@ -252,10 +270,9 @@ class Rebalancer:
     def _go_back(self, refused: dict[str, Subscription], error: GroupMismatch) -> None:
         """The group consumes something else: go on with what the broker accepted of us before."""
         self._join_due = 0.0
-        if self._subscriptions == refused:  # else they have changed again, and the next request will tell
+        if self._subscribed.all() == refused:  # else they have changed again, and the next request will tell
             log.error("group.subscription_refused", group=self._broker.group, error=str(error))
-            self._subscriptions.clear()
-            self._subscriptions.update(self._accepted)
+            self._subscribed.go_back(self._accepted)
 
     async def _leave(self) -> None:
         """Nothing is subscribed and nothing held: leave the group until something is."""
@@ -273,7 +290,7 @@ class Rebalancer:
 
     def _computed(self) -> dict[str, Share]:
         # A queue taken before its subscription is accepted would be selected by nothing.
-        topics = {topic: self._topics.places(topic) for topic in self._subscriptions if topic in self._accepted}
+        topics = {topic: self._topics.places(topic) for topic in self._subscribed.all() if topic in self._accepted}
         held = (queue for queue, generation in self._generations.items() if not generation.dropped)
         return self._shares.of_topics(topics, self._members, self._broker.member, held=held)
 
@@ -288,7 +305,7 @@ class Rebalancer:
         for at in range(0, len(missing), MAX_ENTRIES):
             if self._stopping or not await self._acquire(missing[at : at + MAX_ENTRIES]):
                 break
-        if self._changed and self._subscriptions and not self._stopping:
+        if self._changed and self._subscribed and not self._stopping:
             await self._tell_change(wanted)
 
     async def _drop(self, wanted: set[MessageQueue]) -> None:
@@ -348,7 +365,7 @@ class Rebalancer:
     def _begin(self, queue: MessageQueue, grant: Grant, asked: _Asked, is_wanted: bool) -> None:
         self._refused.pop(queue, None)
         topic_generation = asked.generations[queue.topic]
-        cache = ProcessQueue(
+        cache = self._make_cache(
             grant.committed_offset,
             subscription=self._accepted.get(queue.topic),
             runs=runs_of(grant),

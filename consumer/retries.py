@@ -19,7 +19,8 @@ from rmq.wire.ops import NO_OFFSET
 from .attempts import exhausted, failed_runs
 from .config import ConsumerConfig
 from .generation import Generation
-from .group_client import GroupClient
+from .group_client import BROADCASTING, GroupClient
+from .process_queue import in_order
 from .turns import retry_pause
 
 log = get_logger("rmq.consumer")
@@ -69,7 +70,7 @@ class Retries:
 
     async def _bury(self, generation: Generation, dead: list[StoredMessage], reason: str) -> bool:
         """Have messages copied to the dead letters; says whether they are out of the way."""
-        cache, broker, there = generation.cache, self._broker, dead
+        cache, broker, there = in_order(generation.cache), self._broker, dead
 
         async def ask() -> None:
             nonlocal there
@@ -93,7 +94,7 @@ class Retries:
             generation.reported = max(generation.reported, cache.commit_offset_without(there))
             cache.remove(there)
             log.warning(
-                "message.dead_lettered",
+                "message.passed" if self._config.model == BROADCASTING else "message.dead_lettered",
                 queue=str(generation.queue),
                 queue_offset=there[0].queue_offset,
                 count=len(there),
@@ -117,7 +118,7 @@ class Retries:
 
         async def ask() -> None:
             # As with dead letters: another message may have the offset by now.
-            runs = failed_runs(generation.cache.still_held(messages))
+            runs = failed_runs(in_order(generation.cache).still_held(messages))
             await self._broker.attempt(generation.queue, generation.epoch, runs)
 
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -18,23 +19,32 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
-from .allocation import Strategy
+from .allocation import EVERYTHING, Strategy
+from .broadcaster import Broadcaster
+from .cache import MakeCache
+from .concurrent import ConcurrentService
+from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
 from .generation import Generation
-from .group_client import GroupClient, Link
+from .group_client import BROADCASTING, GroupClient, Link
 from .hooks import Hooks
 from .lease_keeper import LeaseKeeper
 from .listeners import AsyncListener
+from .local_offsets import LocalOffsets, open_offsets
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
+from .passing import Passing
 from .pauses import Pauses
+from .process_queue import ProcessQueue
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .running_info import Program, running_info
+from .service import ConsumeService
 from .stall_watch import StallWatch
 from .statistics import Statistics
 from .subscription import Subscription
 from .tasks import TaskSet
+from .unleased import Unleased
 
 log = get_logger("rmq.consumer")
 
@@ -61,7 +71,7 @@ class Running:
     def __init__(
         self,
         config: ConsumerConfig,
-        listener: AsyncListener,
+        listener: AsyncListener | None,
         subscriptions: dict[str, Subscription],
         *,
         connect: Connect,
@@ -70,8 +80,10 @@ class Running:
         pauses: Pauses | None = None,
         hooks: Hooks | None = None,
         strategy: Strategy | None = None,
+        model: str | None = None,
     ) -> None:
         self._config = config
+        self._model = model or config.model
         self._hooks = hooks
         self._strategy = strategy
         self.statistics = Statistics(config.group)
@@ -89,26 +101,76 @@ class Running:
             now=now,
             room=config.room,
         )
-        self._broker = GroupClient(
-            self._link,
-            wrap(config.namespace, config.group),
-            now=now,
-            timeout_s=config.request_timeout_s,
-            lock_timeout_s=config.lock_timeout_s,
+        group = wrap(config.namespace, config.group)
+        self._local = (  # the progress of a member that shares it with nobody
+            open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
         )
+        self._broker = self._client(group, now)
         self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
 
-    def _build(self, listener: AsyncListener) -> None:
+    def _client(self, group: str, now: Callable[[], float]) -> GroupClient:
+        config = self._config
+        if self._local is not None:
+            return Broadcaster(self._link, group, config, self._local, topics=lambda: self.rebalancer.topics, now=now)
+        return GroupClient(
+            self._link, group, now=now, timeout_s=config.request_timeout_s, lock_timeout_s=config.lock_timeout_s,
+            ordered=config.orderly, model=self._model,
+        )  # fmt: skip
+
+    def _build(self, listener: AsyncListener | None) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
-        self.keeper = LeaseKeeper(generations, config, broker)
-        self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
-        self.scheduler = OrderlyScheduler(
-            listener,
+        self.keeper: LeaseKeeper | Unleased
+        self.reporter: OffsetReporter | LocalOffsets
+        carries: Callable[[Generation], bool]  # whether a pull may take progress along
+        if self._local is not None:
+            assert isinstance(broker, Broadcaster)
+            self.keeper, self.reporter, carries = Unleased(broker.begun), self._local, lambda _: False
+            self._strategy = EVERYTHING
+        else:
+            self.keeper = LeaseKeeper(generations, config, broker)
+            self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
+            carries = self.keeper.believed
+        self.service = self._make_service(listener)
+        self.reporter.busy = lambda: self.service.turns > 0
+        self.rebalancer = Rebalancer(
+            generations,
+            self._subscriptions,
             config,
             broker,
+            workers=self,
+            tasks=self.tasks,
+            strategy=self._strategy,
+            make_cache=self._make_cache(),
+        )
+        self.puller = Puller(
+            generations,
+            config,
+            broker,
+            tasks=self.tasks,
+            believed=carries,
+            progressed=self.reporter.turned,
+            topics=self.rebalancer,
+            statistics=self.statistics,
+        )
+
+    def _make_cache(self) -> MakeCache:
+        """What keeps the messages of a queue for the service."""
+        if self._config.orderly:
+            return ProcessQueue
+        return partial(ConcurrentQueue, max_span=self._config.max_span)
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
+        """Whoever gives the messages to the user."""
+        assert listener is not None
+        failures = None if self._local is None else Passing()
+        Service = OrderlyScheduler if self._config.orderly else partial(ConcurrentService, failures=failures)
+        return Service(
+            listener,
+            self._config,
+            self._broker,
             tasks=self.tasks,
             leases=self.keeper,
             on_turn=self.reporter.turned,
@@ -116,34 +178,21 @@ class Running:
             statistics=self.statistics,
             stalled=self.stalls.stalled,
         )
-        self.reporter.busy = lambda: self.scheduler.turns > 0
-        self.rebalancer = Rebalancer(
-            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
-        )
-        self.puller = Puller(
-            generations,
-            config,
-            broker,
-            tasks=self.tasks,
-            believed=self.keeper.believed,
-            progressed=self.reporter.turned,
-            topics=self.rebalancer,
-            statistics=self.statistics,
-        )
 
     def start(self) -> None:
         """Start every loop; the connection is made in the background."""
         self._link.start()
         self._rebalancing = self.tasks.start(self.rebalancer.run(), "rebalancer")
-        self.tasks.start(self.keeper.run(), "lease keeper")
-        self.tasks.start(self.keeper.watch(), "lease watch")
+        if isinstance(self.keeper, LeaseKeeper):
+            self.tasks.start(self.keeper.run(), "lease keeper")
+            self.tasks.start(self.keeper.watch(), "lease watch")
         self.tasks.start(self.reporter.run(), "offset reporter")
         self.tasks.start(self.stalls.run(), "stall watch")
         self.tasks.start(self._link.wait_connected(), "first connection")  # fails if the broker does not want us
 
-    def owners(self) -> list[asyncio.Task[None] | None]:
+    def owners(self) -> Sequence[asyncio.Task[None] | None]:
         """The tasks that call the listener."""
-        return [generation.owner for generation in self.generations.values()]
+        return self.service.owners()
 
     def resubscribe(self) -> None:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""
@@ -160,16 +209,33 @@ class Running:
         """Pull and consume a queue, unless the user has paused it."""
         generation.set_paused(self._pauses.covers(generation.shown))
         self.keeper.added(generation)
-        self.scheduler.start(generation)
+        self.service.start(generation)
         self.puller.start(generation)
 
     async def finish_generation(self, generation: Generation) -> None:
-        """Let the running call of a queue end."""
-        await self.scheduler.finish(generation)
+        """Let the running call of a queue end; what it did is known from here on."""
+        await self.service.finish(generation)
+        if self._local is not None:
+            self._local.note(generation)
 
     # What the broker says
 
     def _on_connected(self, hello: ops.HelloReply) -> None:
+        if isinstance(self.keeper, LeaseKeeper):
+            self._resume(self.keeper, hello)
+        elif self._local is not None:
+            self._recognise(self._local, hello)
+        self.rebalancer.connected()
+
+    def _recognise(self, local: LocalOffsets, hello: ops.HelloReply) -> None:
+        """What was done counts in the store where it was done; a log that is another may have lost messages."""
+        if local.enter(hello.store_id):
+            self.rebalancer.another_store()
+        for generation in self.generations.values():
+            if not generation.agrees(hello.log_epoch):
+                generation.ask_now()
+
+    def _resume(self, keeper: LeaseKeeper, hello: ops.HelloReply) -> None:
         """A lease that the broker still lists under our epoch goes on; any other is lost, on either side."""
         held = {
             (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
@@ -177,17 +243,16 @@ class Running:
         for generation in list(self.generations.values()):
             if (*generation.queue, generation.epoch) in held:
                 held.discard((*generation.queue, generation.epoch))
-                self.keeper.proven(generation)
+                keeper.proven(generation)
                 if not generation.agrees(hello.log_epoch):
                     generation.ask_now()
             else:
                 generation.lose("the broker did not resume it")
         self.rebalancer.listed(MessageQueue(topic, queue_id) for topic, queue_id, _ in held)
-        self.keeper.connected()
+        keeper.connected()
         if self.generations:
             # The greeting shows that the leases are ours, but renews none.
-            self.tasks.start(self.keeper.renew_all(), "renewal after a reconnect")
-        self.rebalancer.connected()
+            self.tasks.start(keeper.renew_all(), "renewal after a reconnect")
 
     def _on_connection_lost(self, error: Exception) -> None:
         log.debug("consumer.disconnected", group=self._broker.group, error=str(error))
@@ -247,7 +312,7 @@ class Running:
         now = self._broker.now()
         program = Program(
             version(), self._link.member, self._broker.group, now - self._began_at, self.stalls.lag_s,
-            self.scheduler.turns,
+            self.service.turns,
         )  # fmt: skip
         return running_info(program, self._config, self.generations.values(), self.statistics.read(now), now=now)
 
@@ -265,21 +330,28 @@ class Running:
 
         Renewals go on until the calls have ended, so that they end under their leases.
         """
+        try:
+            await self._end_calls()
+        finally:
+            if self._local is not None:
+                await self._local.close()
+        await self._leave()
+        await self.tasks.cancel(*self.tasks.others())
+        await self._link.close()
+        self.generations.clear()
+
+    async def _end_calls(self) -> None:
         if self._rebalancing is not None:
             # The pass under way ends first, so that what it is granted is known and given back.
             await asyncio.wait([self._rebalancing])
         generations = list(self.generations.values())
         await self.tasks.cancel(*(generation.puller for generation in generations))
         await asyncio.gather(
-            *(self.scheduler.finish(generation, within_s=self._config.drain_s) for generation in generations)
+            *(self.service.finish(generation, within_s=self._config.drain_s) for generation in generations)
         )
         await self.rebalancer.hand_overs_ended()
         for generation in self.generations.values():
             generation.ended.set()  # what is to be committed goes with the request that leaves
-        await self._leave()
-        await self.tasks.cancel(*self.tasks.others())
-        await self._link.close()
-        self.generations.clear()
 
     async def _leave(self) -> None:
         """Give everything back; a broker that is away is waited for as long as for an answer."""

@@ -10,7 +10,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import unwrap
 from rmq.wire.ops import QueueInfo
 
-from .allocation import PlacedQueue, Strategy
+from .allocation import AVERAGE, PlacedQueue, Strategy
 
 log = get_logger("rmq.consumer")
 
@@ -28,11 +28,13 @@ class Shares:
     """
     Computes shares by one strategy.
 
-    The strategy sees topics by the names the user gave them, without the namespace.
+    The strategy sees topics by the names the user gave them, without the namespace. The retries of the group are not
+    the user's business: they are shared out evenly, so that no strategy can leave them to nobody.
     """
 
-    def __init__(self, strategy: Strategy, namespace: str = "") -> None:
+    def __init__(self, strategy: Strategy, namespace: str = "", *, retry_topic: str | None = None) -> None:
         self.strategy = strategy
+        self._retry_topic = retry_topic
         self._namespace = namespace
         self._told: dict[str, Share] = {}
 
@@ -53,9 +55,8 @@ class Shares:
     ) -> Share:
         shown = unwrap(self._namespace, topic)
         try:
-            ours = self.strategy.share(
-                (PlacedQueue(shown, info.broker, info.queue_id) for info in infos), members, member
-            )
+            strategy = AVERAGE if topic == self._retry_topic else self.strategy
+            ours = strategy.share((PlacedQueue(shown, info.broker, info.queue_id) for info in infos), members, member)
         except Exception as error:  # a user's function may raise anything: the other topics are not to suffer
             kept = frozenset(queue for queue in held if queue.topic == topic)
             return Share(kept, len(infos), len(members), f"{type(error).__name__}: {error}")
@@ -65,6 +66,8 @@ class Shares:
         """Tell each change once, with what it follows from."""
         for topic, share in shares.items():
             before = self._told.get(topic)
+            if topic == self._retry_topic and before is None and not share.queues:
+                continue  # nothing was given back as yet
             if share.error is not None:
                 if before is None or before.error != share.error:
                     log.error(
@@ -81,4 +84,5 @@ class Shares:
                     ours=len(share.ours),
                     result=sorted(queue.queue_id for queue in share.ours),
                 )
-        self._told = dict(shares)
+            self._told[topic] = share
+        self._told = {topic: self._told[topic] for topic in shares if topic in self._told}

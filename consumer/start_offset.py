@@ -60,13 +60,13 @@ class StartOffset:
                 continue
             log.info("start.found", queue=str(queue), queue_offset=start)
             generation.cache.skip_to(start)
-            if self._config.start_from == FIRST and not is_new:
+            if self._wanted(queue) == FIRST and not is_new:
                 generation.found_start = start
             self._progressed()
             return
 
     async def _read(self, queue: MessageQueue) -> int:
-        start = parse_start(self._config.start_from)
+        start = self._wanted(queue)
         if start == LAST:
             return 0  # the end was recorded for all queues there were when the group came: this one is younger
         if isinstance(start, datetime):
@@ -75,6 +75,10 @@ class StartOffset:
         if held.status != OK:
             raise Refused(held.text or code_name(held.status), code=held.status)
         return _checked(queue, held.min_offset)
+
+    def _wanted(self, queue: MessageQueue) -> str | datetime:
+        """What the group failed at is for it, whenever it was given back."""
+        return FIRST if queue.topic == self._broker.retry_topic else parse_start(self._config.start_from)
 
     async def _search(self, queue: MessageQueue, time: datetime) -> int:
         found = await self._broker.offset_at(queue, to_us(time))

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from .names import ORIGIN_TOPIC, RETRIES
+from .delays import Delay, delay_of
+from .layout import KIND_PARKED
+from .names import ORIGIN_TOPIC, RETRIES, unwrap
 
 if TYPE_CHECKING:
     from .batch import BatchOrigin
@@ -36,13 +38,24 @@ class ConsumeStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to send. ``keys`` may hold no white space; names and values of ``properties`` are text."""
+    """
+    A message to send. ``keys`` may hold no white space; names and values of ``properties`` are text.
+
+    It waits in the broker if one of three is given: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s
+    30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless it is set otherwise), ``delay_s`` (seconds from the call
+    that sends it, by the clock of this machine), or ``deliver_at`` (a time; local if it has no zone). A time that has
+    passed is no delay.
+    """
 
     topic: str
     body: bytes
     tag: str | None = None
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+    delay_s: float | None = None
+    deliver_at: datetime | None = None
+    delay: Delay | None = field(default=None, init=False, repr=False, compare=False)  # what the three come to
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -59,6 +72,8 @@ class Message:
                 raise TypeError(f"the property {name!r} must have a text as name and as value")
             if not name:
                 raise ValueError("the name of a property is empty")
+        if self.delay_level != 0 or self.delay_s is not None or self.deliver_at is not None:
+            object.__setattr__(self, "delay", delay_of(self.delay_level, self.delay_s, self.deliver_at))
 
 
 class StoredMessage:
@@ -76,7 +91,9 @@ class StoredMessage:
     def topic(self) -> str:
         """The topic it was sent to; one that waits to be tried again shows that of its original."""
         topic = self._origin.topic
-        return self.properties.get(ORIGIN_TOPIC, topic) if topic.startswith(RETRIES) else topic
+        if not topic.startswith(RETRIES):
+            return topic
+        return unwrap(self._origin.namespace, self.properties.get(ORIGIN_TOPIC, topic))
 
     @property
     def queue_id(self) -> int:
@@ -85,13 +102,23 @@ class StoredMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue."""
-        return self._origin.header.base_offset + self._index
+        """Its place in the queue; -1 of one that still waits for its time, since it has none yet."""
+        header = self._origin.header
+        return -1 if header.kind == KIND_PARKED else header.base_offset + self._index
 
     @property
     def message_id(self) -> str:
         """32 hex digits that name it for ever."""
         return self._origin.message_id(self._index)
+
+    @property
+    def origin_id(self) -> str | None:
+        """
+        The id of the message that it was copied from; None if it is no copy.
+
+        A delayed message is such a copy, made when its time came: this is the id that its producer was told.
+        """
+        return self._origin.origin_id(self._index)
 
     @property
     def tag(self) -> str | None:

@@ -5,6 +5,8 @@ A group that begins at the end of a topic does so once, when the first of its me
 queues become its progress in one step. A queue that is made while a group subscribes to its topic has the group's
 progress 0 from its first moment. So a queue without progress is younger than the group, and read from its beginning by
 whoever gets it, however late that member came.
+
+What a group failed at is its own from the first message on: its retry topic is never begun at the end.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from rmq.wire import names
 from rmq.wire.model import MessageQueue
 
 from ..log import get_logger
@@ -43,9 +46,10 @@ class Beginnings:
 
     def joined(self, group: str, from_end: Iterable[str], session: bytes) -> None:
         """A member named topics for the first time, and wants their end: record it, if nobody was there before."""
-        names = set(from_end)  # a request may name one as often as it likes
-        held = self._held(group) if names else set()
-        for name in sorted(names - held):
+        # A request may name one as often as it likes.
+        wanted = {name for name in from_end if not name.startswith(names.RETRIES)}
+        held = self._held(group) if wanted else set()
+        for name in sorted(wanted - held):
             topic = self._topics.get(name)
             if topic is None or self._members.subscribes(group, name, but=session):
                 continue
@@ -57,6 +61,9 @@ class Beginnings:
 
     def made(self, topic: Topic, first: int) -> None:
         """A topic was made, or grew, from queue ``first`` on: whoever subscribes to it reads those from 0."""
-        for group in self._members.subscribing(topic.name):
+        groups = set(self._members.subscribing(topic.name))
+        if topic.name.startswith(names.RETRIES):
+            groups.add(topic.name.removeprefix(names.RETRIES))  # also if none of its members is here just now
+        for group in sorted(groups):
             for queue_id in range(first, topic.queues):
                 self._progress.begin_at(group, MessageQueue(topic.name, queue_id), 0)

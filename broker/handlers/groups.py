@@ -2,7 +2,8 @@
 Groups: who is in, who holds which queue, and what silence ends.
 
 A grant and an unlock are answered when the change is in the log. Whoever loses a queue without giving it back leaves
-a mark if it had messages in hand: see :mod:`~rmq.broker.services.suspects`.
+a mark if it had messages in hand: see :mod:`~rmq.broker.services.suspects`. All groups work under leases but for
+broadcasting ones, which have none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from rmq.wire import names
 from rmq.wire.codec import decode
-from rmq.wire.errors import Fenced, LockHeld, NotAMember, Refused
+from rmq.wire.errors import Fenced, GroupMismatch, LockHeld, NotAMember, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import (
     NO_OFFSET,
@@ -35,7 +36,7 @@ from ..connection import DEFERRED, Connection
 from ..log import get_logger
 from ..services.ledger import Ledger
 from ..services.lock_table import Lease, LockTable, shown
-from ..services.membership import GroupMode, Membership
+from ..services.membership import BROADCASTING, GroupMode, Membership
 from ..services.sessions import Session, SessionTable
 from ..services.state import LeaseEnded
 from ..services.topics import TopicTable
@@ -88,7 +89,9 @@ class GroupHandler:
             self._notices.members_changed(request.group, but=session.id)
         if before != request.subscriptions:
             self.resubscribed(connection, request.group)
-        self.begins(request.group, [topic for topic in request.from_end if topic in request.subscriptions], session.id)
+        if request.model != BROADCASTING:  # whose members begin where they like, each for itself
+            from_end = [topic for topic in request.from_end if topic in request.subscriptions]
+            self.begins(request.group, from_end, session.id)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
             lambda: connection.reply(
@@ -123,17 +126,21 @@ class GroupHandler:
         now = self.expire()  # whoever is found to be silent leaves its group too, not only the queue that is asked for
         if not self._members.is_member(request.group, session.id):
             raise NotAMember(f"join the group {request.group!r} before asking for its queues")
+        mode = self._members.mode(request.group)
+        assert mode is not None  # it has a member
+        if mode.model == BROADCASTING:
+            raise GroupMismatch(f"group {request.group!r} is broadcasting: its members share all queues and lock none")
         grants: list[Grant] = []
         for queue in [MessageQueue(*ref) for ref in request.queues]:
             try:
                 self._topics.require_queue(*queue)
-                grants.append(self._grant(session, request.group, queue, now))
+                grants.append(self._grant(session, request.group, queue, now, ordered=mode.ordered))
             except Refused as error:
                 grants.append(Grant(error.code, text=error.text))
         return self._later(connection, request_id, grants)
 
-    def _grant(self, session: Session, group: str, queue: MessageQueue, now: float) -> Grant:
-        lease = self._locks.acquire(group, queue, session.id, session.member, now=now)
+    def _grant(self, session: Session, group: str, queue: MessageQueue, now: float, *, ordered: bool) -> Grant:
+        lease = self._locks.acquire(group, queue, session.id, session.member, now=now, ordered=ordered)
         if lease is None:
             holder = self._locks.holder(group, queue, now=now)
             owner = holder.member if holder else "another member"
@@ -149,6 +156,8 @@ class GroupHandler:
                 epoch=lease.epoch,
             )  # fmt: skip
         log.info("lock.granted", group=group, queue=str(queue), owner=session.member, epoch=lease.epoch)
+        if not ordered:  # what those before it may have counted in order means nothing to it
+            return Grant(0, lease.epoch, self._progress.committed(group, queue))
         mark, attempts = self._ledger.suspects.get(group, queue), self._ledger.attempts
         return Grant(
             0, lease.epoch, self._progress.committed(group, queue), *attempts.get(group, queue),
@@ -218,18 +227,21 @@ class GroupHandler:
             state = "grace"
             answered_at = session.answered_at if session else now
             expires_in = min(expires_in, answered_at + self._sessions.grace_s - now)
-        offset, attempts = self._ledger.attempts.get(lease.group, lease.queue)
-        if attempts:
-            state += f", retrying offset {offset} (attempt {attempts + 1})"
-        mark = self._ledger.suspects.get(lease.group, lease.queue)
-        if mark.abandoned:
-            state += f", offset {mark.suspect_offset} abandoned {mark.abandoned} times"
-        if mark.is_careful:
-            state += f", careful until {mark.careful_until}"
+        if lease.ordered:
+            state += self._failing(lease)
         return LockRow(
             lease.group, lease.queue.topic, lease.queue.queue_id, lease.member, lease.session.hex()[:8], lease.epoch,
             round(now - lease.granted_at, 3), round(renewed_ago, 3), round(max(expires_in, 0.0), 3), state,
         )  # fmt: skip
+
+    def _failing(self, lease: Lease) -> str:
+        """Which message keeps the owner of a queue from going on."""
+        offset, attempts = self._ledger.attempts.get(lease.group, lease.queue)
+        mark = self._ledger.suspects.get(lease.group, lease.queue)
+        told = f", retrying offset {offset} (attempt {attempts + 1})" if attempts else ""
+        if mark.abandoned:
+            told += f", offset {mark.suspect_offset} abandoned {mark.abandoned} times"
+        return told + (f", careful until {mark.careful_until}" if mark.is_careful else "")
 
     def revoke(self, group: str, queue: MessageQueue, why: str) -> None:
         """Take a queue from whoever holds it: there is a reason that nobody has to answer for."""

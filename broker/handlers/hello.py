@@ -10,6 +10,7 @@ from rmq.wire import frames, layout
 from rmq.wire.errors import OK, BadRequest, ProducerFenced, ProtocolUnsupported, SequenceConflict, SessionReplaced
 from rmq.wire.ops import (
     PROTOCOL,
+    AttemptRun,
     Hello,
     HelloReply,
     Limits,
@@ -25,8 +26,9 @@ from ..committer import Committer
 from ..config import BrokerConfig
 from ..connection import DEFERRED, Connection
 from ..log import get_logger
+from ..services.attempt_table import NO_ATTEMPT
 from ..services.ledger import Ledger
-from ..services.lock_table import LockTable
+from ..services.lock_table import Lease, LockTable
 from ..services.producers import Known, ProducerTable, Resumed, Spent
 from ..services.sessions import Session, SessionTable
 from .progress import ProgressHandler
@@ -149,8 +151,7 @@ class HelloHandler:
             ResumedLease(
                 lease.group, lease.queue.topic, lease.queue.queue_id, lease.epoch,
                 self._progress.committed(lease.group, lease.queue),
-                *self._ledger.attempts.get(lease.group, lease.queue),
-                self._ledger.attempts.runs(lease.group, lease.queue),
+                *self._failed(lease),
             )
             for lease in self._locks.of_session(session.id, now=self._now())
         ]  # fmt: skip
@@ -158,6 +159,13 @@ class HelloHandler:
             PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases,
             producer=None if resumed is None else self._producer(resumed),
         )  # fmt: skip
+
+    def _failed(self, lease: Lease) -> tuple[int, int, list[AttemptRun]]:
+        """The first message that fails and how often it did, and the same of all; who owns it out of order has none."""
+        attempts = self._ledger.attempts
+        if not lease.ordered:
+            return *NO_ATTEMPT, []
+        return *attempts.get(lease.group, lease.queue), attempts.runs(lease.group, lease.queue)
 
     def ping(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Show that the broker is there."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rmq.wire import names
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, OffsetOutOfRange, Refused
+from rmq.wire.errors import BadRequest, Fenced, GroupMismatch, OffsetOutOfRange, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import (
     NO_OFFSET,
@@ -34,7 +34,7 @@ from ..log import get_logger
 from ..services.attempt_table import highest
 from ..services.ledger import Ledger
 from ..services.lock_table import Lease, LockTable
-from ..services.membership import Membership
+from ..services.membership import BROADCASTING, Membership
 from ..services.sessions import Session
 from ..services.topics import TopicTable
 from .limits import check_entries
@@ -115,14 +115,21 @@ class ProgressHandler:
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         """
-        Refuse who does not hold the lease; a group without members is ordered (it has just restarted).
+        Refuse who does not hold the lease, whatever the mode of the group is, or whether that is known.
 
-        A queue that somebody holds is ordered, whatever the group has become: its holder may not know that yet.
+        Raises:
+            GroupMismatch: nobody of the group can hold it: its members keep their own progress.
+            Fenced: somebody else may hold it.
         """
-        mode, now = self._members.mode(group), self._now()
-        if epoch is None and mode is not None and not mode.ordered and not self._locks.holder(group, queue, now=now):
-            return
-        self._locks.check(group, queue, session, epoch, now=now)
+        try:
+            self._locks.check(group, queue, session, epoch, now=self._now())
+        except Fenced:
+            mode = self._members.mode(group)
+            if mode is None or mode.model != BROADCASTING or self._locks.holder(group, queue, now=self._now()):
+                raise
+            raise GroupMismatch(
+                f"group {group!r} is broadcasting: its members keep their progress themselves, and pull without a group"
+            ) from None
 
     def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
         """The tags that a member wants of a topic; None if all of them, or if it has not said."""
@@ -161,7 +168,7 @@ class ProgressHandler:
         first = AttemptRun(request.queue_offset, request.queue_offset + 1, request.attempts)
         _check_attempts(first.attempts)
         self._topics.require_queue(*queue)
-        self._check_lease(connection, request.group, queue, request.epoch)
+        self._check_ordered(connection, request.group, queue, request.epoch)
         end = self._holds(queue)[1]
         _check_runs(queue, [first], end)
         _check_runs(queue, request.runs, end)
@@ -182,7 +189,7 @@ class ProgressHandler:
         names.check_group(request.group)
         queue, offset = MessageQueue(request.topic, request.queue_id), request.queue_offset
         self._topics.require_queue(*queue)
-        self._check_lease(connection, request.group, queue, request.epoch)
+        self._check_ordered(connection, request.group, queue, request.epoch)
         if request.commit_offset != NO_OFFSET:
             self.check_offset(queue, request.commit_offset)
         done = max(self.committed(request.group, queue), request.commit_offset, 0)
@@ -198,9 +205,15 @@ class ProgressHandler:
         return self._later(connection, request_id, Outcome())
 
     def abandoned(self, lease: Lease) -> None:
-        """A lease ended without being given back: if its owner had messages in hand, one of them is suspect."""
+        """
+        A lease ended without being given back: if its owner had messages in hand, one of them is suspect.
+
+        Not so if it did not go through them in order: then nothing tells which ones it had begun.
+        """
         group, queue = lease.group, lease.queue
         self.settle(group, queue)
+        if not lease.ordered:
+            return
         found = self._ledger.suspects.abandon(
             group, queue, epoch=lease.epoch, committed=self._ledger.offsets.get(group, queue), fetched=lease.fetched
         )
@@ -223,6 +236,12 @@ class ProgressHandler:
         check_entries(payload, 1)
         request = decode(ResetOffsets, payload)
         names.check_group(request.group)
+        mode = self._members.mode(request.group)
+        if mode is not None and mode.model == BROADCASTING:
+            raise GroupMismatch(
+                f"group {request.group!r} is broadcasting: each member keeps its progress in a file of its own, "
+                "which can be edited while it does not run"
+            )
         results = [self._reset(request.group, entry, dry_run=request.dry_run) for entry in request.entries]
         return self._later(connection, request_id, results)
 
@@ -264,8 +283,11 @@ class ProgressHandler:
         self._riding = {key: offset for key, offset in self._riding.items() if key[1].topic != topic}
         self._ledger.forget_topic(topic)
 
-    def _check_lease(self, connection: Connection, group: str, queue: MessageQueue, epoch: int) -> None:
-        self._locks.check(group, queue, session_of(connection).id, epoch, now=self._now())
+    def _check_ordered(self, connection: Connection, group: str, queue: MessageQueue, epoch: int) -> None:
+        """Refuse who does not hold the lease, or does not go through the queue in order."""
+        lease = self._locks.check(group, queue, session_of(connection).id, epoch, now=self._now())
+        if not lease.ordered:
+            raise GroupMismatch(f"group {group!r} is concurrent: a message that fails is sent back, not counted here")
 
     def _later(self, connection: Connection, request_id: int, payload: object) -> object:
         self._committer.when_durable(lambda: connection.reply(request_id, payload))

@@ -46,6 +46,11 @@ class Delays:
             raise BadDelay(f"a delay of {far:.0f} s is longer than this broker allows (max_delay_s = {most:.0f})")
         return self._allowed(due_at)
 
+    @property
+    def last_level(self) -> int:
+        """The last level there is."""
+        return len(self._levels)
+
     def due_of_level(self, level: int) -> int:
         """When something that the broker itself puts off is due: after that level, or the longest there is."""
         return self._allowed(self.now_us() + self._levels[min(max(level, 1), len(self._levels)) - 1])

@@ -31,7 +31,8 @@ class Lease:
 
     ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
     lease from the log has it anew with its owner's next pull. ``revoked`` is the epoch that the owner still has, if the
-    lease got another one without its doing; 0 if not.
+    lease got another one without its doing; 0 if not. ``ordered``: its owner goes through the queue in order, and says
+    which messages fail; whoever does not is never held responsible for one.
     """
 
     group: str
@@ -43,10 +44,11 @@ class Lease:
     renewed_at: float
     fetched: int = NO_OFFSET
     revoked: int = 0
+    ordered: bool = True
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
-        return LeaseGranted(self.group, *self.queue, self.session, self.member, self.epoch)
+        return LeaseGranted(self.group, *self.queue, self.session, self.member, self.epoch, self.ordered)
 
     def ended(self) -> LeaseEnded:
         """The change that ends this lease in the log."""
@@ -86,13 +88,15 @@ class LockTable:
         for lease in self._leases.values():
             lease.renewed_at = max(lease.renewed_at, min(lease.renewed_at + gap_s, now))
 
-    def acquire(self, group: str, queue: MessageQueue, session: bytes, member: str, *, now: float) -> Lease | None:
+    def acquire(
+        self, group: str, queue: MessageQueue, session: bytes, member: str, *, now: float, ordered: bool = True
+    ) -> Lease | None:
         """Take a queue that nobody else holds, under a new epoch; None if another session holds it."""
         holder = self.holder(group, queue, now=now)
         if holder is not None and holder.session != session:
             return None
         self._last_epoch += 1
-        lease = Lease(group, queue, session, member, self._last_epoch, granted_at=now, renewed_at=now)
+        lease = Lease(group, queue, session, member, self._last_epoch, granted_at=now, renewed_at=now, ordered=ordered)
         self._put(lease)
         return lease
 
@@ -110,9 +114,9 @@ class LockTable:
         self._leases.move_to_end((group, queue))
         return True
 
-    def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:
+    def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> Lease:
         """
-        Let the live holder pass.
+        Let the live holder pass; returns its lease.
 
         Raises:
             Fenced: the epoch is missing, or is not that of a live lease of this session.
@@ -120,6 +124,7 @@ class LockTable:
         lease = self._leases.get((group, queue))
         if lease is None or lease.epoch != epoch or lease.session != session or self._expired(lease, now):
             raise Fenced(self._why_fenced(group, queue, epoch, now))
+        return lease
 
     def release(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> Lease | None:
         """Give back a live lease, also one that was revoked; the one that ended. What is not held does nothing."""
@@ -185,7 +190,10 @@ class LockTable:
         """Repeat a grant from the log. How old it was is not known: it counts as renewed now."""
         queue = MessageQueue(change.topic, change.queue_id)
         self._last_epoch = max(self._last_epoch, change.epoch)
-        self._put(Lease(change.group, queue, change.session, change.member, change.epoch, now, now))
+        lease = Lease(
+            change.group, queue, change.session, change.member, change.epoch, now, now, ordered=change.ordered
+        )
+        self._put(lease)
 
     def restore_end(self, change: LeaseEnded) -> None:
         """Repeat an end from the log; that of a lease which a later grant replaced does nothing."""

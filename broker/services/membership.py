@@ -2,8 +2,8 @@
 Which sessions are in which group, and the one mode that all members of a group share.
 
 A member says that it is alive by joining again; one that did not for *more* than ``expiry_s`` is removed. The first
-live member sets mode and subscription; whoever comes with another one is refused. A member that is alone may change
-its mind.
+live member sets mode and subscription; whoever comes with another one is refused, but for subscriptions of a group
+whose members are assigned their queues: those are everybody's own. A member that is alone may change its mind.
 
 Who held a lease when the broker stopped counts as a member until it joins or its session ends, so that those who are
 back first do not share out what is not theirs. Nothing else is known of it: it sets no mode.
@@ -22,7 +22,10 @@ from rmq.wire.tags import Wanted
 
 from .sessions import Session
 
-MODELS: Final = ("clustering", "broadcasting")
+CLUSTERING: Final = "clustering"
+BROADCASTING: Final = "broadcasting"
+ASSIGNED: Final = "assigned"  # nobody shares anything out: each member asks for the queues it was told
+MODELS: Final = (CLUSTERING, BROADCASTING, ASSIGNED)
 MAX_STRATEGY: Final = 64  # characters
 MAX_EXPRESSION: Final = 1024  # characters
 MAX_SUBSCRIPTIONS: Final = 1024
@@ -177,12 +180,12 @@ class Membership:
         return {session_id for (_, session_id), member in self._beats.items() if topic in member.subscriptions}
 
     def subscribing(self, topic: str) -> list[str]:
-        """The groups that share out a topic among their members, sorted."""
+        """The groups that keep their progress in a topic here and have a member that subscribes to it, sorted."""
         return sorted(
             {
                 group
                 for (group, _), member in self._beats.items()
-                if topic in member.subscriptions and member.mode is not None and member.mode.model == MODELS[0]
+                if topic in member.subscriptions and member.mode is not None and member.mode.model != BROADCASTING
             }
         )
 
@@ -209,7 +212,7 @@ class Membership:
             raise GroupMismatch(
                 f"group {group!r} is {other.mode}; this member asked for {mode}: give all members the same settings"
             )
-        if other.subscriptions != subscriptions:
+        if other.subscriptions != subscriptions and mode.model != ASSIGNED:
             raise GroupMismatch(_difference(group, other.subscriptions, subscriptions))
 
     def _another(self, group: str, session_id: bytes) -> Member | None:
@@ -222,7 +225,8 @@ class Membership:
 
 def _check_mode(mode: GroupMode) -> None:
     if mode.model not in MODELS:
-        raise BadRequest(f"the model {mode.model[:40]!r} is unknown: it is 'clustering' or 'broadcasting'")
+        known = ", ".join(repr(model) for model in MODELS)
+        raise BadRequest(f"the model {mode.model[:40]!r} is unknown: it is one of {known}")
     if len(mode.strategy) > MAX_STRATEGY:
         raise BadRequest(f"the strategy has {len(mode.strategy)} characters, at most {MAX_STRATEGY} are allowed")
 

@@ -16,6 +16,7 @@ import msgpack
 from rmq.wire.codec import decode
 from rmq.wire.errors import BadBatch, BadRequest, UnsupportedFormat
 from rmq.wire.ops import AttemptRun
+from rmq.wire.retry_ops import DeadRun
 
 
 class TopicMade(NamedTuple):
@@ -41,7 +42,7 @@ class Started(NamedTuple):
 
 
 class LeaseGranted(NamedTuple):
-    """A session owns a queue for its group, in place of whoever did before."""
+    """A session owns a queue for its group, in place of whoever did before; ``ordered``: to process it in order."""
 
     group: str
     topic: str
@@ -49,6 +50,7 @@ class LeaseGranted(NamedTuple):
     session: bytes
     member: str
     epoch: int
+    ordered: bool = True  # all were, when logs did not say so
 
 
 class LeaseEnded(NamedTuple):
@@ -149,14 +151,30 @@ class Suspected(NamedTuple):
     announced_by: int
 
 
-class DeadLettered(NamedTuple):
-    """Copies of these messages are in the dead-letter topic of the group; ``is_all``: and of no others."""
+class Copied(NamedTuple):
+    """
+    Copies of these messages are in the dead-letter topic of the group, or in its retry topic.
+
+    ``is_all``: and of no others of the queue; such a change stands behind no copies.
+    """
 
     group: str
     topic: str
     queue_id: int
     queue_offsets: list[int]
     is_all: bool = False
+
+
+class DeadHandled(NamedTuple):
+    """
+    What became of dead letters of a topic; runs with the state ``WAITING`` tell that nothing did.
+
+    ``is_again``: as was said before; such a change stands behind no copies.
+    """
+
+    topic: str
+    runs: list[DeadRun]
+    is_again: bool = False
 
 
 class DelaysReached(NamedTuple):
@@ -189,7 +207,8 @@ Change: TypeAlias = (
     | SnapshotEnded
     | ProducerEpoch
     | Suspected
-    | DeadLettered
+    | Copied
+    | DeadHandled
     | DelaysReached
     | DelaysWaiting
 )
@@ -207,9 +226,10 @@ SHAPES: Final[dict[int, type[Change]]] = {
     10: SnapshotEnded,
     11: ProducerEpoch,
     12: Suspected,
-    13: DeadLettered,
+    13: Copied,
     14: DelaysReached,
     15: DelaysWaiting,
+    16: DeadHandled,
 }
 TAGS: Final[dict[type[Change], int]] = {shape: tag for tag, shape in SHAPES.items()}
 

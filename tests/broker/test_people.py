@@ -36,7 +36,15 @@ def test_topics_offsets_and_locks_are_told_with_the_position_they_are_true_at() 
         "locks.json": {
             "position": 800,
             "locks": [
-                {"group": "g", "topic": "orders", "queue_id": 1, "session": "01" * 16, "member": "m#1", "epoch": 99}
+                {
+                    "group": "g",
+                    "topic": "orders",
+                    "queue_id": 1,
+                    "session": "01" * 16,
+                    "member": "m#1",
+                    "epoch": 99,
+                    "ordered": True,
+                },
             ],
         },
     }

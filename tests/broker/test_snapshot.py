@@ -11,7 +11,7 @@ from rmq.broker.services.parked_log import ParkedLog
 from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import (
     Change,
-    DeadLettered,
+    Copied,
     DelaysReached,
     DelaysWaiting,
     QueueHolds,
@@ -54,7 +54,7 @@ class Tables:
         self.ledger.commit("g", ORDERS, 17)
         self.ledger.attempts.record("g", ORDERS, [AttemptRun(17, 20, 3)])
         self.ledger.suspects.abandon("g", ORDERS, epoch=1, committed=17, fetched=30)
-        self.ledger.dead.apply(DeadLettered("g", *ORDERS, [18, 19]))
+        self.ledger.copied.apply(Copied("g", *ORDERS, [18, 19]))
 
 
 def test_an_empty_broker_tells_who_it_is_and_that_this_is_all(memory_path: Path) -> None:

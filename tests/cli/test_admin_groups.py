@@ -13,11 +13,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_groups import MEMBER_COLUMNS, QUEUE_COLUMNS, group_object, group_text, member_card
+from rmq.cli.admin_groups import (
+    MEMBER_COLUMNS,
+    QUEUE_COLUMNS,
+    group_object,
+    group_text,
+    list_cells,
+    member_card,
+    row_object,
+)
 from rmq.cli.rmq_admin import command
 from rmq.client.connection import Connection
 from rmq.wire.errors import MemberNotFound, MemberSilent
-from rmq.wire.group_ops import GroupDescription, GroupQueue, MemberReport, MemberState
+from rmq.wire.group_ops import GroupDescription, GroupQueue, GroupRow, MemberReport, MemberState
 from rmq.wire.ops import Join, Op
 
 from support.processes import ConsumerProcess, Running
@@ -109,6 +117,22 @@ def test_a_group_for_programs() -> None:
         "epoch": None, "lease_left_s": None, "state": None, "retry_offset": 1, "attempts": 4,
         "suspect_offset": 1, "abandoned": 2,
     }  # fmt: skip
+
+
+def test_members_of_a_broadcasting_group_keep_their_progress_and_have_no_lag_in_common() -> None:
+    queue = GroupQueue("quotes", 0, 2, 9, -1, 7)
+    told = GroupDescription("p", False, "broadcasting", "all", 0, 0, {"quotes": "*"}, MEMBERS[:1], [queue])
+    row = GroupRow("p", False, "broadcasting", "all", 1, 0, 1, 7)
+
+    lines = group_text(told).splitlines()
+
+    assert lines[0] == "p: concurrent broadcasting all, each member by itself"
+    assert [line.split() for line in lines[6:8]] == [["TOPIC", "QUEUE", "MIN", "MAX"], ["quotes", "0", "2", "9"]]
+    assert lines[8:] == ["", "the members keep their progress: rmq-admin group members p --verbose asks them"]
+    assert (group_object(told)["lag"], group_object(told)["queues"][0]["lag"]) == (None, None)
+    assert row_object(row)["lag"] is None
+    assert list_cells(row) == ["p", "concurrent broadcasting all", 1, 0, 1, None]
+    assert list_cells(row._replace(model="clustering", more_queues=1))[-1] == "7+"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from rmq.cli.render import (
     table,
     to_json,
 )
+from rmq.client.receipts import Part, Receipt
 from rmq.wire import batch, layout
 from rmq.wire.model import StoredMessage
 
@@ -67,6 +68,7 @@ def test_a_message_is_one_json_object_with_every_field() -> None:
         "queue_id": 2,
         "queue_offset": 17,
         "message_id": f"{0xAB:016x}{(800 // layout.ALIGN) << 12:016x}",
+        "origin_id": None,
         "tag": "paid",
         "keys": ["o-17", "x"],
         "body": '{"n": 1}',
@@ -109,7 +111,7 @@ def test_a_binary_or_hostile_body_stays_on_its_line() -> None:
 
 
 def test_a_receipt_names_place_and_message() -> None:
-    receipt: Any = SimpleNamespace(queue_id=1, queue_offset=9, message_id="ff" * 16, durable=True)
+    receipt: Any = SimpleNamespace(queue_id=1, queue_offset=9, message_id="ff" * 16, durable=True, is_delayed=False)
 
     assert receipt_line("orders", receipt) == f"orders/1 @9 {'ff' * 16}"
     assert receipt_object("orders", receipt) == {
@@ -118,7 +120,16 @@ def test_a_receipt_names_place_and_message() -> None:
         "queue_offset": 9,
         "message_id": "ff" * 16,
         "durable": True,
+        "is_delayed": False,
     }
+
+
+def test_a_receipt_of_a_delayed_message_has_no_place_yet() -> None:
+    receipt = Receipt("orders", 1, Part(1, -1, 4096, 0, 0, True), 0, store_id=7)
+
+    assert receipt_line("orders", receipt) == f"orders/1 delayed {receipt.message_id}"
+    shown = receipt_object("orders", receipt)
+    assert (shown["queue_offset"], shown["is_delayed"]) == (None, True)
 
 
 def test_only_times_are_made_texts() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rmq.wire import batch, ops
 from rmq.wire.codec import decode_list
 from rmq.wire.hashing import shard
 from rmq.wire.layout import MAX_BODY
-from rmq.wire.model import StoredMessage
+from rmq.wire.model import StoredMessage, from_us
 
 from support.processes import Running
 
@@ -99,6 +100,10 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--tag", "a b"], "the tag 'a b'"),
         (["--keys", "a b"], "the key 'a b'"),
         (["--compression", "gzip"], "'gzip' is not one of 'zlib', 'lz4', 'zstd'"),
+        (["--delay", "soon"], "'soon' is no duration: write 10s"),
+        (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level exclude each other"),
+        (["--delay-level", "-1"], "'--delay-level'"),
+        (["--delay", "9999999d"], "delay_s must be"),
         (["no-such-file"], "No such file"),
     ],
 )
@@ -161,6 +166,37 @@ async def test_lines_go_to_the_topic_of_the_namespace_and_receipts_show_the_plai
     (message,) = await stored(broker, f"team%{topic}")
     assert message.body == b"one"
     assert process.lines[0].startswith(f"{topic}/")
+
+
+@pytest.mark.slow
+async def test_delayed_lines_have_receipts_without_an_offset_and_wait(broker: str, topic: str) -> None:
+    asked = ("--broker", broker, "--topic", topic, "--key", "k")
+    with Running(PRODUCE, *asked, "--delay", "1h", stdin=b"one\ntwo\n") as process:
+        assert process.wait() == 0
+    with Running(PRODUCE, *asked, "--delay-level", "18", "--json", stdin=b"three\n") as levelled:
+        assert levelled.wait() == 0
+    async with Admin(broker) as admin:
+        (first, second) = (await admin.delays(topic)).rows
+        waiting = await admin.message(first.message_id)
+
+    assert [line.split()[:2] for line in process.lines] == [[f"{topic}/{first.queue_id}", "delayed"]] * 2
+    assert process.lines[0].split()[2] == first.message_id
+    receipt = json.loads(levelled.lines[0])
+    assert (receipt["queue_offset"], receipt["is_delayed"]) == (None, True)
+    assert receipt["message_id"] == second.message_id
+    assert (first.delay_level, second.delay_level) == (0, 18)
+    assert timedelta(hours=1) <= from_us(first.due_at) - waiting.born_at <= timedelta(hours=1, milliseconds=10)
+    assert (waiting.body, waiting.queue_offset) == (b"one", -1)
+    assert await stored(broker, topic) == []
+
+
+@pytest.mark.slow
+def test_a_level_that_the_broker_lacks_is_refused_in_one_line(broker: str, topic: str) -> None:
+    with Running(PRODUCE, "--broker", broker, "--topic", topic, "--delay-level", "19", stdin=b"x\n") as process:
+        assert process.wait() == exit_codes.REFUSED
+
+    assert len(process.errors) == 1
+    assert "19" in process.errors[0]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Points in time as people type them."""
+"""Points in time and durations as people type them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rmq.cli.times import parse_time
+from rmq.cli.times import parse_duration, parse_time
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -40,3 +40,17 @@ def test_an_iso_time_without_a_zone_is_local() -> None:
 def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
     with pytest.raises(ValueError, match="is no time: 10m is ten minutes ago"):
         parse_time(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10s", 10), ("1500ms", 1.5), ("2m", 120), ("1h", 3600), (" 1.5 d", 129_600), ("0s", 0)],
+)
+def test_a_duration_is_a_number_with_its_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "-5s", "5 weeks", "2026-01-31"])
+def test_what_is_no_duration_is_refused_with_what_would_do(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration: write 10s, 1500ms, 2m, 1h or 1d"):
+        parse_duration(text)

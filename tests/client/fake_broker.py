@@ -47,6 +47,7 @@ class FakeBroker:
         self.topics: dict[str, ops.TopicInfo] = {}
         self.last_generation = 0
         self.queues: dict[tuple[str, int], list[bytes]] = {}
+        self.parked: list[bytes] = []  # messages that wait for their time, as they came
         self.producers: dict[int, Producer] = {}
         self.hellos: list[ops.Hello] = []
         self.hello_times: list[float] = []
@@ -209,8 +210,10 @@ class FakeBroker:
 
     def _append(self, producer: Producer, queue_id: int, header: layout.Header, data: bytes) -> SendResult:
         queue = self.queues.setdefault((header.topic, queue_id), [])
-        answer = SendResult(OK, len(queue), 4096 * len(self.stored), 1_700_000_000_000_000, True)
-        queue.extend(_bodies(header, data))
+        is_delayed = bool(header.delay_level or header.deliver_at)  # they wait for ever
+        offset = -1 if is_delayed else len(queue)
+        answer = SendResult(OK, offset, 4096 * len(self.stored), 1_700_000_000_000_000, True)
+        (self.parked if is_delayed else queue).extend(_bodies(header, data))
         self.stored.append(header)
         self._note(producer, header.sequence, answer)
         return answer

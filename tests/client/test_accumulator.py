@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.client.accumulator import PACKED_BYTES, Outbox
+from rmq.client.accumulator import DUE_TOGETHER_US, PACKED_BYTES, Outbox
 from rmq.client.parcels import Parcel
 from rmq.client.routing import Choice
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import ProducerMark
 from rmq.wire.compression import CODECS
+from rmq.wire.delays import Delay
 from rmq.wire.model import Message, StoredMessage
 
 BY = ProducerMark(7, 1)
@@ -22,6 +23,12 @@ BY = ProducerMark(7, 1)
 
 def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> Parcel:
     return Parcel("orders", bodies, None, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
+
+
+def waiting(delay: Delay, born_at: int = 5) -> Parcel:
+    return Parcel(
+        "orders", [b"x"], None, choice=Choice(), ordering_key=None, born_at=born_at, deadline=0.0, delay=delay
+    )
 
 
 def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> Parcel:
@@ -107,6 +114,46 @@ def test_compressed_batches_are_cut_smaller_and_a_larger_body_travels_alone() ->
     cuts = bodies_of(packing(*bodies))
 
     assert [list(map(len, cut)) for cut in cuts] == [[third] * 3, [third], [large], [large], [1], [PACKED_BYTES], [1]]
+
+
+def cut_delays(outbox: Outbox) -> list[tuple[int, int, int]]:
+    """Messages, level and exact time of each batch."""
+    cuts = []
+    while (cut := outbox.cut(BY)) is not None:
+        header = batches.check(cut[0], stamped=False).header
+        cuts.append((header.count, header.delay_level, header.deliver_at))
+    return cuts
+
+
+def test_equally_long_delays_share_a_batch_if_they_begin_within_10_ms_and_are_never_early() -> None:
+    births = [0, 4_000, DUE_TOGETHER_US, DUE_TOGETHER_US + 1, 2 * DUE_TOGETHER_US + 1, 2 * DUE_TOGETHER_US + 2, 50]
+
+    cuts = cut_delays(outbox_of(*(waiting(Delay(after_us=1_000_000), born) for born in births)))
+
+    assert cuts == [(3, 0, 1_010_000), (2, 0, 1_020_001), (1, 0, 1_020_002), (1, 0, 1_000_050)]
+
+
+def test_a_batch_has_one_delay_whenever_its_messages_were_born() -> None:
+    delays = [Delay(1), Delay(1), Delay(2), Delay(at_us=77), Delay(at_us=77), Delay(after_us=77), Delay(after_us=78)]
+
+    cuts = cut_delays(outbox_of(*(waiting(delay, 1_000_000 * i) for i, delay in enumerate(delays))))
+
+    assert cuts == [(2, 1, 0), (1, 2, 0), (2, 0, 77), (1, 0, 5_000_077), (1, 0, 6_000_078)]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_whatever_the_delays_are_each_message_leaves_with_its_own_and_in_order(levels: list[list[int]]) -> None:
+    parcels = [of_messages(*(Message("orders", b"%d" % level, delay_level=level) for level in run)) for run in levels]
+    outbox, sent, before = outbox_of(*parcels), [], None
+    while (cut := outbox.cut(BY)) is not None:
+        level = batches.check(cut[0], stamped=False).header.delay_level
+        assert level != before, "messages with one delay were cut apart"
+        before = level
+        bodies = [message.body for message in read(cut[0])]
+        assert bodies == [b"%d" % level] * len(bodies)
+        sent += bodies
+
+    assert sent == [b"%d" % level for run in levels for level in run]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=8), st.data())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, MessageNotFound, MessageQueue, Producer, TopicNotFound
-from rmq.client.stored_messages import to_us
 
 pytestmark = pytest.mark.virtual_time
 
@@ -92,7 +91,23 @@ async def test_what_makes_no_sense_is_refused(address: str) -> None:
             await admin.query_messages("k", topic="none")
 
 
-def test_a_time_keeps_its_microseconds_in_any_zone() -> None:
-    time = datetime(2026, 1, 31, 12, 0, 0, 123_457, tzinfo=UTC)
+async def test_a_range_of_a_queue_is_read_in_order_and_ends_with_the_queue(address: str) -> None:
+    async with Producer(address) as producer, Admin(address) as admin:
+        for first in range(0, 300, 100):
+            await producer.send_bodies("orders", [b"%d" % i * 5000 for i in range(first, first + 100)], queue_id=1)
+        queue = MessageQueue("orders", 1)
 
-    assert to_us(time) == to_us(time.astimezone(timezone(timedelta(hours=5, minutes=30)))) == 1_769_860_800_123_457
+        async def offsets(start: int, end: int) -> list[int]:
+            return [message.queue_offset async for some in admin.read(queue, start, end) for message in some]
+
+        assert await offsets(0, 300) == list(range(300))
+        assert await offsets(17, 217) == list(range(17, 217))
+        assert await offsets(250, 1 << 40) == list(range(250, 300))
+        assert await offsets(300, 301) == await offsets(301, 305) == await offsets(5, 5) == []
+        assert [len(some) async for some in admin.read(queue, 0, 300)] != [300]  # not all at once
+
+
+async def test_what_cannot_be_read_is_said(address: str) -> None:
+    async with Admin(address) as admin:
+        with pytest.raises(TopicNotFound):
+            await anext(admin.read(MessageQueue("nowhere", 0), 0, 1))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rmq.wire import errors, message_ops, ops
+from rmq.wire import errors, message_ops, ops, retry_ops
 from rmq.wire.codec import decode
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push
@@ -43,6 +43,7 @@ class FakeBroker(FakeLog):
         self.lease_s = lease_s
         self.expiry_s = expiry_s
         self.up = True
+        self.store_id = STORE_ID
         self.topics: dict[str, int] = {}
         self.offsets: dict[Key, int] = {}
         self.offsets_at: dict[tuple[MessageQueue, int], int] = {}  # by queue and time in microseconds
@@ -51,6 +52,7 @@ class FakeBroker(FakeLog):
         self.suspicions: dict[Key, tuple[int, int, int]] = {}  # abandoned, suspect_offset, careful_until
         self.announced: list[tuple[int, int]] = []  # queue_offset and commit_offset of each STARTING
         self.dead: list[tuple[MessageQueue, int, str]] = []
+        self.given_back: list[tuple[MessageQueue, int, int, int]] = []  # queue, offset, attempt, level or DEAD
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
         self.members_version = 0
@@ -282,6 +284,26 @@ class FakeBroker(FakeLog):
             self._store(request.group, queue, request.commit_offset)
         return ops.Outcome()
 
+    def _send_back(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(retry_ops.SendBack, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        known = [offset for of, offset, _, _ in self.given_back if of == queue]
+        committed = self.offsets.get((request.group, queue), 0)
+        fates = []
+        for offset, attempt in zip(request.queue_offsets, request.attempts, strict=True):
+            most = 17 if request.max_attempts < 0 else request.max_attempts
+            level = request.delay_level or min(2 + attempt, 18)
+            level = retry_ops.DEAD if level < 0 or attempt >= most else level
+            if offset in known or offset < committed:
+                fates.append(retry_ops.DONE_BEFORE)
+            else:
+                fates.append(level)
+                self.given_back.append((queue, offset, attempt, level))
+        if request.commit_offset != NO_OFFSET:
+            self._store(request.group, queue, request.commit_offset)
+        return retry_ops.SentBack(fates)
+
     def _starting(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Starting, payload)
         queue = MessageQueue(request.topic, request.queue_id)
@@ -297,9 +319,14 @@ class FakeBroker(FakeLog):
         return [
             ops.Range(missing.code, text=missing.text)
             if (missing := self._missing(queue)) is not None
-            else ops.Range(0, self.min_offsets.get(queue, 0), self.max_offset(queue))
+            else ops.Range(
+                0, self.min_offsets.get(queue, 0), self.max_offset(queue), self._committed(request.group, queue)
+            )
             for queue in queues
         ]
+
+    def _committed(self, group: str | None, queue: MessageQueue) -> int:
+        return NO_OFFSET if group is None else self.offsets.get((group, queue), NO_OFFSET)
 
     def _offsets_at(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(message_ops.OffsetsAt, payload)
@@ -320,9 +347,9 @@ class FakeBroker(FakeLog):
     async def _pull(self, connection: FakeConnection, pull: ops.Pull) -> Any:
         (wanted,) = pull.queues
         queue = MessageQueue(wanted.topic, wanted.queue_id)
-        assert pull.group is not None
         expires_at = self.now + pull.wait_ms / 1000
         if wanted.commit_offset != NO_OFFSET and self._missing(queue) is None:
+            assert pull.group is not None
             self._check(connection, pull.group, queue, wanted.epoch)
             self._store(pull.group, queue, wanted.commit_offset)
         while True:
@@ -331,7 +358,8 @@ class FakeBroker(FakeLog):
             low, high = self.min_offsets.get(queue, 0), self.max_offset(queue)
             answer = (0, wanted.queue_offset, low, high, b"")
             try:
-                self._check(connection, pull.group, queue, wanted.epoch)
+                if pull.group is not None:  # else whoever asks is nobody's member
+                    self._check(connection, pull.group, queue, wanted.epoch)
             except errors.Fenced as error:
                 return [ops.PullResult(0, error.code, *answer[1:], error.text)]
             if (unreadable := self._unreadable(queue, wanted, low, high)) is not None:
@@ -399,7 +427,7 @@ class FakeBroker(FakeLog):
             if held.session == connection.session
         ]  # fmt: skip
         limits = ops.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0, self.lease_s, self.expiry_s)
-        return ops.HelloReply(1, "fake", "tests", STORE_ID, self.log_epoch, connection.member, limits, leases)
+        return ops.HelloReply(1, "fake", "tests", self.store_id, self.log_epoch, connection.member, limits, leases)
 
     def end_session(self, session: bytes) -> None:
         """The grace of a session is over."""

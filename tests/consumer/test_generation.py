@@ -168,7 +168,8 @@ async def test_only_a_running_call_that_may_be_is_cancelled_by_a_loss(
 ) -> None:
     one = generation()
     one.owner = asyncio.ensure_future(asyncio.sleep(1))
-    one.cancels, one.guard.since, one.guard.recording = cancels, since, recording
+    one.interrupt = one.cancel_owner if cancels else None
+    one.guard.since, one.guard.recording = since, recording
 
     one.lost.set()
 
@@ -179,7 +180,7 @@ async def test_only_a_running_call_that_may_be_is_cancelled_by_a_loss(
 async def test_a_running_call_is_cancelled_once_however_often_it_is_told() -> None:
     one = generation()
     one.owner = asyncio.ensure_future(asyncio.sleep(1))
-    one.cancels, one.guard.since = True, 0.0
+    one.interrupt, one.guard.since = one.cancel_owner, 0.0
 
     one.lost.set()
     one.lose("fenced")

@@ -13,6 +13,7 @@ from rmq.wire import ops
 from rmq.wire.errors import BadRequest, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
+from rmq.wire.retry_ops import SendBack
 
 pytestmark = pytest.mark.virtual_time
 
@@ -186,3 +187,31 @@ async def test_the_progress_goes_with_the_last_of_the_dead_letters() -> None:
         ops.DeadLetter("g", "t", 0, 7, list(range(1024)), -1, "why"),
         ops.DeadLetter("g", "t", 0, 7, list(range(1024, 1030)), 1030, "why"),
     ]
+
+
+class TakingBack(Noting):
+    """A broker that has every message wait at level 3."""
+
+    async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float = 3.0) -> Any:
+        await super().request(op, payload, timeout_s=timeout_s)
+        assert isinstance(payload, SendBack)
+        return [[3] * len(payload.queue_offsets)]
+
+
+async def test_the_progress_goes_with_the_last_of_the_messages_sent_back() -> None:
+    link = TakingBack()
+    group = GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0)
+
+    fates = await group.send_back(MessageQueue("t", 0), 7, range(1030), [1] * 1030, commit_offset=1030, reason="why")
+
+    assert fates == [3] * 1030
+    assert [asked for _, asked in link.asked] == [
+        SendBack("g", "t", 0, 7, list(range(1024)), [1] * 1024, 0, -1, -1, "why"),
+        SendBack("g", "t", 0, 7, list(range(1024, 1030)), [1] * 6, 0, -1, 1030, "why"),
+    ]
+
+
+@pytest.mark.parametrize("answer", [[[3]], [[3, 3, 3]], [[]]])
+async def test_every_message_that_is_sent_back_must_have_a_fate(answer: Any) -> None:
+    with pytest.raises(BadRequest, match="items for 2"):
+        await client(answer).send_back(MessageQueue("t", 0), 7, [1, 2], [1, 1])

@@ -42,7 +42,10 @@ async def test_the_broker_sees_wrapped_names_and_the_listener_plain_ones(broker:
     assert seen == [("t", MessageQueue("t", 0))]
     assert broker.offsets == {("team%g", WIRE): 1}
     (join, *_) = broker.sent(Op.JOIN)
-    assert (join.payload.group, join.payload.subscriptions) == ("team%g", {"team%t": "*"})
+    assert (join.payload.group, join.payload.subscriptions) == (
+        "team%g",
+        {"%RETRY%team%g": "*", "team%t": "*"},
+    )
 
 
 async def test_a_free_lease_and_a_list_of_members_are_told_by_the_wrapped_name(broker: FakeBroker, make: Make) -> None:

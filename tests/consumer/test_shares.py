@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.allocation import AVERAGE, PlacedQueue, named
+from rmq.consumer.allocation import AVERAGE, PlacedQueue, Strategy, named
 from rmq.consumer.shares import Share, Shares
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import QueueInfo
@@ -69,3 +69,21 @@ def test_a_failure_is_told_once_until_it_is_another(caplog: pytest.LogCaptureFix
 
     assert caplog.text.count("rebalance.failed") == 1
     assert "KeyError: 'weight'" in caplog.text
+
+
+def test_the_retries_of_the_group_are_shared_evenly_whatever_the_strategy_leaves_out() -> None:
+    nobody = Strategy("nobody", lambda queues, members, member: [])
+
+    shares = Shares(nobody, retry_topic="u").of_topics(TOPICS, ["a", "b"], "a", held=[])
+
+    assert (shares["t"].ours, shares["u"].ours) == (frozenset(), queues("u", 0))
+
+
+def test_nothing_is_told_of_retries_before_there_are_any(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rmq.consumer")
+    shares = Shares(AVERAGE, retry_topic="%RETRY%g")
+    for infos in ([], TOPICS["u"], []):
+        shares.report("g", shares.of_topics({"%RETRY%g": infos}, ["a"], "a", held=[]))
+
+    told = [record.getMessage() for record in caplog.records]
+    assert [("queues=1" in text, "queues=0" in text) for text in told] == [(True, False), (False, True)]

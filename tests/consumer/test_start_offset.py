@@ -45,6 +45,24 @@ async def test_a_group_without_progress_begins_where_it_is_told(
         assert broker.offsets["g", QUEUE] >= first
 
 
+@pytest.mark.parametrize("start_from", ["first", "last", NOON])
+async def test_the_retries_of_a_group_are_for_it_whenever_they_were_given_back(
+    broker: FakeBroker, make: Make, start_from: str
+) -> None:
+    broker.create("t")
+    broker.create("%RETRY%g")
+    broker.send("%RETRY%g", 0, b"x", b"y")
+    broker.send("%RETRY%g", 0, b"z")
+    broker.min_offsets[MessageQueue("%RETRY%g", 0)] = 2
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}, start_from=start_from) as consumer:
+        await asyncio.sleep(1)
+        assert consumer.assignment == [QUEUE]
+
+    assert listener.offsets == [2]
+
+
 async def test_a_queue_made_after_the_group_subscribed_is_read_from_0(broker: FakeBroker, make: Make) -> None:
     broker.create("old")
     broker.send("old", 0, b"x")

@@ -37,10 +37,10 @@ class WatchedLedger(Ledger):
 
     def apply(self, change: Entry) -> None:
         super().apply(change)
-        if not self.live or change.group != self._group:
+        if not self.live or isinstance(change, state.DeadHandled) or change.group != self._group:
             return
         queue = MessageQueue(change.topic, change.queue_id)
-        if isinstance(change, state.DeadLettered):
+        if isinstance(change, state.Copied):
             for offset in change.queue_offsets:
                 self._note(DeadLettered(self._now(), queue, offset))
         elif isinstance(change, state.Committed):
@@ -96,10 +96,15 @@ class WatchedBroker(Broker):
 
     def left_behind(self) -> list[str]:
         """What is still held although everybody has left."""
-        left = [f"{len(self._locks)} leases"] if len(self._locks) else []
-        left += [f"{len(self._holds)} parked pulls"] if len(self._holds) else []
-        left += [f"{self._pulls.rescued} pulls that nobody woke"] if self._pulls.rescued else []
-        return [f"left behind: {what}" for what in left]
+        return left_behind(self)
+
+
+def left_behind(broker: Broker) -> list[str]:
+    """What a broker still holds although everybody has left."""
+    left = [f"{len(broker._locks)} leases"] if len(broker._locks) else []
+    left += [f"{len(broker._holds)} parked pulls"] if len(broker._holds) else []
+    left += [f"{broker._pulls.rescued} pulls that nobody woke"] if broker._pulls.rescued else []
+    return [f"left behind: {what}" for what in left]
 
 
 @cache

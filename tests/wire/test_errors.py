@@ -54,6 +54,7 @@ REFUSED = {
     154: ("GroupNotFound", "GROUP_NOT_FOUND"),
     155: ("MemberNotFound", "MEMBER_NOT_FOUND"),
     156: ("MemberSilent", "MEMBER_SILENT"),
+    157: ("BadDelay", "BAD_DELAY"),
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from rmq.wire import batch, layout
+from rmq.wire.delays import Delay
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
 
 from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
@@ -42,6 +44,10 @@ def test_messages_do_not_share_their_properties() -> None:
         ({"properties": {"": "x"}}, ValueError, "the name of a property is empty"),
         ({"properties": {"a": 1}}, TypeError, "the property 'a' must have a text"),
         ({"properties": {1: "a"}}, TypeError, "the property 1 must have a text"),
+        ({"delay_level": -1}, ValueError, "delay_level must be 1 to 65535"),
+        ({"delay_s": -1}, ValueError, "delay_s must be 0 or more"),
+        ({"deliver_at": "noon"}, TypeError, "deliver_at must be a datetime"),
+        ({"delay_s": 1, "delay_level": 1}, ValueError, "give one of"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_when_it_is_made(
@@ -55,6 +61,39 @@ def test_a_full_message_is_accepted() -> None:
     message = Message("orders", b"x", tag="paid", keys=("a", "größe"), properties={"trace": ""})
 
     assert (message.tag, message.keys, message.properties) == ("paid", ("a", "größe"), {"trace": ""})
+
+
+def test_a_message_knows_what_its_delay_comes_to_also_when_it_is_changed() -> None:
+    message = Message("orders", b"", delay_level=3)
+
+    assert (message.delay, Message("orders", b"").delay) == (Delay(level=3), None)
+    assert replace(message, delay_level=0, delay_s=1.5).delay == Delay(after_us=1_500_000)
+    assert replace(message, delay_level=0).delay is None
+    assert message != Message("orders", b"")
+
+
+def test_a_copy_tells_the_id_of_what_it_was_copied_from() -> None:
+    """A batch that was delayed is copied as a whole; a dead letter is a message alone, from anywhere in a batch."""
+    original = batch.read(sample(), store_id=STORE_ID)
+    whole = STAMP._replace(physical_offset=8192, origin=batch.handle(STAMP.physical_offset, 0))
+    delayed = batch.read(stamped(sample(), whole), store_id=STORE_ID)
+    alone = whole._replace(origin=batch.handle(STAMP.physical_offset, 2))
+    copied = batch.read(stamped(batch.encode("orders", 0, batch.Rows([b"x"], BORN_AT)), alone), store_id=STORE_ID)
+
+    ids = [message.message_id for message in original.messages()]
+    assert [message.origin_id for message in original.messages()] == [None] * 3
+    assert [message.origin_id for message in delayed.messages()] == ids
+    assert not set(ids) & {message.message_id for message in delayed.messages()}
+    assert [message.origin_id for message in copied.messages()] == ids[2:]
+
+
+def test_a_message_that_waits_for_its_time_has_no_offset_yet() -> None:
+    parked = STAMP._replace(kind=layout.KIND_PARKED, base_offset=BORN_AT)
+    (message,) = batch.read(
+        stamped(batch.encode("orders", 2, batch.Rows([b"x"], BORN_AT), delay_level=1), parked), store_id=STORE_ID
+    ).messages()
+
+    assert (message.queue_offset, message.origin_id) == (-1, None)
 
 
 def test_a_received_message_tells_everything_about_itself() -> None:

@@ -153,3 +153,18 @@ async def test_beginnings_survive_a_restart(broker: InMemoryBroker) -> None:
 
         assert await client.committed() == 2
         assert await client.committed(MessageQueue("later", 0)) == 0
+
+
+async def test_what_a_group_failed_at_is_its_own_from_the_first_message_on(broker: InMemoryBroker) -> None:
+    retries = MessageQueue("%RETRY%g", 0)
+    async with Client(broker) as client:
+        broker.broker._serving.topics.own("%RETRY%g")  # by a message that was sent back, while nobody is here
+        broker.broker._serving.topics.own("%RETRY%h")
+        await client.create()
+
+        topics = ("orders", "%RETRY%g", "%RETRY%h")
+        await join(client, *topics, topics=topics)
+
+        assert await client.committed(retries) == 0
+        assert await client.committed(MessageQueue("%RETRY%h", 0), group="h") == 0
+        assert await client.committed(MessageQueue("%RETRY%h", 0)) == NO_OFFSET

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rmq.broker.testing import InMemoryBroker
@@ -12,7 +10,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Commit, CommitEntry, Op
 
 from ..builders import ORDERS, files_limited_to, segment_files
-from ..harness import Client, crash_copy, holder
+from ..harness import Client, holder
 
 pytestmark = pytest.mark.virtual_time
 
@@ -73,44 +71,6 @@ async def test_a_stale_missing_or_foreign_epoch_commits_nothing(broker: InMemory
         assert (await two.commit(None, 1)).status == Fenced.code
         assert (await one.commit(epoch, 1, group="nobody")).status == Fenced.code
         assert await one.committed() == -1
-
-
-async def test_a_queue_that_somebody_holds_is_ordered_whatever_the_group_has_become(broker: InMemoryBroker) -> None:
-    one, epoch = await holder(broker)
-    async with one, Client(broker, "two") as two:
-        await one.send(b"a", b"b")
-        await one.join(ordered=False)  # it is alone, and may change its mind
-        await two.join(ordered=False)
-
-        assert (await two.commit(None, 1)).status == Fenced.code
-        assert (await two.pull(0, group="g")).status == Fenced.code
-        assert (await one.commit(epoch, 1)).status == 0
-        await one.release(epoch)
-        assert (await two.commit(None, 2)).status == 0
-        assert await two.committed() == 2
-
-
-async def test_a_queue_from_before_a_crash_is_ordered_for_who_is_faster_than_its_owner(
-    broker: InMemoryBroker, memory_path: Path
-) -> None:
-    owner, _ = await holder(broker)
-    await owner.send(b"a", b"b")
-    async with crash_copy(broker, memory_path / "copy") as after, Client(after, "other") as other:
-        await other.join(ordered=False)
-
-        assert (await other.commit(None, 2)).status == Fenced.code
-        assert await other.committed() == -1
-    await owner.__aexit__()
-
-
-async def test_a_concurrent_group_commits_without_a_lease(broker: InMemoryBroker) -> None:
-    async with Client(broker) as client:
-        await client.create()
-        await client.join(ordered=False)
-        await client.send(b"a")
-
-        assert (await client.commit(None, 1)).status == 0
-        assert await client.committed() == 1
 
 
 async def test_entries_of_one_commit_have_an_outcome_each(broker: InMemoryBroker) -> None:

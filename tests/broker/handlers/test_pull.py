@@ -256,17 +256,19 @@ async def test_only_the_holder_of_a_queue_may_pull_it_for_its_group(broker: InMe
         assert bodies(await two.pull(0)) == [b"a"]  # a free read is not fenced
 
 
-async def test_a_concurrent_group_needs_no_lease(broker: InMemoryBroker) -> None:
+async def test_a_concurrent_group_needs_a_lease_too(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
         await client.join(ordered=False)
         await client.send(b"a")
+        await refused(client, None)
+        await refused(client, 5)
 
-        assert bodies(await client.pull(0, group="g")) == [b"a"]
-        await refused(client, 5)  # but one that is named must be held
+        grant = await client.acquire()
+        assert bodies(await client.pull(0, group="g", epoch=grant.epoch)) == [b"a"]
 
 
-async def test_a_group_that_nobody_has_joined_is_taken_as_ordered(broker: InMemoryBroker) -> None:
+async def test_a_group_that_nobody_has_joined_needs_a_lease(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
 

@@ -19,12 +19,12 @@ TICK_S = 0.1
 EPS = 0.001
 
 
-async def member(broker: InMemoryBroker, expression: str, *, ordered: bool = True) -> tuple[Client, int | None]:
-    """A member of the group that holds orders/0, or needs not to."""
+async def member(broker: InMemoryBroker, expression: str, *, ordered: bool = True) -> tuple[Client, int]:
+    """A member of the group that holds orders/0."""
     client = await Client(broker, "m").__aenter__()
     await client.create()
     await client.join(expression=expression, ordered=ordered)
-    return client, (await client.acquire()).epoch if ordered else None
+    return client, (await client.acquire()).epoch
 
 
 async def send(client: Client, *tags: str | None) -> None:

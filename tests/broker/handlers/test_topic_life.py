@@ -361,8 +361,9 @@ async def test_a_description_tells_what_queues_hold_and_how_far_groups_are(broke
         await client.send(b"a", b"b", b"c")
         await client.commit(epoch, 1)
         await client.join("late", ordered=False)
-        await client.commit(None, 0, group="late")
-        await client.pull(2, group="late", commit=2)
+        late = (await client.acquire(group="late")).epoch
+        await client.commit(late, 0, group="late")
+        await client.pull(2, group="late", epoch=late, commit=2)
         await client.join("idle", ordered=False)
         await grow(client, 5)
 
@@ -384,7 +385,8 @@ async def test_a_description_names_at_most_so_many_offsets_and_says_what_is_left
         groups = [f"g{i:03}" for i in range(MAX_OFFSETS // 1024 + 3)]
         for group in groups:
             await client.join(group, ordered=False, topics=["wide"])
-            await client.commit(None, 0, MessageQueue("wide", 7), group=group)
+            grant = await client.acquire(MessageQueue("wide", 7), group=group)
+            await client.commit(grant.epoch, 0, MessageQueue("wide", 7), group=group)
 
         told = await describe(client, "wide")
 

@@ -168,8 +168,22 @@ def test_illegal_topic_names_are_refused(table: Membership, a: Session) -> None:
     assert table.mode("g") is None
 
 
+def test_members_that_are_assigned_their_queues_subscribe_to_what_they_like(
+    table: Membership, a: Session, b: Session
+) -> None:
+    assigned = MODE._replace(model="assigned")
+    table.join("g", assigned, ORDERS, a, now=0.0)
+
+    assert table.join("g", assigned, {"payments": "*"}, b, now=0.0)
+    with pytest.raises(GroupMismatch, match="ordered, assigned, allocation evenly"):
+        table.join("g", MODE, ORDERS, b, now=0.0)
+    assert table.subscribing("payments") == ["g"]
+
+
 def test_an_unknown_model_is_refused(table: Membership, a: Session) -> None:
-    with pytest.raises(BadRequest, match="model 'sharing' is unknown"):
+    with pytest.raises(
+        BadRequest, match="model 'sharing' is unknown: it is one of 'clustering', 'broadcasting', 'assigned'"
+    ):
         table.join("g", MODE._replace(model="sharing"), ORDERS, a, now=0.0)
 
 

@@ -12,7 +12,8 @@ from rmq.broker.services.state import (
     Attempted,
     Change,
     Committed,
-    DeadLettered,
+    Copied,
+    DeadHandled,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
@@ -24,6 +25,7 @@ from rmq.broker.services.state import (
 )
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 from rmq.wire.ops import AttemptRun
+from rmq.wire.retry_ops import DeadRun
 
 numbers = st.integers(min_value=-1, max_value=(1 << 64) - 1)
 texts = st.text(max_size=20)
@@ -37,7 +39,8 @@ any_change: st.SearchStrategy[Change] = st.one_of(
         Attempted, texts, texts, numbers, numbers, numbers, st.lists(st.builds(AttemptRun, numbers, numbers, numbers))
     ),
     st.builds(Suspected, texts, texts, numbers, numbers, numbers, numbers, st.booleans(), numbers),
-    st.builds(DeadLettered, texts, texts, numbers, st.lists(numbers), st.booleans()),
+    st.builds(Copied, texts, texts, numbers, st.lists(numbers), st.booleans()),
+    st.builds(DeadHandled, texts, st.lists(st.builds(DeadRun, numbers, numbers, numbers)), st.booleans()),
     st.builds(ProducerEpoch, numbers, numbers, numbers),
 )
 
@@ -64,16 +67,23 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         10: "SnapshotEnded",
         11: "ProducerEpoch",
         12: "Suspected",
-        13: "DeadLettered",
+        13: "Copied",
         14: "DelaysReached",
         15: "DelaysWaiting",
+        16: "DeadHandled",
     }
 
 
 def test_the_bytes_of_a_change_are_those_of_the_logs_that_exist() -> None:
     packed = pack_changes([Committed("g", "t", 3, 300), LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7)])
 
-    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c97 03 a167 a174 00 c4020102 a16d 07")
+    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c98 03 a167 a174 00 c4020102 a16d 07 c3")
+
+
+def test_a_grant_of_a_log_from_before_there_were_modes_is_an_ordered_one() -> None:
+    assert unpack_changes(bytes.fromhex("9197 03 a167 a174 00 c4020102 a16d 07")) == [
+        LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7, ordered=True)
+    ]
 
 
 def test_an_attempt_of_a_log_from_before_there_were_runs_is_read() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.services.dead_table import MAX_DEAD
+from rmq.broker.services.copied_table import MAX_COPIED
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import batch as batches
 from rmq.wire import layout, ops
@@ -233,14 +233,14 @@ async def test_who_never_commits_can_give_up_so_many_messages_and_no_more(broker
     client, epoch = await holder(broker)
     async with client:
         await client.send_batches(*(ops.OutgoingBatch(0, make_batch(*[b"x"] * 4096)) for _ in range(5)))
-        for i in range(0, MAX_DEAD, 1024):
+        for i in range(0, MAX_COPIED, 1024):
             await client.dead_letter(epoch, *range(i, i + 1024))
 
-        with pytest.raises(BadRequest, match="16384 dead letters of orders/0 are not committed"):
-            await client.dead_letter(epoch, MAX_DEAD)
+        with pytest.raises(BadRequest, match="16384 messages of orders/0 were sent back or given up"):
+            await client.dead_letter(epoch, MAX_COPIED)
         assert await client.dead_letter(epoch, 5) == (0, None)  # which is done
         await client.commit(epoch, 10)
-        assert await client.dead_letter(epoch, MAX_DEAD, commit=MAX_DEAD + 1) == (0, None)
+        assert await client.dead_letter(epoch, MAX_COPIED, commit=MAX_COPIED + 1) == (0, None)
 
 
 # ---- the topic

@@ -1,0 +1,260 @@
+"""
+What delayed messages cost a producer and a broker while they wait, beside the same messages without a delay.
+
+    make bench-delays                                all of it: 1 million messages, 5 pairs, both flush modes
+    make bench-delays ARGS=--quick                   5,000 messages, 1 pair, in some seconds
+    python bench/delays.py --messages 200000 --pairs 3
+
+Each run has a real broker process of its own, on an empty directory. *fill* sends all messages in batches of 500 with
+``send_bodies``, bodies of 100 bytes that all differ, 64 calls at once; the delayed ones wait for the longest level.
+*then* sends as many once more without a delay, while the others wait. *singles* sends batches of one message, the
+delayed ones each with an exact time of its own, spread over an hour. After each the resident memory of the broker is
+read. Runs with and without a delay take turns, and which of the two begins changes from pair to pair, so that a machine
+that gets slower slows both. Progress goes to standard error, the result, as Markdown, to standard output, and as JSON
+to the file that ``--json`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from rmq.cli.bench_load import Load
+from rmq.cli.child import own_broker
+from rmq.client import Admin, Connection, Producer
+from rmq.wire import ops
+from rmq.wire.batch import Rows, encode
+from rmq.wire.codec import decode_list
+from rmq.wire.ops import Op
+
+TOPIC = "delays"
+QUEUES = 8
+BATCH = 500
+BODY = 100
+LEVEL = 18  # two hours: nothing becomes due meanwhile
+FIRST_S, SPREAD_S = 7200, 3600  # exact times lie so far away, and apart
+FRAME = 64  # batches of one message in a request
+IN_FLIGHT = 8  # such requests at once
+VARIANTS = ("plain", "delayed")
+FLUSHES = ("sync", "async")
+
+
+class Run(NamedTuple):
+    """What one run of one variant measured: messages a second, MiB, us of the broker's processor a message."""
+
+    fill_rate: float
+    fill_mib: float
+    fill_cpu_us: float
+    then_rate: float = 0.0
+    then_mib: float = 0.0
+    then_cpu_us: float = 0.0
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(description="What delayed messages cost while they wait.")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of each run (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="runs with and without (default: %(default)s)")
+    parser.add_argument("--single-pairs", type=int, default=1, help="of batches of one message (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="5,000 messages, 1 pair")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args()
+    if options.quick:
+        options.messages, options.pairs, options.single_pairs = 5_000, 1, 1
+    figures = uvloop.run(measure(options))
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2))
+    print(markdown(figures))
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All figures: by part, then by variant, the runs one after the other."""
+    load = Load(TOPIC, options.messages, BODY, BATCH)
+    load.prepare()
+    runs: dict[str, dict[str, list[Run]]] = {}
+    for flush in FLUSHES:
+        runs[flush] = {name: [] for name in VARIANTS}
+        for pair in range(options.pairs):
+            for name in turned(pair):
+                runs[flush][name].append(await batches_run(load, flush, is_delayed=name == "delayed"))
+                say(f"{flush}, pair {pair + 1} of {options.pairs}, {name}: {runs[flush][name][-1]}")
+    runs["singles"] = {name: [] for name in VARIANTS}
+    for pair in range(options.single_pairs):
+        for name in turned(pair):
+            runs["singles"][name].append(await singles_run(load, is_delayed=name == "delayed"))
+            say(f"singles, pair {pair + 1} of {options.single_pairs}, {name}: {runs['singles'][name][-1]}")
+    about = {"messages": options.messages, "pairs": options.pairs, "single_pairs": options.single_pairs}
+    parts = {part: {name: [run._asdict() for run in some] for name, some in by.items()} for part, by in runs.items()}
+    return {**about, "machine": machine(), "runs": parts}
+
+
+def turned(pair: int) -> tuple[str, ...]:
+    """Which variant begins changes from pair to pair."""
+    return VARIANTS if pair % 2 == 0 else VARIANTS[::-1]
+
+
+async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
+    """Fill a broker with batches, then send as many without a delay."""
+    async with own_broker("--flush", flush) as address, Admin(address) as admin, Producer(address) as producer:
+        await admin.create_topic(TOPIC, QUEUES)
+        pid = (await admin.stats())["broker"]["pid"]
+        figures: list[float] = []
+        for delay_level in (LEVEL if is_delayed else 0, 0):
+            began_cpu = cpu_s(pid)
+            rate = await send_all(producer, load, delay_level)
+            cpu_us = round((cpu_s(pid) - began_cpu) / load.messages * 1e6, 3)
+            await check_waiting(admin, load.messages if is_delayed else 0)
+            figures += [rate, resident_mib(pid), cpu_us]
+        return Run(*figures)
+
+
+async def send_all(producer: Producer, load: Load, delay_level: int) -> float:
+    """Send everything by the public API; messages a second."""
+    batches = load.batches()
+
+    async def send_in_turn() -> None:
+        for bodies in batches:  # shared: each list is taken once
+            await producer.send_bodies(TOPIC, bodies, delay_level=delay_level)
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(load.in_flight):
+            tasks.create_task(send_in_turn())
+    return round(load.messages / (time.perf_counter() - began))
+
+
+async def singles_run(load: Load, *, is_delayed: bool) -> Run:
+    """Fill a broker with batches of one message; a producer would not make them where nothing sets them apart."""
+    async with own_broker("--flush", "async") as address, Admin(address) as admin:
+        await admin.create_topic(TOPIC, QUEUES)
+        pid = (await admin.stats())["broker"]["pid"]
+        frames = requests(load, is_delayed)
+        connection = Connection(address)
+        await connection.open(timeout_s=5)
+        try:
+            began, began_cpu = time.perf_counter(), cpu_s(pid)
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(IN_FLIGHT):
+                    tasks.create_task(request_all(connection, frames))
+            rate = round(load.messages / (time.perf_counter() - began))
+            cpu_us = round((cpu_s(pid) - began_cpu) / load.messages * 1e6, 3)
+        finally:
+            await connection.close()
+        await check_waiting(admin, load.messages if is_delayed else 0)
+        return Run(rate, resident_mib(pid), cpu_us)
+
+
+def requests(load: Load, is_delayed: bool) -> Iterator[ops.Send]:
+    """Requests of batches of one message."""
+    chance = random.Random(6)
+    now = time.time_ns() // 1000
+    first, last = now + FIRST_S * 1_000_000, now + (FIRST_S + SPREAD_S) * 1_000_000
+    bodies = (body for some in load.batches() for body in some)
+    number = 0
+    while frame := list(islice(bodies, FRAME)):
+        batches = []
+        for body in frame:
+            due = chance.randrange(first, last) if is_delayed else 0
+            batch = bytes(encode(TOPIC, number % QUEUES, Rows([body], now), deliver_at=due))
+            batches.append(ops.OutgoingBatch(number % QUEUES, batch))
+            number += 1
+        yield ops.Send(batches)
+
+
+async def request_all(connection: Connection, frames: Iterator[ops.Send]) -> None:
+    """Send the requests that are left, each after the answer to the one before."""
+    for frame in frames:
+        results = decode_list(ops.SendResult, await connection.request(Op.SEND, frame, timeout_s=60))
+        if any(result.status for result in results):
+            raise SystemExit(f"the broker refused a batch: {results}")
+
+
+async def check_waiting(admin: Admin, messages: int) -> None:
+    """A figure about messages that do not wait would be worth nothing."""
+    found = await admin.delays(limit=1)
+    if found.total_messages != messages:
+        raise SystemExit(f"{found.total_messages} messages wait in the broker instead of {messages}")
+
+
+def resident_mib(pid: int) -> float:
+    """The memory that a process has at this moment."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return round(int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))) / 1024, 1)
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time that a process has used, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine() -> str:
+    """Where this was measured."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+
+
+def say(text: str) -> None:
+    """Tell whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def markdown(figures: dict[str, Any]) -> str:
+    """The figures as tables: the median of each, and its spread."""
+    runs = figures["runs"]
+    lines = table("Messages a second", "delayed / without")
+    for flush in FLUSHES:
+        lines.append(line(runs[flush], flush, "fill_rate", "these", ",.0f"))
+        lines.append(line(runs[flush], flush, "then_rate", "as many others while these wait", ",.0f"))
+    lines += ["", *table("Processor time of the broker, us a message", "delayed / without")]
+    for flush in FLUSHES:
+        lines.append(line(runs[flush], flush, "fill_cpu_us", "these", ".3f"))
+        lines.append(line(runs[flush], flush, "then_cpu_us", "as many others while these wait", ".3f"))
+    lines.append(line(runs["singles"], "async", "fill_cpu_us", "these in batches of one", ".1f"))
+    lines += ["", *table("Resident memory of the broker, MiB", "more")]
+    for flush in FLUSHES:
+        lines.append(line(runs[flush], flush, "fill_mib", "after these", ".1f"))
+        lines.append(line(runs[flush], flush, "then_mib", "after as many others", ".1f"))
+    lines.append(line(runs["singles"], "async", "fill_mib", "after these in batches of one", ".1f"))
+    sizes = f"{figures['messages']:,} messages, pairs: {figures['pairs']}, of batches of one: {figures['single_pairs']}"
+    return "\n".join([*lines, "", f"{sizes}; {figures['machine']}."])
+
+
+def table(what: str, compared: str) -> list[str]:
+    """The heading of a table."""
+    return [f"| {what} | flush | without delay | delayed | {compared} |", "|---|---|---|---|---|"]
+
+
+def line(by: dict[str, list[dict[str, float]]], flush: str, field: str, what: str, form: str) -> str:
+    """A line of a table; pairs are compared pair by pair: memory by how much more it is, else by the ratio."""
+    plain, delayed = ([run[field] for run in by[name]] for name in VARIANTS)
+    pairs = list(zip(delayed, plain, strict=True))
+    if field.endswith("_mib"):
+        compared = spread([late - now for late, now in pairs], "+.1f")
+    else:
+        compared = spread([late / now if now else math.nan for late, now in pairs], ".2f")  # nan: under a clock's tick
+    return f"| {what} | {flush} | {spread(plain, form)} | {spread(delayed, form)} | {compared} |"
+
+
+def spread(values: list[float], form: str) -> str:
+    """The median, and from where to where the values go."""
+    if len(values) == 1:
+        return f"{values[0]:{form}}"
+    return f"**{statistics.median(values):{form}}** ({min(values):{form}} to {max(values):{form}})"
+
+
+if __name__ == "__main__":
+    main()

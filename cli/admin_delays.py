@@ -1,0 +1,100 @@
+"""``rmq-admin delay``: see which messages wait for their time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .command import Command, Group, run
+from .options import broker_option, json_option, log_options
+from .reach import admin_of
+from .render import seconds, table, to_json
+
+if TYPE_CHECKING:
+    from rmq.client import WaitingDelays
+    from rmq.wire.delay_ops import DelayRow
+
+COLUMNS = ("due_at", "due_in", "topic", "queue_id", "level", "messages", "parked_at", "message_id")
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin delay list
+    rmq-admin delay list --topic reminders --limit 10
+    """,
+)
+def delay() -> None:
+    """See which messages wait for their time."""
+
+
+@delay.command(
+    "list",
+    cls=Command,
+    examples="""
+    rmq-admin delay list
+    rmq-admin delay list --topic reminders --limit 10
+    rmq-admin delay list --json | head -1
+    """,
+)
+@click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
+@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="How many, the next one first.")
+@json_option
+@broker_option
+@log_options("error")
+def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> None:
+    """
+    Show what waits for its time, in the order it becomes due.
+
+    A line is a batch: the messages that one producer sent together, with the id of the first of them. The level is "-"
+    where a message was sent with an exact time or a number of seconds. With --json: one object a line. Standard error
+    says how much waits in all.
+    """
+    run(_list(broker, topic, limit, as_json))
+
+
+async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        found = await admin.delays(topic, limit)
+    now = datetime.now(UTC)
+    if as_json:
+        for row in found.rows:
+            click.echo(to_json(delay_object(row)))
+    else:
+        click.echo(table(COLUMNS, [cells(row, now) for row in found.rows]), nl=False)
+    for remark in remarks(found):
+        click.echo(remark, err=True)
+
+
+def remarks(found: WaitingDelays) -> list[str]:
+    """What stands beside the list."""
+    said = [f"there may be more than these {len(found.rows)}: raise --limit"] if found.more else []
+    return [*said, f"{found.total_messages} messages in {found.total_batches} batches wait in the whole broker"]
+
+
+def delay_object(row: DelayRow) -> dict[str, Any]:
+    """A batch that waits, as JSON."""
+    from rmq.wire.model import from_us
+
+    return {
+        "due_at": from_us(row.due_at),
+        "topic": row.topic,
+        "queue_id": row.queue_id,
+        "delay_level": row.delay_level or None,
+        "messages": row.messages,
+        "parked_at": from_us(row.parked_at),
+        "message_id": row.message_id,
+        "position": row.position,
+    }
+
+
+def cells(row: DelayRow, now: datetime) -> list[object]:
+    """A batch that waits, for people."""
+    shown = delay_object(row)
+    due_in = max(0.0, (shown["due_at"] - now).total_seconds())
+    return [
+        shown["due_at"].isoformat(timespec="milliseconds"), seconds(due_in), row.topic, row.queue_id,
+        shown["delay_level"], row.messages, shown["parked_at"].isoformat(timespec="milliseconds"), row.message_id,
+    ]  # fmt: skip

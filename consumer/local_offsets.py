@@ -1,0 +1,175 @@
+"""``LocalOffsets``: the progress of a broadcasting member reaches its file within ``offsets_every_s``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rmq.client.log import get_logger
+from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
+
+from .config import ConsumerConfig
+from .generation import Generation
+from .local_progress import LocalProgress
+from .offsets_content import OffsetsContent, QueueProgress
+from .offsets_file import OffsetsFile, directory_of
+
+log = get_logger("rmq.consumer")
+
+TELL_EVERY_S = 60.0  # how often it is told that nothing can be written
+
+
+def open_offsets(
+    config: ConsumerConfig,
+    group: str,
+    generations: Mapping[MessageQueue, Generation],
+    *,
+    now: Callable[[], float],
+) -> LocalOffsets:
+    """
+    The progress of a member as its file has it, locked from here on. Waits for the disk.
+
+    Raises:
+        ConfigError: another process has it, or it cannot be read or written.
+    """
+    file = OffsetsFile(directory_of(config.offsets_dir, group, config.instance), group, config.instance)
+    file.open()
+    try:
+        found = file.read()
+    except BaseException:
+        file.close()
+        raise
+    return LocalOffsets(generations, config, LocalProgress(group, config.instance, found), file, now=now)
+
+
+class File(Protocol):
+    """Where it is kept; see :class:`~rmq.consumer.offsets_file.OffsetsFile`."""
+
+    def write(self, content: OffsetsContent) -> None: ...
+    def put_aside(self, content: OffsetsContent) -> Path | None: ...
+    def close(self) -> None: ...
+
+
+class LocalOffsets:
+    """
+    Writes the progress of all queues, only while there is any, in a thread: one write at a time, whoever asks for it.
+
+    It sleeps until a turn begins, writes every ``offsets_every_s`` while turns run, and once more after the last. What
+    a member that is killed did since the last write is delivered to it again.
+    """
+
+    def __init__(
+        self,
+        generations: Mapping[MessageQueue, Generation],
+        config: ConsumerConfig,
+        progress: LocalProgress,
+        file: File,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self.progress = progress
+        self._generations = generations
+        self._config = config
+        self._file = file
+        self._now = now
+        self._turned = asyncio.Event()
+        self._aside: list[OffsetsContent] = []  # the progress in stores that the broker does not have any more
+        self._written: OffsetsContent | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._told_at = float("-inf")
+        self.busy: Callable[[], bool] = lambda: False  # whether turns are running; set by the composition root
+
+    def turned(self) -> None:
+        """A turn began or ended, or progress was made without one."""
+        self._turned.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._turned.wait()
+            self._turned.clear()
+            await asyncio.sleep(self._config.offsets_every_s)
+            if not await self.write() or self.busy():
+                self._turned.set()  # there is more to come, or the same again
+
+    def enter(self, store_id: int) -> bool:
+        """The broker has this store; says whether it is another than before, so that what was done means nothing."""
+        is_other = self.progress.store_id not in (0, store_id)
+        before = self.progress.enter(store_id)
+        if before is not None:
+            self._aside.append(before)
+            log.warning(
+                "offsets.other_store",
+                store_id=f"{store_id:016x}",
+                progress_in=f"{before.store_id:016x}",
+                advice="the progress in the other store does not count here, and is put aside",
+            )
+        return is_other
+
+    def note(self, generation: Generation) -> None:
+        """
+        Take over how far a generation has come; nothing, if its messages are of a topic or store that is gone.
+
+        The log epoch goes along, so that this is safe also where the log has lost messages meanwhile: whoever goes on
+        from there finds that out.
+        """
+        offset = generation.cache.commit_offset
+        if offset >= 0 and generation.topic_generation is not None and not generation.topic_gone:
+            log_epoch = generation.cache.log_epochs.before(offset)
+            self.progress.note(generation.queue, QueueProgress(generation.topic_generation, offset, log_epoch))
+
+    async def write(self) -> bool:
+        """Write what is new; says whether that is on the disk. Cancelling leaves a write that has begun going on."""
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+        for generation in self._generations.values():
+            self.note(generation)
+        content = self.progress.content()
+        if content == self._written or not content.store_id:
+            self._mark(content)
+            return True
+        self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
+        try:
+            await asyncio.shield(self._writing)
+        except OSError as error:
+            self._tell(error)
+            return False
+        self._written = content
+        self._mark(content)
+        return True
+
+    def _mark(self, content: OffsetsContent) -> None:
+        """Tell each queue what the disk has of it."""
+        for generation in self._generations.values():
+            at = content.queues.get(generation.queue)
+            generation.reported = NO_OFFSET if at is None else at.offset
+
+    def _save(self, content: OffsetsContent) -> None:
+        """In a thread, one at a time."""
+        while self._aside:
+            self._file.put_aside(self._aside[-1])
+            self._aside.pop()
+        self._file.write(content)
+
+    def _tell(self, error: OSError) -> None:
+        if self._now() - self._told_at >= TELL_EVERY_S:
+            self._told_at = self._now()
+            log.error(
+                "offsets.not_written",
+                reason=error.strerror or str(error),
+                advice="what is done from here on is delivered again after a restart",
+            )
+
+    async def close(self) -> None:
+        """Write for the last time, and let another process have the file."""
+        try:
+            self._told_at = float("-inf")  # a failure is told in any case
+            await self.write()
+        finally:
+            if self._writing is None or self._writing.done():
+                self._file.close()
+            else:
+                self._writing.add_done_callback(lambda _: self._file.close())

@@ -1,0 +1,68 @@
+"""``LocalProgress``: how far a broadcasting member is in each queue, which nobody else knows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rmq.wire.model import MessageQueue
+
+from .offsets_content import OffsetsContent, QueueProgress
+
+
+class LocalProgress:
+    """
+    The progress of one member in one store, as it is to be written next.
+
+    Where a member begins is decided once for all queues that a topic has when the member first sees it. From then on
+    the topic is known, also to those who read the file later: a queue of a known topic without progress came into being
+    afterwards, and is read from 0. Queues of topics that are not subscribed to any more keep their progress.
+    """
+
+    def __init__(self, group: str, instance: str, found: OffsetsContent | None = None) -> None:
+        """``found`` is what the file holds."""
+        self._content = found or OffsetsContent(group, instance, 0)
+        self._topics = set(self._content.topics)
+        self._queues = dict(self._content.queues)
+
+    @property
+    def store_id(self) -> int:
+        """The store that all of it is about; 0 before the first is known."""
+        return self._content.store_id
+
+    def enter(self, store_id: int) -> OffsetsContent | None:
+        """The broker has this store; returns the progress in another one, if there was any: it means nothing here."""
+        before = self.content()
+        if store_id == self.store_id:
+            return None
+        self._content = OffsetsContent(before.group, before.instance, store_id)
+        self._topics, self._queues = set(), {}
+        return before if before.topics or before.queues else None
+
+    def is_known(self, topic: str) -> bool:
+        """Whether it was decided before where the queues of a topic begin."""
+        return topic in self._topics
+
+    def of(self, queue: MessageQueue, generation: int | None) -> QueueProgress | None:
+        """The progress in a queue of this generation of its topic; None is no topic."""
+        at = self._queues.get(queue)
+        return at if at is not None and at.generation == generation else None
+
+    def known(self, topics: Iterable[str]) -> None:
+        """It is decided where the queues of these topics begin; a queue they get later begins at 0."""
+        self._topics.update(topics)
+
+    def note(self, queue: MessageQueue, at: QueueProgress) -> None:
+        """A queue has come so far."""
+        self._queues[queue] = at
+
+    def forget_others(self, generations: Mapping[str, int]) -> list[str]:
+        """Drop the progress in other topics of these names; returns the names of those there were, sorted."""
+        others = [q for q, at in self._queues.items() if at.generation != generations.get(q.topic, at.generation)]
+        for queue in others:
+            del self._queues[queue]
+        return sorted({queue.topic for queue in others})
+
+    def content(self) -> OffsetsContent:
+        """All of it, not changed by what comes later."""
+        was = self._content
+        return OffsetsContent(was.group, was.instance, was.store_id, frozenset(self._topics), dict(self._queues))

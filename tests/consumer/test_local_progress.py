@@ -1,0 +1,74 @@
+"""The progress of a broadcasting member: what counts in which store, and what came into being later."""
+
+from __future__ import annotations
+
+from rmq.consumer.local_progress import LocalProgress
+from rmq.consumer.offsets_content import OffsetsContent, QueueProgress
+from rmq.wire.model import MessageQueue
+
+QUEUE = MessageQueue("t", 0)
+FOUND = OffsetsContent("g", "a", 7, frozenset({"t", "later"}), {QUEUE: QueueProgress(3, 17, 2)})
+
+
+def test_progress_that_was_found_counts_in_its_store() -> None:
+    progress = LocalProgress("g", "a", FOUND)
+
+    assert progress.enter(7) is None
+    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, 2)
+    assert progress.content() == FOUND
+
+
+def test_progress_in_another_store_counts_for_nothing_and_is_given_back() -> None:
+    progress = LocalProgress("g", "a", FOUND)
+
+    assert progress.enter(8) == FOUND
+    assert progress.of(QUEUE, 3) is None
+    assert not progress.is_known("t")
+    assert progress.content() == OffsetsContent("g", "a", 8)
+
+
+def test_a_member_that_has_none_gives_none_back() -> None:
+    progress = LocalProgress("g", "a")
+
+    assert progress.enter(8) is None
+    assert progress.enter(9) is None
+    assert progress.store_id == 9
+
+
+def test_progress_in_another_generation_of_the_topic_counts_for_nothing() -> None:
+    progress = LocalProgress("g", "a", FOUND)
+
+    assert progress.of(QUEUE, 4) is None
+    assert progress.of(QUEUE, 2) is None
+    assert progress.of(QUEUE, None) is None
+
+
+def test_a_topic_that_was_made_again_is_forgotten_and_stays_known() -> None:
+    progress = LocalProgress("g", "a", FOUND)
+
+    assert progress.forget_others({"t": 3, "u": 9}) == []
+    assert progress.forget_others({"t": 4}) == ["t"]
+
+    assert progress.content().queues == {}
+    assert progress.is_known("t")
+
+
+def test_a_topic_is_known_from_the_decision_on_also_without_a_queue() -> None:
+    progress = LocalProgress("g", "a")
+    assert not progress.is_known("t")
+
+    progress.known(["t"])
+
+    assert progress.is_known("t")
+    assert LocalProgress("g", "a", progress.content()).is_known("t")
+
+
+def test_what_was_handed_out_does_not_change() -> None:
+    progress = LocalProgress("g", "a")
+    before = progress.content()
+
+    progress.note(QUEUE, QueueProgress(1, 5, 1))
+    progress.known(["t"])
+
+    assert before == OffsetsContent("g", "a", 0)
+    assert progress.content().queues == {QUEUE: QueueProgress(1, 5, 1)}

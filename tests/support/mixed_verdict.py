@@ -1,0 +1,128 @@
+"""
+Whether all that befell the groups of a script may have happened, each judged by the rules of its mode: pure.
+
+Ordered groups and pull consumers, which get the messages of a queue one after the other, are judged by the rules of
+:mod:`support.consumption_checker`; to them a message that waited was sent when its time had come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from support import consumption_history as ordered
+from support.broadcast_checker import judge_broadcast
+from support.consumption_checker import SETTLE_S, judge
+from support.mixed_checker import Findings, judge_concurrent
+from support.mixed_history import (
+    CONCURRENT,
+    OK,
+    Accepted,
+    Born,
+    Called,
+    Group,
+    Levels,
+    MixedEvent,
+    Owned,
+    Returned,
+    Row,
+    Stored,
+    Told,
+)
+from support.mixed_log import Log, judge_log
+
+TOPIC = "orders"
+
+
+class MixedVerdict(NamedTuple):
+    """What was broken, and what there was to judge."""
+
+    violations: list[str]
+    calls: int
+    fenced_overlaps: int
+    strict: int  # groups in which everything had to happen exactly once
+    again: int
+    dead: int
+    retried: int
+    local: int
+
+    def __str__(self) -> str:
+        head = f"{self.calls} calls, {self.fenced_overlaps} fenced overlaps, {len(self.violations)} violations"
+        return "\n  ".join([head, *self.violations[:10]])
+
+
+def judge_mixed(
+    events: list[MixedEvent], rows: list[Row], groups: tuple[Group, ...], levels: Levels, *, grace_s: float
+) -> MixedVerdict:
+    """Judge everything that befell the groups of a topic."""
+    log = Log(rows)
+    violations = judge_log(events, log, groups, levels, TOPIC)
+    found = [_judge_group(events, log, group, levels, grace_s) for group in groups]
+    for one in found:
+        violations += one.violations
+    return MixedVerdict(
+        violations, sum(one.calls for one in found), sum(one.fenced_overlaps for one in found),
+        sum(one.strict for one in found), sum(one.again for one in found),
+        sum(len(log.topic(group.dead)) for group in groups), sum(len(log.topic(group.retries)) for group in groups),
+        sum(one.local for one in found),
+    )  # fmt: skip
+
+
+def _judge_group(events: list[MixedEvent], log: Log, group: Group, levels: Levels, grace_s: float) -> Findings:
+    if group.kind == CONCURRENT:
+        return judge_concurrent(events, log, group, levels, TOPIC, grace_s=grace_s)
+    if not group.shared:
+        return judge_broadcast(events, log, group, TOPIC)
+    verdict = judge(
+        list(_in_order(events, log, group)), grace_s=grace_s, wants=group.wants,
+        settle_s=SETTLE_S,
+    )  # fmt: skip
+    violations = [f"{group.name}: {text}" for text in verdict.violations]
+    return Findings(violations, verdict.calls, verdict.fenced_overlaps, _is_calm(events, group), 0, 0)
+
+
+def _is_calm(events: list[MixedEvent], group: Group) -> bool:
+    members = {event.process for event in events if isinstance(event, Born) and event.group == group.name}
+    rough = (ordered.BrokerCrashed, ordered.Killed, ordered.Lost)
+    return not any(isinstance(event, rough) and getattr(event, "process", "") in {"", *members} for event in events)
+
+
+def _in_order(events: list[MixedEvent], log: Log, group: Group) -> Iterator[ordered.Event]:
+    """The same history, as one of an ordered group."""
+    calls: set[int] = set()
+    for event in events:
+        if getattr(event, "group", group.name) != group.name:
+            continue
+        match event:
+            case Accepted():
+                for row in log.of(TOPIC, event.body):  # each by a producer of its own: their order is judged elsewhere
+                    at = max(event.at, row.at)
+                    name = f"{event.producer} {event.number}"
+                    yield ordered.Sent(at, row.queue, row.offset, event.body, name, event.number, event.tag)
+            case Owned():
+                yield ordered.Granted(event.at, event.process, event.queue, event.epoch, event.committed)
+            case Called():
+                calls.add(event.call)
+                yield ordered.Started(
+                    event.at, event.call, event.process, event.queue, event.epoch, event.offsets, event.attempts,
+                    event.bodies, event.lost,
+                )  # fmt: skip
+            case Returned() if event.call in calls:
+                good = all(fate == OK for fate in event.fates)
+                cut = any(fate == "cut" for fate in event.fates)
+                result = ordered.DONE if good else ordered.CUT if cut else ordered.AGAIN
+                yield ordered.Ended(event.at, event.call, result)
+            case Stored():
+                yield ordered.Committed(event.at, event.queue, event.offset)
+            case Told():
+                yield ordered.Promised(event.at, event.queue, event.offset)
+            case ordered.Lost() if event.call in calls:
+                yield event
+            case (
+                ordered.Stopped()
+                | ordered.Continued()
+                | ordered.Killed()
+                | ordered.BrokerCrashed()
+                | ordered.Hindered()
+            ):
+                yield event
