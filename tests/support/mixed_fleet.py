@@ -239,11 +239,7 @@ class MixedFleet(Fleet):
         settings: dict[str, Any] = {"crash_limit": NEVER, **dict(group.settings)}
         if not group.shared:
             instance = instance_of(name)
-            settings |= {
-                "model": "broadcasting",
-                "instance": instance,
-                "offsets_dir": str(self._folder / f"{group.name}-{instance}"),
-            }
+            settings |= {"model": "broadcasting", "instance": instance, "offsets_dir": str(self._folder / f"{group.name}-{instance}")}
         return settings
 
     def _listening(self, group: Group, plan: MixedPlan) -> Any:
