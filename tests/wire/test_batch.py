@@ -61,6 +61,15 @@ def test_the_bytes_of_a_batch_never_change(name: str, rows: Rows) -> None:
     assert sample(rows) == golden(GOLDEN / f"{name}.hex")
 
 
+def test_the_bytes_of_a_parked_batch_never_change() -> None:
+    """The same message, due at a time that stands in the place of its offset."""
+    due = STAMP._replace(kind=layout.KIND_PARKED, base_offset=STAMP.stored_at + 10_000_000)
+    data = stamped(batch.encode("orders", 2, MINIMAL, by=MARK, delay_level=3), due)
+
+    assert data == golden(GOLDEN / "batch_parked.hex")
+    assert batch.check(data, stamped=True).header.base_offset == 1_700_000_010_123_456
+
+
 def test_the_minimal_golden_batch_reads_as_one_empty_message() -> None:
     (message,) = batch.read(golden(GOLDEN / "batch_minimal.hex"), store_id=STORE_ID).messages()
 
