@@ -94,4 +94,5 @@ async def _all(connection: Connection) -> list[bytes]:
         if result[1] == ops.EMPTY:
             return found
         for one in batches.read_all(result[5], store_id=0):
+            assert one.header.stored_at >= one.header.deliver_at  # never early
             found += [message.body for message in one.messages(len(found))]
