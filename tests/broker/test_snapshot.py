@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rmq.broker.people import documents
 from rmq.broker.replay import Replay
+from rmq.broker.services.delay_table import DelayTable, Mark, Parked
 from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
 from rmq.broker.services.parked_log import ParkedLog
@@ -12,6 +13,8 @@ from rmq.broker.services.state import (
     Change,
     Copied,
     DeadHandled,
+    DelaysReached,
+    DelaysWaiting,
     QueueHolds,
     SnapshotEnded,
     Started,
@@ -143,4 +146,25 @@ def test_people_are_told_of_topics_leases_and_offsets_and_where_that_was(memory_
 
     assert documents(told) == documents(tables.snapshot(opened).changes(rings=False))
     assert not any(isinstance(change, QueueHolds) for change in told)
+    opened.close()
+
+
+def test_a_checkpoint_tells_what_waits_and_a_segment_only_how_far_delivery_came(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    opened.store.delays.reach(Mark(70, 800))
+    entries = [Parked(80, 808, 200, 3), Parked(3_000_000, 80, 100, 1)]
+    for entry in entries:
+        opened.store.delays.add(entry)
+
+    in_log, in_checkpoint = (tables.snapshot(opened).changes(rings=rings) for rings in (False, True))
+
+    assert [type(change) for change in in_log] == [Started, DelaysReached, SnapshotEnded]
+    assert in_log[1] == (70, 800)
+    assert [type(change) for change in in_checkpoint] == [Started, DelaysReached, DelaysWaiting, SnapshotEnded]
+    back, parked = DelayTable(), ParkedLog()
+    for change in unpack_changes(pack_changes(in_checkpoint)):
+        if isinstance(change, DelaysReached | DelaysWaiting):
+            parked.apply(change)
+    parked.fill(back)
+    assert (back.reached, back.page(Mark(), 9)) == (Mark(70, 800), entries)
     opened.close()
