@@ -141,5 +141,3 @@ async def test_a_crash_at_any_moment_loses_nothing_and_gives_nothing_back_or_up_
 
     print(f"{count} crashes in {len(recording.steps)} steps")
     assert violations == []
-
-

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from rmq.wire.model import MessageQueue
@@ -168,7 +169,10 @@ class _Checker:
         self._owners[event.queue] = event
 
     def _was_released(self, event: Released) -> None:
-        self._released[event.queue, event.epoch] = event
+        if event.offset >= 0:
+            self._released[event.queue, event.epoch] = event
+        elif any(place[0] == event.queue for place in self._given):
+            self._disturbed = True  # the broker was another one, and what was done could not be said
 
     # Calls
 
@@ -268,8 +272,9 @@ class _Checker:
         if call is None or self._running.pop(event.call, None) is None:
             return
         for (_, delivery), fate in zip(self._by_call[event.call], event.fates, strict=False):
-            # What is done under a lease that is lost counts for nothing.
-            delivery.fate = fate if event.call not in self._lost else "lost"
+            # What an owner that is fenced off has done counts for nothing.
+            owner = self._owners.get(call.queue)
+            delivery.fate = fate if owner is None or call.epoch >= owner.epoch else "fenced"
             delivery.ended, delivery.level = event.at, event.level
             delivery.expired = self._expired(call, event.at)
 
@@ -277,6 +282,7 @@ class _Checker:
 
     def _was_told(self, event: Told) -> None:
         self._told[event.queue] = max(self._told[event.queue], event.offset)
+        self._stored[event.queue] = max(self._stored[event.queue], event.offset)
 
     def _progress(self, event: Stored) -> None:
         for offset in range(self._stored[event.queue], event.offset):
@@ -359,8 +365,10 @@ class _Checker:
             return
         if len(done) + len(dead) != 1:
             self._bad(sent.at, f"{body!r:.40} was processed {len(done)} times and is {len(dead)} dead letters")
-        if [one.attempt for one in given] != list(range(1, len(given) + 1)):
-            self._bad(sent.at, f"{body!r:.40} was delivered as {[one.attempt for one in given]}")
+        # One that could not be given back before its queue was handed over has the same number once more.
+        attempts = [0, *(one.attempt for one in given)]
+        if any(after - before not in (0, 1) for before, after in pairwise(attempts)):
+            self._bad(sent.at, f"{body!r:.40} was delivered as {attempts[1:]}")
 
     def findings(self) -> Findings:
         """All of it."""

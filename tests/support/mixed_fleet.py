@@ -29,7 +29,6 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
 from support import scripts
-from support.consumption_history import Lost
 from support.disk import RecordingFiles, memory_folder
 from support.fleet import NEVER, SETTLED_S, SOUND, TOPIC, Build, Fleet, Member
 from support.logged_errors import errors_told
@@ -107,7 +106,6 @@ class Outcomes:
         self.accepted: dict[bytes, Accepted] = {}
         self.done: defaultdict[str, set[bytes]] = defaultdict(set)
         self._calls: dict[int, Called] = {}
-        self._lost: set[int] = set()
 
     def see(self, event: MixedEvent) -> None:
         """What has happened next."""
@@ -115,9 +113,7 @@ class Outcomes:
             self.accepted[event.body] = event
         elif isinstance(event, Called):
             self._calls[event.call] = event
-        elif isinstance(event, Lost):
-            self._lost.add(event.call)
-        elif isinstance(event, Returned) and event.call not in self._lost:
+        elif isinstance(event, Returned):
             call = self._calls.pop(event.call)
             group = self._script.group(call.process)
             done = self.done[_whose(group, call.process)]
@@ -239,7 +235,11 @@ class MixedFleet(Fleet):
         settings: dict[str, Any] = {"crash_limit": NEVER, **dict(group.settings)}
         if not group.shared:
             instance = instance_of(name)
-            settings |= {"model": "broadcasting", "instance": instance, "offsets_dir": str(self._folder / f"{group.name}-{instance}")}
+            settings |= {
+                "model": "broadcasting",
+                "instance": instance,
+                "offsets_dir": str(self._folder / f"{group.name}-{instance}"),
+            }
         return settings
 
     def _listening(self, group: Group, plan: MixedPlan) -> Any:
@@ -357,7 +357,8 @@ class MixedFleet(Fleet):
             self._sending.append(process.task(self._send_one(producer, message, queue_id, number)))
 
     async def _until_processed(self) -> None:
-        until = self.now + PATIENCE_S + sum(self.levels.delay_s(0, n) for n in range(1, self.levels.max_retries + 1))
+        most = max(self.levels.limit(group) for group in self._script.groups)
+        until = self.now + PATIENCE_S + sum(self.levels.delay_s(0, n) for n in range(1, most))
         await asyncio.wait(self._sending, timeout=PATIENCE_S) if self._sending else None
         self.troubles += [f"not sent: {task!r}" for task in self._sending if not task.done()]
         for task in self._sending:
