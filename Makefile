@@ -16,7 +16,7 @@ check: install
 	scripts/check
 
 # On all cores; plain pytest runs on one
-SPREAD := -n auto --maxprocesses 4 --dist loadgroup
+SPREAD := -n auto --maxprocesses 4 --dist loadfile
 test: install
 	$(BIN)/pytest $(SPREAD) $(ARGS)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import random
@@ -53,12 +54,14 @@ FLUSHES = ("sync", "async")
 
 
 class Run(NamedTuple):
-    """What one run of one variant measured; rates in messages a second, memory in MiB."""
+    """What one run of one variant measured: messages a second, MiB, us of the broker's processor a message."""
 
     fill_rate: float
     fill_mib: float
+    fill_cpu_us: float
     then_rate: float = 0.0
     then_mib: float = 0.0
+    then_cpu_us: float = 0.0
 
 
 def main() -> None:
@@ -109,12 +112,14 @@ async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
     async with own_broker("--flush", flush) as address, Admin(address) as admin, Producer(address) as producer:
         await admin.create_topic(TOPIC, QUEUES)
         pid = (await admin.stats())["broker"]["pid"]
-        fill = await send_all(producer, load, LEVEL if is_delayed else 0)
-        await check_waiting(admin, load.messages if is_delayed else 0)
-        fill_mib = resident_mib(pid)
-        then = await send_all(producer, load, 0)
-        await check_waiting(admin, load.messages if is_delayed else 0)
-        return Run(fill, fill_mib, then, resident_mib(pid))
+        figures: list[float] = []
+        for delay_level in (LEVEL if is_delayed else 0, 0):
+            began_cpu = cpu_s(pid)
+            rate = await send_all(producer, load, delay_level)
+            cpu_us = round((cpu_s(pid) - began_cpu) / load.messages * 1e6, 3)
+            await check_waiting(admin, load.messages if is_delayed else 0)
+            figures += [rate, resident_mib(pid), cpu_us]
+        return Run(*figures)
 
 
 async def send_all(producer: Producer, load: Load, delay_level: int) -> float:
@@ -141,15 +146,16 @@ async def singles_run(load: Load, *, is_delayed: bool) -> Run:
         connection = Connection(address)
         await connection.open(timeout_s=5)
         try:
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), cpu_s(pid)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(IN_FLIGHT):
                     tasks.create_task(request_all(connection, frames))
             rate = round(load.messages / (time.perf_counter() - began))
+            cpu_us = round((cpu_s(pid) - began_cpu) / load.messages * 1e6, 3)
         finally:
             await connection.close()
         await check_waiting(admin, load.messages if is_delayed else 0)
-        return Run(rate, resident_mib(pid))
+        return Run(rate, resident_mib(pid), cpu_us)
 
 
 def requests(load: Load, is_delayed: bool) -> Iterator[ops.Send]:
@@ -190,6 +196,12 @@ def resident_mib(pid: int) -> float:
     return round(int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))) / 1024, 1)
 
 
+def cpu_s(pid: int) -> float:
+    """The processor time that a process has used, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def machine() -> str:
     """Where this was measured."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
@@ -202,36 +214,39 @@ def say(text: str) -> None:
 
 def markdown(figures: dict[str, Any]) -> str:
     """The figures as tables: the median of each, and its spread."""
-    lines = [
-        "| Messages | flush | without delay | delayed | delayed / without |",
-        "|---|---|---|---|---|",
-    ]
+    runs = figures["runs"]
+    lines = table("Messages a second", "delayed / without")
     for flush in FLUSHES:
-        for field, what in (("fill_rate", "sent, messages/s"), ("then_rate", "sent while they wait, messages/s")):
-            lines.append(_rates(figures["runs"][flush], flush, field, what))
-    lines += [
-        "",
-        "| Resident memory of the broker, MiB | flush | without delay | delayed | more |",
-        "|---|---|---|---|---|",
-    ]
+        lines.append(line(runs[flush], flush, "fill_rate", "these", ",.0f"))
+        lines.append(line(runs[flush], flush, "then_rate", "as many others while these wait", ",.0f"))
+    lines += ["", *table("Processor time of the broker, us a message", "delayed / without")]
     for flush in FLUSHES:
-        for field, what in (("fill_mib", "after these"), ("then_mib", "after as many others")):
-            lines.append(_memory(figures["runs"][flush], flush, field, what))
-    lines.append(_memory(figures["runs"]["singles"], "async", "fill_mib", "after batches of one message"))
-    lines += ["", f"{figures['messages']:,} messages, {figures['pairs']} pairs; {figures['machine']}."]
-    return "\n".join(lines)
+        lines.append(line(runs[flush], flush, "fill_cpu_us", "these", ".3f"))
+        lines.append(line(runs[flush], flush, "then_cpu_us", "as many others while these wait", ".3f"))
+    lines.append(line(runs["singles"], "async", "fill_cpu_us", "these in batches of one", ".1f"))
+    lines += ["", *table("Resident memory of the broker, MiB", "more")]
+    for flush in FLUSHES:
+        lines.append(line(runs[flush], flush, "fill_mib", "after these", ".1f"))
+        lines.append(line(runs[flush], flush, "then_mib", "after as many others", ".1f"))
+    lines.append(line(runs["singles"], "async", "fill_mib", "after these in batches of one", ".1f"))
+    sizes = f"{figures['messages']:,} messages, pairs: {figures['pairs']}, of batches of one: {figures['single_pairs']}"
+    return "\n".join([*lines, "", f"{sizes}; {figures['machine']}."])
 
 
-def _rates(by: dict[str, list[dict[str, float]]], flush: str, field: str, what: str) -> str:
+def table(what: str, compared: str) -> list[str]:
+    """The heading of a table."""
+    return [f"| {what} | flush | without delay | delayed | {compared} |", "|---|---|---|---|---|"]
+
+
+def line(by: dict[str, list[dict[str, float]]], flush: str, field: str, what: str, form: str) -> str:
+    """A line of a table; pairs are compared pair by pair: memory by how much more it is, else by the ratio."""
     plain, delayed = ([run[field] for run in by[name]] for name in VARIANTS)
-    ratios = [late / now for late, now in zip(delayed, plain, strict=True)]
-    return f"| {what} | {flush} | {spread(plain, ',.0f')} | {spread(delayed, ',.0f')} | {spread(ratios, '.2f')} |"
-
-
-def _memory(by: dict[str, list[dict[str, float]]], flush: str, field: str, what: str) -> str:
-    plain, delayed = ([run[field] for run in by[name]] for name in VARIANTS)
-    more = [late - now for late, now in zip(delayed, plain, strict=True)]
-    return f"| {what} | {flush} | {spread(plain, '.1f')} | {spread(delayed, '.1f')} | {spread(more, '+.1f')} |"
+    pairs = list(zip(delayed, plain, strict=True))
+    if field.endswith("_mib"):
+        compared = spread([late - now for late, now in pairs], "+.1f")
+    else:
+        compared = spread([late / now if now else math.nan for late, now in pairs], ".2f")  # nan: under a clock's tick
+    return f"| {what} | {flush} | {spread(plain, form)} | {spread(delayed, form)} | {compared} |"
 
 
 def spread(values: list[float], form: str) -> str:

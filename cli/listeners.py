@@ -17,7 +17,7 @@ from .output import Output, OutputClosed
 from .render import message_line, message_object, to_json
 
 if TYPE_CHECKING:
-    from rmq.consumer.context import ConsumeContext
+    from rmq.consumer.context import ConcurrentContext, ConsumeContext
     from rmq.consumer.listeners import Listener
 
 
@@ -36,20 +36,28 @@ class Printer:
         self._as_json = as_json
         self._left = limit
 
-    async def __call__(self, messages: Sequence[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
+    async def __call__(
+        self, messages: Sequence[StoredMessage], context: ConsumeContext | ConcurrentContext
+    ) -> ConsumeStatus:
         """Print one batch."""
+        if not await self.show(messages, context.epoch):
+            context.leave()
+        return ConsumeStatus.SUCCESS
+
+    async def show(self, messages: Sequence[StoredMessage], epoch: int) -> bool:
+        """Print messages; False if they are left alone, since enough was printed or the reader has gone."""
         if self.done.is_set():
-            return self._leave(context)
+            return False
         if self._left is not None:
             self._left -= len(messages)
             if self._left <= 0:
                 self.done.set()
         try:
-            await self._output.write(self.text(messages, context.epoch))
+            await self._output.write(self.text(messages, epoch))
         except OutputClosed:
             self.reader_has_gone()
-            return self._leave(context)
-        return ConsumeStatus.SUCCESS
+            return False
+        return True
 
     def text(self, messages: Sequence[StoredMessage], epoch: int) -> bytes:
         """A line for each message."""
@@ -63,10 +71,6 @@ class Printer:
         """Nothing can be printed any more."""
         self.closed = True
         self.done.set()
-
-    def _leave(self, context: ConsumeContext) -> ConsumeStatus:
-        context.auto_commit = False  # and COMMIT is never said
-        return ConsumeStatus.SUCCESS
 
 
 def load_listener(name: str) -> Listener:

@@ -34,7 +34,7 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
+        "queue_offset": message.queue_offset if message.queue_offset >= 0 else None,  # it waits for its time
         "message_id": message.message_id,
         "origin_id": message.origin_id,
         "tag": message.tag,

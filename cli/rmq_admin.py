@@ -13,6 +13,7 @@ from rmq.wire.errors import ConnectionLost, RequestTimeout
 
 from .admin_broker import broker as broker_group
 from .admin_delays import delay
+from .admin_dlq import dlq
 from .admin_groups import group as group_group
 from .admin_messages import message
 from .admin_topics import topic
@@ -131,6 +132,7 @@ def _lock_cells(row: LockRow) -> list[object]:
 command.add_command(group_group)
 command.add_command(broker_group)
 command.add_command(message)
+command.add_command(dlq)
 command.add_command(delay)
 
 

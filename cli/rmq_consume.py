@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq.consumer.config import ConsumerConfig, configure
+from rmq.consumer.config import ConsumerConfig
 
 from . import exit_codes
 from .command import Command, Failure, run, version_option
@@ -41,6 +41,8 @@ _FLAGS = {
     rmq-consume --orderly --topic orders --tags "created || paid" --group billing --json
     rmq-consume --orderly --topic orders --count 10 --from last
     rmq-consume --orderly --topic orders --listener billing:on_order -o slots=4
+    rmq-consume --concurrent --topic mails --listener mailer:send -o slots=50 -o batch=10
+    rmq-consume --pull --topic orders -o batch=100
     rmq-consume --orderly --broadcast --topic prices --instance left
     rmq-consume --show-config > consumer.toml
     """,
@@ -48,6 +50,8 @@ _FLAGS = {
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="What to consume. May be repeated.")
 @click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
 @click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
+@click.option("--concurrent", is_flag=True, help="Many messages at a time, in any order; failed ones come again later.")
+@click.option("--pull", is_flag=True, help="Ask for messages in batches; what was printed is committed every 5 s.")
 @click.option("--broadcast", is_flag=True, help="Every message to every member; each keeps its own progress.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
@@ -61,6 +65,8 @@ def command(
     topics: tuple[str, ...],
     tags: str,
     orderly: bool,
+    concurrent: bool,
+    pull: bool,
     broadcast: bool,
     count: int | None,
     listener: str | None,
@@ -73,20 +79,28 @@ def command(
     broker or topic that is not there yet is waited for. Ctrl-C or SIGTERM finishes what is running, gives the queue
     locks back and ends with code 0; a second one ends at once.
     """
-    if not orderly:
-        raise Failure("concurrent consumption is not there yet: add --orderly", exit_codes.USAGE)
+    modes = {"--orderly": orderly, "--concurrent": concurrent, "--pull": pull}
+    if list(modes.values()).count(True) != 1:
+        raise Failure(f"say how to consume: give one of {', '.join(modes)}", exit_codes.USAGE)
+    if pull and listener is not None:
+        raise click.UsageError("--pull prints what it gets: --listener does not go with it.")
+    if pull and broadcast:
+        raise click.UsageError("--pull shares the queues of its group: --broadcast does not go with it.")
     if listener is not None and (as_json or count is not None):
         raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
+    config = replace(config, orderly=not concurrent)
     if broadcast:
-        config = configure(config, model="broadcasting")
+        config = replace(config, model="broadcasting")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
-        run(_print(config, wanted, as_json, count))
+        run(_print(config, wanted, as_json, count, pull=pull))
     else:
         run(_hand_over(config, wanted, listener))
 
 
-async def _print(config: ConsumerConfig, topics: Mapping[str, str], as_json: bool, count: int | None) -> None:
+async def _print(
+    config: ConsumerConfig, topics: Mapping[str, str], as_json: bool, count: int | None, *, pull: bool
+) -> None:
     from .listeners import Printer
     from .output import Output, OutputClosed
 
@@ -96,7 +110,12 @@ async def _print(config: ConsumerConfig, topics: Mapping[str, str], as_json: boo
     printer = Printer(output, as_json=as_json, limit=count)
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(_watch_reader(output, printer))
-        await _consume(config, topics, printer, printer.done)
+        if pull:
+            from .polling import poll_and_print
+
+            await poll_and_print(config, topics, printer)
+        else:
+            await _consume(config, topics, printer, printer.done)
         watch.cancel()
     if printer.closed:
         raise OutputClosed

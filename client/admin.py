@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -194,12 +194,22 @@ class Admin:
         """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
         return await stored_messages.get(self._connection, message_id)
 
+    def read(self, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
+        """
+        The messages of a queue from offset ``start`` to before ``end``, in order, some at a time.
+
+        What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
+        """
+        return stored_messages.read(self._connection, queue, start, end)
+
     async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
         """
         The next batches whose time has not come, of one topic or of all, in the order they become due.
 
         Raises TopicNotFound if there is no such topic.
         """
+        if topic is not None:
+            await self.topic(topic)
         return await waiting(self._connection, topic, limit)
 
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from rmq.wire.codec import decode
-from rmq.wire.delay_ops import DelayPage, DelayRow, ListDelays
-from rmq.wire.ops import MAX_ENTRIES, Op
+from rmq.wire.delay_ops import MAX_ROWS, DelayPage, DelayRow, ListDelays
+from rmq.wire.ops import Op
 
 from .connection import Connection
 
@@ -33,9 +33,11 @@ async def waiting(connection: Connection, topic: str | None, limit: int) -> Wait
     rows: list[DelayRow] = []
     asked = ListDelays(topic=topic)
     while True:
-        asked = asked._replace(limit=min(limit - len(rows), MAX_ENTRIES))
+        # Of one topic perhaps few are found on a page, which costs the broker little and us a question.
+        asked = asked._replace(limit=min(limit - len(rows), MAX_ROWS) if topic is None else MAX_ROWS)
         page = decode(DelayPage, await connection.request(Op.LIST_DELAYS, asked, timeout_s=TIMEOUT_S))
         rows += page.rows
         if page.is_last or len(rows) >= limit:
-            return WaitingDelays(rows, not page.is_last, page.batches, page.messages)
+            more = not page.is_last or len(rows) > limit
+            return WaitingDelays(rows[:limit], more, page.batches, page.messages)
         asked = asked._replace(due_at=page.next_due_at, position=page.next_position)

@@ -265,10 +265,10 @@ class Producer:
         What is not stored is counted in ``failed_one_way`` and logged.
 
         Raises:
-            TooManyInFlight: 64 MiB of one-way messages wait already; ``await flush()`` waits for them.
+            TooManyInFlight: 64 MiB of one-way messages wait already; :meth:`flush` waits for them.
         """
         if self._one_way_bytes + len(message.body) > ONE_WAY_BYTES:
-            raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: await flush() first")
+            raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
         wanted = choice(sharding_key, queue_id, selector, arg)
         parcel = self._parcel(message.topic, (message.body,), (message,), wanted)
         self._accept(parcel)

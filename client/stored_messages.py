@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.delays import to_us
+from rmq.wire.errors import OK, Damaged, MessagesLost, OffsetOutOfRange, from_wire
 from rmq.wire.message_ops import (
     MAX_FOUND,
     NO_TIME,
@@ -19,12 +20,13 @@ from rmq.wire.message_ops import (
     QueryMessages,
     QueryReply,
 )
-from rmq.wire.model import StoredMessage
-from rmq.wire.ops import MAX_ENTRIES, Op, QueueRef
+from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.ops import EMPTY, MAX_ENTRIES, Op, Pull, PullQueue, PullResult, QueueRef
 
 from .connection import Connection
 
 TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
+READ_BYTES: Final = 1 << 20  # of one answer, but for a batch that is larger
 
 
 class FoundMessages(NamedTuple):
@@ -78,6 +80,33 @@ async def offsets_at(connection: Connection, queues: list[QueueRef], time: datet
         part = OffsetsAt(to_us(time), queues[at : at + MAX_ENTRIES])
         found += decode_list(OffsetAt, await connection.request(Op.OFFSETS_AT, part, timeout_s=TIMEOUT_S))
     return found
+
+
+async def read(connection: Connection, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
+    """
+    The messages of a queue from offset ``start`` to before ``end``, in order, an answer of the broker at a time.
+
+    What retention has removed is left out; the end of the queue is an end, too.
+
+    Raises:
+        Damaged: a part of the queue cannot be read.
+    """
+    at = start
+    while at < end:
+        asked = Pull(None, 0, READ_BYTES, [PullQueue(*queue, at)])
+        reply = await connection.request(Op.PULL, asked, timeout_s=TIMEOUT_S)
+        found = decode_list(PullResult, reply)
+        if not found or found[0].status in (EMPTY, OffsetOutOfRange.code):
+            return
+        (answer,) = found
+        if answer.status not in (OK, MessagesLost.code):
+            raise from_wire(answer.status, answer.text or f"{queue} cannot be read at offset {at}")
+        assert connection.hello is not None  # the connection was open to be asked
+        read = batches.read_all(answer.batches, store_id=connection.hello.store_id)
+        yield [message for batch in read for message in batch.messages(at) if message.queue_offset < end]
+        if answer.next_offset <= at:
+            raise Damaged(f"{queue} cannot be read behind offset {at}")
+        at = answer.next_offset
 
 
 def _messages(connection: Connection, found: Iterable[FoundBatch]) -> list[StoredMessage]:

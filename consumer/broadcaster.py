@@ -47,7 +47,7 @@ class _Start(NamedTuple):
 
     status: int
     offset: int
-    text: str | None
+    text: str | None = None
 
 
 class Broadcaster(GroupClient):
@@ -87,11 +87,13 @@ class Broadcaster(GroupClient):
         """Become or stay a member. Where it begins is its own business, so the broker is told nothing of that."""
         reply = await super().join(subscriptions, strategy=strategy)
         there = {info.topic for info in reply.topics}
-        # All queues that a topic which does not exist will ever have come into being later.
-        self._offsets.progress.known(topic for topic in subscriptions if topic not in there)
+        if missing := subscriptions.keys() - there:
+            self._offsets.progress.known(missing)  # all queues that they will ever have come into being later
+            self._offsets.turned()
         before, self._expressions = self._expressions, dict(subscriptions)
-        for pull, topic in self._parked.items():
+        for pull, topic in list(self._parked.items()):
             if topic in before and before[topic] != subscriptions.get(topic):
+                del self._parked[pull]  # it can be woken once
                 pull.reschedule(asyncio.get_running_loop().time())  # it waits for tags that are not wanted any more
         return reply
 
@@ -104,29 +106,40 @@ class Broadcaster(GroupClient):
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
         """Take queues; each is granted unless it does not exist."""
         progress, topics = self._offsets.progress, self._topics()
+        store_id = progress.store_id
         generations = {queue.topic: topics.generation(queue.topic) for queue in queues}
         self._forget_others(generations)
-        known = [progress.of(queue, generations[queue.topic]) for queue in queues]
-        starts = [
-            _Start(OK, at.offset, None) if at is not None
-            else _Start(OK, 0, None) if topics.is_new(queue) or progress.is_known(queue.topic)
-            else None
-            for queue, at in zip(queues, known, strict=True)
-        ]  # fmt: skip
-        found = await self._find([queue for queue, start in zip(queues, starts, strict=True) if start is None])
-        decided = [found[queue] if start is None else start for queue, start in zip(queues, starts, strict=True)]
-        for queue, at, start in zip(queues, known, decided, strict=True):
-            generation = generations[queue.topic]
-            if at is None and start.status == OK and generation is not None:
-                progress.note(queue, QueueProgress(generation, start.offset, log_epoch=0))
-                log.info("start.found", queue=str(queue), queue_offset=start.offset)
+        starts: dict[MessageQueue, _Start] = {}
+        for queue in queues:
+            at = progress.of(queue, generations[queue.topic])
+            if at is not None:
+                starts[queue] = _Start(OK, at.offset)
+            elif topics.is_new(queue) or progress.is_known(queue.topic):
+                starts[queue] = _Start(OK, 0)
+        starts |= await self._find([queue for queue in queues if queue not in starts])
+        self._refuse_if_moved(store_id)
+        for queue, start in starts.items():
+            self._decided(queue, generations[queue.topic], start)
         progress.known(
             topic
             for topic, generation in generations.items()
             if generation is not None and all(progress.of(queue, generation) for queue in topics.queues(topic))
         )
         await self._offsets.write()
-        return [ops.Grant(start.status, NO_EPOCH, start.offset, text=start.text) for start in decided]
+        self._refuse_if_moved(store_id)
+        found = (starts[queue] for queue in queues)
+        return [ops.Grant(start.status, NO_EPOCH, start.offset, text=start.text) for start in found]
+
+    def _decided(self, queue: MessageQueue, generation: int | None, start: _Start) -> None:
+        progress = self._offsets.progress
+        if start.status == OK and generation is not None and progress.of(queue, generation) is None:
+            progress.note(queue, QueueProgress(generation, start.offset, log_epoch=0))
+            log.info("start.found", queue=str(queue), queue_offset=start.offset)
+
+    def _refuse_if_moved(self, store_id: int) -> None:
+        """What was found out while the broker had another store is about other messages."""
+        if self._offsets.progress.store_id != store_id:
+            raise ConnectionLost("the broker has another store than when it was asked where queues begin")
 
     def _forget_others(self, generations: dict[str, int | None]) -> None:
         living = {topic: generation for topic, generation in generations.items() if generation is not None}
@@ -138,15 +151,13 @@ class Broadcaster(GroupClient):
         if not queues:
             return {}
         refs = [ops.QueueRef(*queue) for queue in queues]
-        start, store_id = parse_start(self._config.start_from), self._offsets.progress.store_id
+        start = parse_start(self._config.start_from)
         if isinstance(start, datetime):
             at = await self._list(Op.OFFSETS_AT, OffsetsAt(to_us(start), refs), OffsetAt, len(refs))
             found = [_Start(answer.status, answer.offset, answer.text) for answer in at]
         else:
             held = await self._list(Op.RANGES, ops.Ranges(None, refs), ops.Range, len(refs))
             found = [_Start(r.status, r.max_offset if start == LAST else r.min_offset, r.text) for r in held]
-        if self._offsets.progress.store_id != store_id:
-            raise ConnectionLost("the broker has another store than when it was asked where queues begin")
         for queue, begins in zip(queues, found, strict=True):
             if begins.status == OK and begins.offset < 0:
                 raise BadRequest(f"the broker says that {queue} begins at {begins.offset}")
@@ -193,7 +204,7 @@ class Broadcaster(GroupClient):
                 return None
             raise
         finally:
-            del self._parked[parked]
+            self._parked.pop(parked, None)
 
     async def attempt(self, queue: MessageQueue, epoch: int, runs: Sequence[ops.AttemptRun]) -> None:
         """Nothing: what failed here is counted here, as long as the process lives."""

@@ -21,9 +21,21 @@ class Cache(Protocol):
     """
 
     subscription: Subscription
-    end_offset: int
-    size: int
-    log_epochs: LogEpochs
+
+    @property
+    def end_offset(self) -> int:
+        """What is put next begins here."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The bytes of the batches that are held."""
+        ...
+
+    @property
+    def log_epochs(self) -> LogEpochs:
+        """Under which starts of the broker the messages were stored."""
+        ...
 
     @property
     def messages(self) -> int:
@@ -58,6 +70,11 @@ class Cache(Protocol):
     @property
     def span(self) -> int:
         """How far the first and the last held offset are apart; 0 where that is no reason not to pull."""
+        ...
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether the listener may need more than a full cache before it finishes anything."""
         ...
 
     def put(self, batch: Batch) -> bool:

@@ -38,6 +38,9 @@ class Consumer:
             consumer.subscribe("orders", "created || paid")
             await consumer.run()
 
+    With ``model="broadcasting"`` every member gets every message, and keeps its progress in a file of its own (see
+    ``instance`` and ``offsets_dir``); nothing is locked.
+
     Neither the broker nor the topic has to exist yet. A consumer runs once: it cannot be started again.
     """
 
@@ -77,8 +80,6 @@ class Consumer:
         if isinstance(strategy, str):
             settings["strategy"] = strategy
         self.config = configure(config, **settings)
-        if not self.config.orderly:
-            raise ConfigError("orderly=False (concurrent consumption) is not supported yet: leave it out")
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         if self._strategy is not None and self.config.model == BROADCASTING:
             raise ConfigError("a broadcasting member has every queue: leave strategy out")
@@ -231,6 +232,7 @@ class Consumer:
         Begin, in the background: connect, and consume from the first subscription on.
 
         Raises:
+            ConfigError: broadcasting, and another process has its progress, or that cannot be read or written.
             RuntimeError: it was stopped, or no event loop is running.
         """
         self._refuse_if_stopped()

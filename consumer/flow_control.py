@@ -2,7 +2,8 @@
 ``FlowControl``: when a queue may be pulled again, and in words why it may not.
 
 A queue is pulled while it holds at most 1000 messages and less bytes than its share (``thresholds``), with
-``pull_when_drained`` only while it holds nothing, and never while it is paused. These apply before a pull is asked for;
+``pull_when_drained`` only while it holds nothing, and never while it is paused. Where messages are finished in any
+order, the first and the last that are not must be at most 2000 offsets apart. These apply before a pull is asked for;
 what an answer brings is let in.
 """
 
@@ -29,7 +30,9 @@ LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobod
 EXPIRY_PART = 4  # whoever waits shows that it is alive this often in the time after which a queue is given up
 
 
-def cause_of(messages: int, size: int, limits: Thresholds, *, when_drained: bool) -> str | None:
+def cause_of(
+    messages: int, size: int, limits: Thresholds, *, when_drained: bool, span: int = 0, max_span: int = 0
+) -> str | None:
     """Which limit keeps a queue that holds so much from being pulled, in words; None if it may be."""
     if when_drained and messages:
         return f"pull_when_drained: {messages} messages are not finished"
@@ -37,6 +40,8 @@ def cause_of(messages: int, size: int, limits: Thresholds, *, when_drained: bool
         return f"{messages} messages are held, more than {limits.messages}"
     if size and size >= limits.size:
         return f"{size} bytes are held, and the share of the queue is {limits.size}"
+    if span > max_span:
+        return f"messages that are not finished are {span} offsets apart, more than {max_span}"
     return None
 
 
@@ -90,10 +95,13 @@ class FlowControl:
             while not generation.dropped:
                 generation.pulled_at = self._broker.now()
                 cache, limits = generation.cache, self.limits(generation)
-                cause = cause_of(cache.messages, cache.size, limits, when_drained=when_drained)
+                cause = cause_of(
+                    cache.messages, cache.size, limits, when_drained=when_drained, span=cache.span,
+                    max_span=self._config.max_span,
+                )  # fmt: skip
                 if cause is None or not generation.agrees(self._broker.log_epoch):
                     return
-                if not cache.ready and not generation.guard.held:
+                if cache.may_starve and not cache.ready and not generation.guard.held:
                     return self._warn_uncommitted(generation, limits)
                 generation.flow_control = cause
                 most = Thresholds(0, limits.size) if when_drained else limits

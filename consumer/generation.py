@@ -127,6 +127,7 @@ class Generation:
         self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
         self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
+        self.on_work: Callable[[], None] | None = None  # told when something may be taken; the service's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
         self.halted = False  # dropped or paused: what a turn looks at before each batch
@@ -180,7 +181,7 @@ class Generation:
         self.paused = paused
         self.halted = paused or self.dropped
         if not paused:
-            self._arrived.set()
+            self.arrived()
             self._ask.set()
 
     def ask_now(self) -> None:
@@ -221,8 +222,10 @@ class Generation:
             self.owner.cancel()
 
     def arrived(self) -> None:
-        """Messages were put into the cache."""
+        """Messages were put into the cache, or may be taken from it again."""
         self._arrived.set()
+        if self.on_work is not None:
+            self.on_work()
 
     async def work(self) -> bool:
         """Wait until there is something to take, and may be; False if it was dropped. Cancelling is safe."""

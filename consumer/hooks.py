@@ -11,7 +11,7 @@ from rmq.client.log import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
-from .context import ConsumeContext
+from .context import CallContext
 from .listeners import AsyncListener, Result
 from .results import ResultType, is_success, result_type
 
@@ -77,7 +77,7 @@ class Hooks:
     def around(self, listener: AsyncListener, now: Callable[[], float]) -> AsyncListener:
         """The listener with its hooks."""
 
-        async def hooked(messages: list[StoredMessage], context: ConsumeContext) -> Result:
+        async def hooked(messages: list[StoredMessage], context: CallContext) -> Result:
             info = CallInfo(self._group, context.queue, context.epoch, tuple(messages))
             self._call(self._before, info)
             began = now()

@@ -133,7 +133,7 @@ class Intake:
             self.gone(generation, f"the topic has generation {header.topic_gen}")
             return None
         if generation.shown is not generation.queue:
-            batch.show_topic(generation.shown.topic)
+            batch.show_topic(generation.shown.topic, self._config.namespace)
         return batch
 
     def _pass_filtered(self, generation: Generation, to_offset: int, result: PullResult, asked_as: Asked) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire.errors import OK, RmqError
@@ -16,6 +17,25 @@ from .generation import Generation
 from .group_client import GroupClient
 
 log = get_logger("rmq.consumer")
+
+
+class Leases(Protocol):
+    """What whoever calls the listener asks about a lease; see :class:`LeaseKeeper`."""
+
+    def believed_until(self, generation: Generation) -> float: ...
+    def believed(self, generation: Generation) -> bool: ...
+    def proven(self, generation: Generation) -> None: ...
+    async def renew_one(self, generation: Generation) -> None: ...
+
+
+async def until_proven(generation: Generation, leases: Leases, *, first_s: float, retry_s: float) -> None:
+    """Come back when a lease is proven, or dropped: ask after ``first_s``, then every ``retry_s``."""
+    await generation.pause(first_s)
+    while not generation.dropped:
+        await leases.renew_one(generation)
+        if leases.believed(generation):
+            return
+        await generation.wait_resumed(retry_s)
 
 
 class LeaseKeeper:

@@ -8,17 +8,18 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, StoredMessage
 
-from .context import ConsumeContext
+from .context import CallContext
 
 T = TypeVar("T")
 Result = ConsumeStatus | None
-AsyncListener = Callable[[list[StoredMessage], ConsumeContext], Awaitable[Result]]
-BlockingListener = Callable[[list[StoredMessage], ConsumeContext], Result]
+# The context is a ConsumeContext or a ConcurrentContext, as the consumer is set.
+AsyncListener = Callable[[list[StoredMessage], Any], Awaitable[Result]]
+BlockingListener = Callable[[list[StoredMessage], Any], Result]
 Listener = AsyncListener | BlockingListener
 
 
@@ -29,7 +30,7 @@ class Threads:
         self._listener = listener
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="rmq-listener")
 
-    async def __call__(self, messages: list[StoredMessage], context: ConsumeContext) -> Result:
+    async def __call__(self, messages: list[StoredMessage], context: CallContext) -> Result:
         """
         Call the listener in a thread.
 
@@ -37,12 +38,20 @@ class Threads:
         before it would run beside it.
         """
         run = partial(contextvars.copy_context().run, self._call, messages, context)
-        running = asyncio.get_running_loop().run_in_executor(self._pool, run)
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._pool, run)
+        except RuntimeError as error:
+            if "interpreter shutdown" not in str(error):
+                raise
+            # The program ends while the loop runs on in a thread: no call begins any more, and none has failed.
+            await loop.create_future()
+            raise
         result = await outlast(running)
         # A function that only makes a coroutine, such as a lambda around one, was meant to be awaited.
         return await result if inspect.isawaitable(result) else result
 
-    def _call(self, messages: list[StoredMessage], context: ConsumeContext) -> Result:
+    def _call(self, messages: list[StoredMessage], context: CallContext) -> Result:
         try:
             return self._listener(messages, context)
         except StopIteration as error:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import NO_OFFSET
 
 from .config import ConsumerConfig
 from .generation import Generation
@@ -128,6 +129,7 @@ class LocalOffsets:
             self.note(generation)
         content = self.progress.content()
         if content == self._written or not content.store_id:
+            self._mark(content)
             return True
         self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
         try:
@@ -136,10 +138,14 @@ class LocalOffsets:
             self._tell(error)
             return False
         self._written = content
-        for generation in self._generations.values():
-            if (at := content.queues.get(generation.queue)) is not None:
-                generation.reported = at.offset
+        self._mark(content)
         return True
+
+    def _mark(self, content: OffsetsContent) -> None:
+        """Tell each queue what the disk has of it."""
+        for generation in self._generations.values():
+            at = content.queues.get(generation.queue)
+            generation.reported = NO_OFFSET if at is None else at.offset
 
     def _save(self, content: OffsetsContent) -> None:
         """In a thread, one at a time."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rmq.client.log import get_logger
 
@@ -29,6 +29,7 @@ from .context import ConsumeContext
 from .generation import Generation
 from .group_client import GroupClient
 from .hooks import Hooks
+from .lease_keeper import Leases, until_proven
 from .listeners import AsyncListener, Threads
 from .process_queue import in_order
 from .queue_gates import QueueGates
@@ -39,15 +40,6 @@ from .tasks import TaskSet
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")
-
-
-class Leases(Protocol):
-    """What a turn asks about its lease; see :class:`~rmq.consumer.lease_keeper.LeaseKeeper`."""
-
-    def believed_until(self, generation: Generation) -> float: ...
-    def believed(self, generation: Generation) -> bool: ...
-    def proven(self, generation: Generation) -> None: ...
-    async def renew_one(self, generation: Generation) -> None: ...
 
 
 class Raised(NamedTuple):
@@ -163,7 +155,8 @@ class OrderlyScheduler:
         elif end is Step.YIELD:
             await generation.pause(YIELD_S)
         elif end in (Step.RELOCK, Step.RELOCK_ENTRY):
-            await self._relock(generation, RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S)
+            first_s = RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S
+            await until_proven(generation, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
         elif end is Step.WAIT:
             await generation.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
         elif generation.cache.ready:
@@ -348,15 +341,6 @@ class OrderlyScheduler:
             return asked
         self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
         return None
-
-    async def _relock(self, generation: Generation, first_s: float) -> None:
-        """Come back when the lease is proven: ask after ``first_s``, then every ``lock_retry_s``."""
-        await generation.pause(first_s)
-        while not generation.dropped:
-            await self._leases.renew_one(generation)
-            if self._leases.believed(generation):
-                return
-            await generation.wait_resumed(self._config.lock_retry_s)
 
     def _caught(self, generation: Generation, count: int, error: BaseException) -> Raised:
         """What a listener's exception means; raises it again if it is not the listener's."""

@@ -121,7 +121,15 @@ class ProcessQueue:
         failed = (run.attempts for run in self._runs if run.from_offset <= offset < run.end_offset)
         return offset, max(failed, default=0) + 1
 
-    span = 0  # messages are done in the order of their offsets: those that are not done are not far apart
+    @property
+    def span(self) -> int:
+        """Messages are done in the order of their offsets: how far they are apart is no reason not to pull."""
+        return 0
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether the listener may need more than a full cache before it finishes anything."""
+        return True
 
     # The puller's side
 

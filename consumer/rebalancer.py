@@ -159,6 +159,7 @@ class Rebalancer:
     def another_store(self) -> None:
         """The broker has other topics than before, some maybe of the same names: nothing that was known is true."""
         self._topics = KnownTopics()
+        self._members_version = 0
         self._end_dead()
 
     def _end_dead(self) -> None:

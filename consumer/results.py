@@ -9,6 +9,7 @@ from rmq.wire.model import ConsumeStatus
 
 SUCCESS, SUSPEND = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
 COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+RETRY = ConsumeStatus.RETRY
 
 
 class ResultType(Enum):
@@ -36,6 +37,9 @@ def read_status(status: object, auto_commit: bool) -> Reading:
     if not isinstance(status, ConsumeStatus):
         advice = f"{status!r} is no ConsumeStatus; taken as SUSPEND"
         return Reading(SUSPEND, ("listener.returned_no_status", advice))
+    if status is RETRY:
+        advice = "RETRY is for orderly=False: in order the message itself is tried again; taken as SUSPEND"
+        return Reading(SUSPEND, ("listener.asks_to_retry", advice))
     if not auto_commit or status is SUSPEND:
         return Reading(status)
     if status is ROLLBACK:
@@ -46,6 +50,29 @@ def read_status(status: object, auto_commit: bool) -> Reading:
         advice = "COMMIT means something only with context.auto_commit = False"
         return Reading(COMMIT, ("listener.commits_itself", advice))
     return Reading(COMMIT)
+
+
+def read_concurrent_status(status: object) -> Reading:
+    """SUCCESS or RETRY: what the answer means where messages of a queue are finished in any order."""
+    if status is SUCCESS or status is RETRY:
+        return Reading(status)
+    if status is None:
+        advice = "return ConsumeStatus.SUCCESS when the messages are done"
+        return Reading(RETRY, ("listener.returned_nothing", advice))
+    if not isinstance(status, ConsumeStatus):
+        return Reading(RETRY, ("listener.returned_no_status", f"{status!r} is no ConsumeStatus; taken as RETRY"))
+    meant = SUCCESS if status is COMMIT else RETRY
+    advice = f"{status.name} is for orderly consumption; taken as {meant.name}"
+    return Reading(meant, ("listener.returned_ordered_status", advice))
+
+
+def acknowledged(ack_index: object, count: int) -> int | None:
+    """How many of a call's messages are done by its ``ack_index``; None if it is no index."""
+    if ack_index is None:
+        return count
+    if isinstance(ack_index, bool) or not isinstance(ack_index, int):
+        return None
+    return min(max(ack_index + 1, 0), count)
 
 
 def result_type(status: object, error: BaseException | None, *, timed_out: bool) -> ResultType:

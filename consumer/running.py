@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -20,6 +21,9 @@ from rmq.wire.ops import Op, Push
 
 from .allocation import EVERYTHING, Strategy
 from .broadcaster import Broadcaster
+from .cache import MakeCache
+from .concurrent import ConcurrentService
+from .concurrent_queue import ConcurrentQueue
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import BROADCASTING, GroupClient, Link
@@ -29,7 +33,9 @@ from .listeners import AsyncListener
 from .local_offsets import LocalOffsets, open_offsets
 from .offsets import OffsetReporter, lease_end
 from .orderly import OrderlyScheduler
+from .passing import Passing
 from .pauses import Pauses
+from .process_queue import ProcessQueue
 from .puller import Puller
 from .rebalancer import Rebalancer
 from .running_info import Program, running_info
@@ -65,7 +71,7 @@ class Running:
     def __init__(
         self,
         config: ConsumerConfig,
-        listener: AsyncListener,
+        listener: AsyncListener | None,
         subscriptions: dict[str, Subscription],
         *,
         connect: Connect,
@@ -74,8 +80,10 @@ class Running:
         pauses: Pauses | None = None,
         hooks: Hooks | None = None,
         strategy: Strategy | None = None,
+        model: str | None = None,
     ) -> None:
         self._config = config
+        self._model = model or config.model
         self._hooks = hooks
         self._strategy = strategy
         self.statistics = Statistics(config.group)
@@ -83,10 +91,6 @@ class Running:
         self._pauses = pauses or Pauses()
         self.generations: dict[MessageQueue, Generation] = {}
         self._doubted: list[Generation] = []  # whose leases the broker has called free
-        group = wrap(config.namespace, config.group)
-        self._local = (  # the progress of a member that shares it with nobody
-            open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
-        )
         self.tasks = TaskSet(on_failure)
         self._link = connect(
             config.broker,
@@ -96,6 +100,10 @@ class Running:
             keep_alive=True,
             now=now,
             room=config.room,
+        )
+        group = wrap(config.namespace, config.group)
+        self._local = (  # the progress of a member that shares it with nobody
+            open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
         )
         self._broker = self._client(group, now)
         self._began_at = now()
@@ -108,10 +116,10 @@ class Running:
             return Broadcaster(self._link, group, config, self._local, topics=lambda: self.rebalancer.topics, now=now)
         return GroupClient(
             self._link, group, now=now, timeout_s=config.request_timeout_s, lock_timeout_s=config.lock_timeout_s,
-            ordered=config.orderly, model=config.model,
+            ordered=config.orderly, model=self._model,
         )  # fmt: skip
 
-    def _build(self, listener: AsyncListener) -> None:
+    def _build(self, listener: AsyncListener | None) -> None:
         generations, config, broker = self.generations, self._config, self._broker
         self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
         self.keeper: LeaseKeeper | Unleased
@@ -125,20 +133,17 @@ class Running:
             self.keeper = LeaseKeeper(generations, config, broker)
             self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
             carries = self.keeper.believed
-        self.service: ConsumeService = OrderlyScheduler(
-            listener,
-            config,
-            broker,
-            tasks=self.tasks,
-            leases=self.keeper,
-            on_turn=self.reporter.turned,
-            hooks=self._hooks,
-            statistics=self.statistics,
-            stalled=self.stalls.stalled,
-        )
+        self.service = self._make_service(listener)
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
-            generations, self._subscriptions, config, broker, workers=self, tasks=self.tasks, strategy=self._strategy
+            generations,
+            self._subscriptions,
+            config,
+            broker,
+            workers=self,
+            tasks=self.tasks,
+            strategy=self._strategy,
+            make_cache=self._make_cache(),
         )
         self.puller = Puller(
             generations,
@@ -149,6 +154,29 @@ class Running:
             progressed=self.reporter.turned,
             topics=self.rebalancer,
             statistics=self.statistics,
+        )
+
+    def _make_cache(self) -> MakeCache:
+        """What keeps the messages of a queue for the service."""
+        if self._config.orderly:
+            return ProcessQueue
+        return partial(ConcurrentQueue, max_span=self._config.max_span)
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
+        """Whoever gives the messages to the user."""
+        assert listener is not None
+        failures = None if self._local is None else Passing()
+        Service = OrderlyScheduler if self._config.orderly else partial(ConcurrentService, failures=failures)
+        return Service(
+            listener,
+            self._config,
+            self._broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            on_turn=self.reporter.turned,
+            hooks=self._hooks,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
         )
 
     def start(self) -> None:

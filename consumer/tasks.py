@@ -47,11 +47,19 @@ class TaskSet:
         """Whether every other task is being cancelled as well, as ``asyncio.run`` does at its end."""
         return all(task.cancelling() for task in self.others())
 
-    async def cancel(self, *tasks: Task | None) -> None:
-        """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
+    def cancelled(self, task: Task) -> bool:
+        """Whether we have cancelled a task, by :meth:`cancel`."""
+        return task in self._cancelled
+
+    def end(self, *tasks: Task | None) -> list[Task]:
+        """Cancel tasks: none of them goes on behind where it waits now. Returns those that have not ended yet."""
         running = [task for task in tasks if task is not None and not task.done()]
         self._cancelled.update(running)
         for task in running:
             task.cancel()
-        if running:
+        return running
+
+    async def cancel(self, *tasks: Task | None) -> None:
+        """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
+        if running := self.end(*tasks):
             await asyncio.wait(running)

@@ -91,9 +91,10 @@ class Batch:
         self._origin = BatchOrigin(header, columns, store_id)
         self._bounds: list[int] | None = None  # made with the first message: a batch may wait for long
 
-    def show_topic(self, topic: str) -> None:
-        """Have the messages of the batch tell this as their topic: without its namespace, for example."""
+    def show_topic(self, topic: str, namespace: str = "") -> None:
+        """Have the messages of the batch tell this as their topic, and those of their originals without a namespace."""
         self._origin.topic = topic
+        self._origin.namespace = namespace
 
     def messages(self, from_offset: int = 0) -> list[StoredMessage]:
         """The messages at ``from_offset`` and behind."""
@@ -115,10 +116,11 @@ class Batch:
 class BatchOrigin:
     """What the messages of one batch share; it keeps no body alive."""
 
-    __slots__ = ("columns", "header", "store_id", "topic")
+    __slots__ = ("columns", "header", "namespace", "store_id", "topic")
 
     def __init__(self, header: Header, columns: Columns, store_id: int) -> None:
         self.topic = header.topic  # as readers see it
+        self.namespace = ""  # that they do not see
         self.header = header
         self.columns = columns
         self.store_id = store_id

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MAX_ROWS: Final = 1000  # of a page
 
 
 class ListDelays(NamedTuple):
     """
     A page of the batches that wait, in the order they become due, behind the one at ``(due_at, position)``.
 
-    ``topic`` wants those of one topic only. At most ``limit`` are told; a page may be empty though there are more.
+    ``topic`` wants those of one topic only. At most ``limit`` are looked at; a page may be empty though there are more.
     """
 
     due_at: int = 0

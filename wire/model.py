@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .delays import Delay, delay_of
 from .layout import KIND_PARKED
-from .names import ORIGIN_TOPIC, RETRIES
+from .names import ORIGIN_TOPIC, RETRIES, unwrap
 
 if TYPE_CHECKING:
     from .batch import BatchOrigin
@@ -91,7 +91,9 @@ class StoredMessage:
     def topic(self) -> str:
         """The topic it was sent to; one that waits to be tried again shows that of its original."""
         topic = self._origin.topic
-        return self.properties.get(ORIGIN_TOPIC, topic) if topic.startswith(RETRIES) else topic
+        if not topic.startswith(RETRIES):
+            return topic
+        return unwrap(self._origin.namespace, self.properties.get(ORIGIN_TOPIC, topic))
 
     @property
     def queue_id(self) -> int:

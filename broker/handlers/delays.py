@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.codec import decode
-from rmq.wire.delay_ops import DelayPage, DelayRow, ListDelays
+from rmq.wire.delay_ops import MAX_ROWS, DelayPage, DelayRow, ListDelays
 from rmq.wire.errors import BadRequest, Refused, StoreFailed
 
 from ..connection import DEFERRED, Connection
 from ..services.delay_table import Mark, Parked
 from ..store.log_reader import LogReader
 from ..store.message_store import MessageStore
-
-MAX_ROWS: Final = 1000
 
 
 class Pool(Protocol):

@@ -236,6 +236,12 @@ class ProgressHandler:
         check_entries(payload, 1)
         request = decode(ResetOffsets, payload)
         names.check_group(request.group)
+        mode = self._members.mode(request.group)
+        if mode is not None and mode.model == BROADCASTING:
+            raise GroupMismatch(
+                f"group {request.group!r} is broadcasting: each member keeps its progress in a file of its own, "
+                "which can be edited while it does not run"
+            )
         results = [self._reset(request.group, entry, dry_run=request.dry_run) for entry in request.entries]
         return self._later(connection, request_id, results)
 

@@ -7,7 +7,7 @@ found is right whatever the index says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
@@ -123,10 +123,10 @@ def _indexes(query: Query, position: int, data: bytes, alive: Alive) -> list[int
     return [index for index in range(count) if query.key in columns.keys_of(index)]
 
 
-def _is_message(header: layout.Header, position: int, alive: Alive) -> bool:
-    return (
-        header.physical_offset == position and header.kind == layout.KIND_DATA and alive(header.topic, header.topic_gen)
-    )
+def _is_message(
+    header: layout.Header, position: int, alive: Alive, kinds: Collection[int] = (layout.KIND_DATA,)
+) -> bool:
+    return header.physical_offset == position and header.kind in kinds and alive(header.topic, header.topic_gen)
 
 
 def get(message_id: str, store_id: int, reader: LogReader, alive: Alive) -> FoundBatch:
@@ -157,7 +157,9 @@ def get(message_id: str, store_id: int, reader: LogReader, alive: Alive) -> Foun
         if reader.head(position) is None:  # no batch begins there: the id was never given
             raise missing from error
         raise Damaged(f"the message {message_id} lies in a damaged batch: {error.text}") from error
-    if index >= header.count or not _is_message(header, position, alive):
+    # The producer of a delayed message was told the id of the one that waits.
+    kinds = (layout.KIND_DATA, layout.KIND_PARKED)
+    if index >= header.count or not _is_message(header, position, alive, kinds):
         raise missing
     return FoundBatch(data, [index])
 

@@ -15,8 +15,9 @@ from rmq.wire import ops
 from rmq.wire.batch import ProducerMark
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import ConnectionLost
-from rmq.wire.model import MessageQueue
+from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import NO_OFFSET, Op, Push
+from rmq.wire.retry_ops import SendBack, SentBack
 
 from .builders import ORDERS, make_batch
 
@@ -105,6 +106,16 @@ class Client:
         answer = await self.request(Op.PULL, ops.Pull(group, wait_ms, max_bytes, list(queues)))
         return decode_list(ops.PullResult, answer)
 
+    async def stored(self, queue: MessageQueue, offset: int = 0) -> list[StoredMessage]:
+        """All messages of a queue from an offset on, as anybody can read them; none if there is no such queue."""
+        found: list[StoredMessage] = []
+        end = (await self.range(queue)).max_offset
+        while offset < end:
+            answer = await self.pull(offset, queue=queue)
+            found += messages(answer, offset)
+            offset = answer.next_offset
+        return found
+
     # ---- groups
 
     async def join(
@@ -157,6 +168,16 @@ class Client:
         payload = ops.DeadLetter(group, *queue, epoch, list(offsets), commit, reason)
         return decode(ops.Outcome, await self.request(Op.DEAD_LETTER, payload))
 
+    async def send_back(
+        self, epoch: int, attempts: dict[int, int], *, level: int = 0, most: int = -1, commit: int = NO_OFFSET,
+        queue: MessageQueue = ORDERS, group: str = "g", reason: str = "failed",
+    ) -> list[int]:  # fmt: skip
+        """Send messages back that were delivered so often; what became of each."""
+        payload = SendBack(
+            group, *queue, epoch, list(attempts), list(attempts.values()), level, most, commit, reason
+        )  # fmt: skip
+        return decode(SentBack, await self.request(Op.SEND_BACK, payload)).fates
+
     async def reset(
         self, offset: int, queue: MessageQueue = ORDERS, *, group: str = "g", dry_run: bool = False
     ) -> ops.ResetResult:
@@ -166,6 +187,12 @@ class Client:
 
     async def locks(self, group: str | None = None) -> list[ops.LockRow]:
         return decode_list(ops.LockRow, await self.request(Op.LOCK_STATUS, ops.LockStatus(group)))
+
+
+def messages(result: ops.PullResult, offset: int = 0) -> list[StoredMessage]:
+    """The messages of a pull's answer, from an offset on."""
+    found = batches.read_all(result.batches, store_id=1)
+    return [message for batch in found for message in batch.messages(offset)]
 
 
 def bodies(result: ops.PullResult, offset: int = 0) -> list[bytes]:
@@ -187,7 +214,7 @@ async def holder(broker: InMemoryBroker, name: str = "a", *, keep_alive: bool = 
 def crash_copy(broker: InMemoryBroker, to: Path) -> InMemoryBroker:
     """A broker on a copy of a running one's data, as ``kill -9`` would leave it."""
     shutil.copytree(broker.config.data_dir, to)
-    return InMemoryBroker(data_dir=str(to))
+    return InMemoryBroker(data_dir=str(to), wall_us=broker._wall_us)
 
 
 def until(moment: float) -> asyncio.Future[None]:

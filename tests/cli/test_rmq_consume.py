@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from support.processes import BrokerProcess, ConsumerProcess, Running
 CONSUME = "rmq.cli.rmq_consume"
 FIELDS = {
     "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "ordering_key", "attempt",
-    "epoch", "born_at", "stored_at",
+    "epoch", "born_at", "stored_at", "origin_id",
 }  # fmt: skip
 
 
@@ -32,7 +33,8 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--topic", "t"], exit_codes.USAGE, "concurrent consumption is not there yet: add --orderly"),
+        (["--topic", "t"], exit_codes.USAGE, "say how to consume: give one of --orderly, --concurrent"),
+        (["--topic", "t", "--orderly", "--concurrent"], exit_codes.USAGE, "give one of --orderly, --concurrent"),
         (["--topic", "t", "--orderly", "--listener", "a:b", "--json"], exit_codes.USAGE, "do not go with it"),
         (["--topic", "t", "--orderly", "--group", "a%b%c"], exit_codes.CONFIG, "group"),
         (["--topic", "t", "--orderly", "--from", "middle"], exit_codes.CONFIG, "start_from"),
@@ -40,6 +42,9 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
         (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
+        (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
+        (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),
     ],
 )
@@ -106,6 +111,33 @@ async def test_a_signal_ends_it_cleanly_and_what_was_printed_is_not_repeated(
     assert first.lines == [f"{queue} @0 key=k attempt=1  a", f"{queue} @1 key=k attempt=1  b"]
     assert first.errors == []
     assert second.messages[0]["body"] == "c"
+
+
+@pytest.mark.slow
+async def test_many_at_a_time_are_printed_whole_and_a_failed_one_comes_again(
+    broker: str, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "fails_once.py").write_text(
+        "from rmq.consumer import ConsumeStatus\n"
+        "async def on_message(messages, context):\n"
+        "    print(*[m.body.decode() for m in messages], messages[0].attempt, messages[0].topic, flush=True)\n"
+        "    context.delay_level = 1\n"
+        "    return ConsumeStatus.RETRY if messages[0].attempt == 1 else ConsumeStatus.SUCCESS\n"
+    )
+    arguments = ["--broker", broker, "--concurrent", "--topic", topic, "--group", topic]
+    async with Producer(broker) as producer:
+        await producer.send_bodies(topic, [b"m%d" % i for i in range(50)])
+        with Running(CONSUME, *arguments, "--json", "--count", "50") as first:
+            assert first.wait() == 0
+        await producer.send_bodies(topic, [b"x"])
+        with Running(CONSUME, *arguments, "--listener", "fails_once:on_message", cwd=tmp_path) as second:
+            second.wait_for(lambda lines: len(lines) == 2, "a delivery and its retry")
+            assert second.stop() == 0
+
+    printed = [json.loads(line) for line in first.lines]
+    assert sorted(message["body"] for message in printed) == sorted(f"m{i}" for i in range(50))
+    assert {message["attempt"] for message in printed} == {1}
+    assert second.lines == [f"x 1 {topic}", f"x 2 {topic}"]
 
 
 @pytest.mark.slow
@@ -212,3 +244,8 @@ async def test_broadcasting_members_print_everything_and_a_second_of_the_same_in
         for process in (left, right):
             process.wait_for(lambda lines: '"body":"3"' in lines[-1] if lines else False, "the fourth message")
     assert [message["body"] for message in right.messages] == ["3"]
+
+    options = ["--topic", topic, "--group", f"{topic}-c", "--offsets-dir", str(tmp_path / "c"), "--count", "4"]
+    with Running(CONSUME, "--broker", broker, "--concurrent", "--broadcast", *options) as concurrent:
+        assert concurrent.wait() == 0
+    assert len(concurrent.lines) == 4

@@ -8,8 +8,8 @@ import msgpack
 import pytest
 
 from rmq.client.delays import waiting
-from rmq.wire.delay_ops import DelayPage, DelayRow, ListDelays
-from rmq.wire.ops import MAX_ENTRIES, Op
+from rmq.wire.delay_ops import MAX_ROWS, DelayPage, DelayRow, ListDelays
+from rmq.wire.ops import Op
 
 
 def row(number: int) -> DelayRow:
@@ -42,24 +42,32 @@ def _received(page: DelayPage) -> Any:
 @pytest.mark.parametrize(
     ("rows", "limit", "found", "more"), [(5, 100, 5, False), (5, 5, 5, False), (5, 4, 4, True), (5, 1, 1, True)]
 )
+@pytest.mark.parametrize("topic", [None, "orders"])
 async def test_pages_are_asked_for_until_there_is_enough_or_no_more(
-    rows: int, limit: int, found: int, more: bool
+    topic: str | None, rows: int, limit: int, found: int, more: bool
 ) -> None:
     pages: Any = Pages(rows, 2)
 
-    answer = await waiting(pages, "orders", limit)
+    answer = await waiting(pages, topic, limit)
 
     assert answer == ([row(i) for i in range(1, found + 1)], more, rows, 7)
-    assert {asked.topic for asked in pages.asked} == {"orders"}
+    assert {asked.topic for asked in pages.asked} == {topic}
 
 
 async def test_no_page_is_larger_than_the_broker_makes_it() -> None:
-    pages: Any = Pages(3 * MAX_ENTRIES, 2 * MAX_ENTRIES)
+    pages: Any = Pages(3 * MAX_ROWS, 2 * MAX_ROWS)
 
-    answer = await waiting(pages, None, 2 * MAX_ENTRIES + 5)
+    answer = await waiting(pages, None, 2 * MAX_ROWS + 5)
 
-    assert len(answer.rows) == 2 * MAX_ENTRIES + 5
-    assert [asked.limit for asked in pages.asked] == [MAX_ENTRIES, MAX_ENTRIES, MAX_ENTRIES, 5]
+    assert len(answer.rows) == 2 * MAX_ROWS + 5
+    assert [asked.limit for asked in pages.asked] == [MAX_ROWS, MAX_ROWS, MAX_ROWS, 5]
+
+
+async def test_few_messages_of_a_topic_are_looked_for_in_large_pages() -> None:
+    pages: Any = Pages(3, 2)
+
+    assert (await waiting(pages, "orders", 1)).rows == [row(1)]
+    assert {asked.limit for asked in pages.asked} == {MAX_ROWS}
 
 
 async def test_a_limit_below_one_is_refused() -> None:

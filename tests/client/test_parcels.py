@@ -10,6 +10,8 @@ from rmq.client.parcels import Parcel
 from rmq.client.receipts import Part, Receipts
 from rmq.client.routing import Choice
 from rmq.wire import errors
+from rmq.wire.delays import Delay
+from rmq.wire.model import Message
 
 pytestmark = pytest.mark.virtual_time
 
@@ -30,6 +32,19 @@ async def test_as_many_fit_as_places_and_bytes_allow() -> None:
 
     assert [three.fit(count, 1000) for count in (0, 1, 2, 9)] == [0, 1, 2, 3]
     assert [three.fit(9, size) for size in (9, 10, 29, 30, 59, 60)] == [0, 1, 1, 2, 2, 3]
+
+
+async def test_only_messages_with_one_delay_fit_together() -> None:
+    messages = [Message("orders", b"x", delay_level=level) for level in (0, 0, 2, 2, 2, 1)]
+    made = Parcel("orders", [b"x"] * 6, messages, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0)
+
+    assert (made.delay, made.fit(9, 1000), made.fit(1, 1000)) == (None, 2, 1)
+    first, second = made.cut(2), made.cut(1)
+    assert (made.delay, made.fit(9, 1000)) == (Delay(level=2), 2)
+    made.put_back(second)
+    assert (made.delay, made.fit(9, 1000), made.fit(9, 2)) == (Delay(level=2), 3, 2)
+    made.put_back(first)
+    assert (made.delay, made.fit(9, 1000)) == (None, 2)
 
 
 async def test_it_is_stored_when_its_last_piece_is_in_whatever_order() -> None:

@@ -89,3 +89,25 @@ async def test_what_makes_no_sense_is_refused(address: str) -> None:
             await admin.query_messages("k", limit=0)
         with pytest.raises(TopicNotFound):
             await admin.query_messages("k", topic="none")
+
+
+async def test_a_range_of_a_queue_is_read_in_order_and_ends_with_the_queue(address: str) -> None:
+    async with Producer(address) as producer, Admin(address) as admin:
+        for first in range(0, 300, 100):
+            await producer.send_bodies("orders", [b"%d" % i * 5000 for i in range(first, first + 100)], queue_id=1)
+        queue = MessageQueue("orders", 1)
+
+        async def offsets(start: int, end: int) -> list[int]:
+            return [message.queue_offset async for some in admin.read(queue, start, end) for message in some]
+
+        assert await offsets(0, 300) == list(range(300))
+        assert await offsets(17, 217) == list(range(17, 217))
+        assert await offsets(250, 1 << 40) == list(range(250, 300))
+        assert await offsets(300, 301) == await offsets(301, 305) == await offsets(5, 5) == []
+        assert [len(some) async for some in admin.read(queue, 0, 300)] != [300]  # not all at once
+
+
+async def test_what_cannot_be_read_is_said(address: str) -> None:
+    async with Admin(address) as admin:
+        with pytest.raises(TopicNotFound):
+            await anext(admin.read(MessageQueue("nowhere", 0), 0, 1))

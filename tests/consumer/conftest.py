@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from rmq.consumer import Consumer, ConsumeStatus
 
 from .fake_broker import FakeBroker
+from .polling import pull
+
+__all__ = ["pull"]
 
 
 @pytest_asyncio.fixture
@@ -42,3 +47,14 @@ async def make(broker: FakeBroker) -> Callable[..., Consumer]:
         )
 
     return consumer
+
+
+@pytest.fixture
+def member(make: Callable[..., Consumer], tmp_path: Path) -> Callable[..., Consumer]:
+    """Makes broadcasting members; each ``instance`` has a directory below the test's."""
+
+    def broadcasting(listener: Any = None, *, instance: str = "a", **settings: Any) -> Consumer:
+        settings.setdefault("offsets_dir", str(tmp_path / instance))
+        return make(listener, model="broadcasting", instance=instance, **settings)
+
+    return broadcasting

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rmq.wire import errors, message_ops, ops
+from rmq.wire import errors, message_ops, ops, retry_ops
 from rmq.wire.codec import decode
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, Push
@@ -52,6 +52,7 @@ class FakeBroker(FakeLog):
         self.suspicions: dict[Key, tuple[int, int, int]] = {}  # abandoned, suspect_offset, careful_until
         self.announced: list[tuple[int, int]] = []  # queue_offset and commit_offset of each STARTING
         self.dead: list[tuple[MessageQueue, int, str]] = []
+        self.given_back: list[tuple[MessageQueue, int, int, int]] = []  # queue, offset, attempt, level or DEAD
         self.leases: dict[Key, Held] = {}
         self.members: dict[str, dict[bytes, str]] = defaultdict(dict)
         self.members_version = 0
@@ -283,6 +284,26 @@ class FakeBroker(FakeLog):
             self._store(request.group, queue, request.commit_offset)
         return ops.Outcome()
 
+    def _send_back(self, connection: FakeConnection, payload: Any) -> Any:
+        request = decode(retry_ops.SendBack, payload)
+        queue = MessageQueue(request.topic, request.queue_id)
+        self._check(connection, request.group, queue, request.epoch)
+        known = [offset for of, offset, _, _ in self.given_back if of == queue]
+        committed = self.offsets.get((request.group, queue), 0)
+        fates = []
+        for offset, attempt in zip(request.queue_offsets, request.attempts, strict=True):
+            most = 17 if request.max_attempts < 0 else request.max_attempts
+            level = request.delay_level or min(2 + attempt, 18)
+            level = retry_ops.DEAD if level < 0 or attempt >= most else level
+            if offset in known or offset < committed:
+                fates.append(retry_ops.DONE_BEFORE)
+            else:
+                fates.append(level)
+                self.given_back.append((queue, offset, attempt, level))
+        if request.commit_offset != NO_OFFSET:
+            self._store(request.group, queue, request.commit_offset)
+        return retry_ops.SentBack(fates)
+
     def _starting(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Starting, payload)
         queue = MessageQueue(request.topic, request.queue_id)
@@ -298,9 +319,14 @@ class FakeBroker(FakeLog):
         return [
             ops.Range(missing.code, text=missing.text)
             if (missing := self._missing(queue)) is not None
-            else ops.Range(0, self.min_offsets.get(queue, 0), self.max_offset(queue))
+            else ops.Range(
+                0, self.min_offsets.get(queue, 0), self.max_offset(queue), self._committed(request.group, queue)
+            )
             for queue in queues
         ]
+
+    def _committed(self, group: str | None, queue: MessageQueue) -> int:
+        return NO_OFFSET if group is None else self.offsets.get((group, queue), NO_OFFSET)
 
     def _offsets_at(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(message_ops.OffsetsAt, payload)

@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from rmq.consumer import Consumer
-from rmq.consumer.broadcaster import Broadcaster
-from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.group_client import Link
-from rmq.consumer.local_offsets import open_offsets
-from rmq.consumer.topics import KnownTopics
-from rmq.wire.errors import BadRequest, ConfigError, ConnectionLost, GroupMismatch
+from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, QueueInfo, TopicInfo
+from rmq.wire.ops import Op
 
+from .broadcast_rig import LOCKING, by_queue, fill, saved
 from .fake_broker import FakeBroker
 from .recorder import SUCCESS, SUSPEND, Make, Recorder
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-LOCKING = {Op.ACQUIRE, Op.RENEW, Op.RELEASE, Op.COMMIT, Op.ATTEMPT, Op.DEAD_LETTER, Op.STARTING, Op.SEND_BACK}
-
-
-@pytest.fixture
-def member(make: Make, tmp_path: Path) -> Make:
-    """Makes broadcasting members; each ``instance`` has a directory below the test's."""
-
-    def broadcasting(listener: Any = None, *, instance: str = "a", **settings: Any) -> Consumer:
-        settings.setdefault("offsets_dir", str(tmp_path / instance))
-        return make(listener, model="broadcasting", instance=instance, **settings)
-
-    return broadcasting
-
-
-def fill(broker: FakeBroker, topic: str = "t", queues: int = 2, count: int = 3) -> None:
-    broker.create(topic, queues)
-    for queue_id in range(queues):
-        for number in range(count):
-            broker.send(topic, queue_id, b"%d" % number)
-
-
-def saved(directory: Path) -> dict[str, int]:
-    """The offsets in a file, by queue."""
-    queues = json.loads((directory / "offsets.json").read_text())["queues"]
-    return {f"{queue['topic']}/{queue['queue_id']}": queue["offset"] for queue in queues}
-
-
-def by_queue(recorder: Recorder) -> dict[int, list[int]]:
-    """The offsets that were delivered, in their order, by queue."""
-    found: dict[int, list[int]] = {}
-    for _, queue_id, offsets in recorder.calls:
-        found.setdefault(queue_id, []).extend(offsets)
-    return found
 
 
 # Who gets what
@@ -247,48 +206,6 @@ async def test_a_start_that_cannot_be_read_is_asked_for_again(broker: FakeBroker
     assert recorder.offsets == [3]
 
 
-async def test_an_answer_of_a_store_that_is_gone_decides_nothing(tmp_path: Path) -> None:
-    """The answer has arrived, and the broker is another one before it is read."""
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
-    offsets.enter(7)
-
-    class Replaced:
-        async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
-            offsets.enter(8)
-            return [[0, 0, 5]]
-
-    topics = KnownTopics()
-    topics.joined(["t"], [TopicInfo("t", 1, 1, [QueueInfo(0, "fake")])])
-    broadcaster = Broadcaster(
-        cast(Link, Replaced()), "g", ConsumerConfig(group="g"), offsets, topics=lambda: topics, now=lambda: 0.0
-    )
-
-    with pytest.raises(ConnectionLost, match="another store"):
-        await broadcaster.acquire([MessageQueue("t", 0)])
-
-    assert offsets.progress.content().queues == {}
-    await offsets.close()
-
-
-async def test_a_beginning_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
-    offsets.enter(7)
-
-    class Confused:
-        async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
-            return [[0, -1, -1]]
-
-    topics = KnownTopics()
-    topics.joined(["t"], [TopicInfo("t", 1, 1, [QueueInfo(0, "fake")])])
-    broadcaster = Broadcaster(
-        cast(Link, Confused()), "g", ConsumerConfig(group="g"), offsets, topics=lambda: topics, now=lambda: 0.0
-    )
-
-    with pytest.raises(BadRequest, match="the broker says that t/0 begins at -1"):
-        await broadcaster.acquire([MessageQueue("t", 0)])
-    await offsets.close()
-
-
 # Topics and subscriptions
 
 
@@ -356,182 +273,3 @@ async def test_pulls_name_the_tags_and_a_parked_one_is_asked_anew_when_they_chan
 
     assert [pull.payload.expression for pull in broker.sent(Op.PULL)] == ["a || b", "c", None]
     assert broker.times(Op.PULL)[1:] == [1.0, 2.0]
-
-
-# Progress
-
-
-async def test_a_clean_stop_leaves_nothing_to_be_delivered_again(
-    broker: FakeBroker, member: Make, tmp_path: Path
-) -> None:
-    fill(broker)
-    recorder = Recorder()
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
-
-    assert saved(tmp_path / "a") == {"t/0": 3, "t/1": 3}
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
-        broker.send("t", 1, b"3")
-        await asyncio.sleep(1)
-
-    assert by_queue(recorder) == {0: [0, 1, 2], 1: [0, 1, 2, 3]}
-
-
-async def test_a_stop_waits_for_the_running_call_and_writes_what_it_did(
-    broker: FakeBroker, member: Make, tmp_path: Path
-) -> None:
-    fill(broker, queues=1)
-    slow = Recorder(takes_s=4)
-    consumer = member(slow, topics={"t": "*"})
-    consumer.start()
-    await asyncio.sleep(1)
-
-    await consumer.stop()
-
-    assert slow.offsets == [0]
-    assert saved(tmp_path / "a") == {"t/0": 1}
-
-
-async def test_a_file_of_now_is_at_most_5_s_old_while_messages_are_consumed(
-    broker: FakeBroker, member: Make, tmp_path: Path
-) -> None:
-    """Feature 121: what a killed member would get again is what it did in the last 5 s."""
-    fill(broker, queues=1, count=100)
-    steady = Recorder(takes_s=1)
-    async with member(steady, topics={"t": "*"}):
-        ages = []
-        for _ in range(30):
-            await asyncio.sleep(1.01)
-            ages.append(len(steady.ended) - saved(tmp_path / "a")["t/0"])
-
-    assert max(ages) == 5
-    assert min(ages) == 0
-
-
-async def test_the_file_names_store_log_epoch_and_generation(broker: FakeBroker, member: Make, tmp_path: Path) -> None:
-    fill(broker, queues=1)
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
-
-    found = json.loads((tmp_path / "a" / "offsets.json").read_text())
-    assert found["store_id"] == f"{broker.store_id:016x}"
-    assert found["topics"] == ["t"]
-    assert found["queues"] == [{"topic": "t", "generation": 1, "queue_id": 0, "offset": 3, "log_epoch": 1}]
-
-
-# A broker that is not what it was
-
-
-async def test_a_restart_of_the_broker_changes_nothing(broker: FakeBroker, member: Make) -> None:
-    fill(broker, queues=1)
-    recorder = Recorder(takes_s=0.4)
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(0.5)
-        broker.go_down()
-        broker.log_epoch += 1
-        await asyncio.sleep(60)
-        assert recorder.offsets == [0, 1, 2]
-        broker.come_up()
-        broker.send("t", 0, b"3")
-        await asyncio.sleep(1)
-
-    assert recorder.offsets == [0, 1, 2, 3]
-    assert not [request for request in broker.requests if request.op in LOCKING]
-
-
-async def test_a_log_that_was_cut_while_the_member_was_away_is_found_out(broker: FakeBroker, member: Make) -> None:
-    fill(broker, queues=1)
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
-    broker.crash(MessageQueue("t", 0), batches=1)
-    broker.send("t", 0, b"other 1")
-    broker.send("t", 0, b"other 2")
-    broker.send("t", 0, b"other 3")
-    broker.come_up()
-    recorder = Recorder()
-
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
-
-    assert recorder.offsets == [1, 2, 3]
-
-
-async def test_a_log_that_is_cut_under_a_running_call_is_read_again_from_there(
-    broker: FakeBroker, member: Make, tmp_path: Path
-) -> None:
-    fill(broker, queues=1)
-    recorder = Recorder(takes_s=2)
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(3)  # 0 is done, and the listener has 1
-        broker.crash(MessageQueue("t", 0), batches=1)
-        broker.send("t", 0, b"other 1")
-        broker.come_up()
-        await asyncio.sleep(10)
-
-    assert recorder.offsets == [0, 1, 1]
-    assert saved(tmp_path / "a") == {"t/0": 2}
-
-
-async def test_another_store_is_told_and_begun_anew_with_the_old_progress_put_aside(
-    broker: FakeBroker, member: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill(broker, queues=1)
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
-    broker.store_id += 1
-    recorder = Recorder()
-
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
-
-    assert recorder.offsets == [0, 1, 2]
-    assert "offsets.other_store" in caplog.text
-    assert (tmp_path / "a" / f"offsets-{broker.store_id - 1:016x}.json").exists()
-
-
-async def test_a_broker_that_comes_back_with_another_store_is_read_as_a_new_one(
-    broker: FakeBroker, member: Make, tmp_path: Path
-) -> None:
-    fill(broker, queues=1)
-    recorder = Recorder(takes_s=0.3)
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(0.5)  # the listener has 1
-        broker.go_down()
-        broker.store_id += 1
-        del broker.logs[MessageQueue("t", 0)][1:]
-        broker.come_up()
-        await asyncio.sleep(5)
-
-    assert recorder.offsets == [0, 1, 0]
-    assert saved(tmp_path / "a") == {"t/0": 1}
-
-
-async def test_retention_that_was_faster_than_the_member_stops_its_queue_as_everywhere(
-    broker: FakeBroker, member: Make
-) -> None:
-    fill(broker, queues=1)
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
-    for number in range(3, 7):
-        broker.send("t", 0, b"%d" % number)
-    broker.min_offsets[MessageQueue("t", 0)] = 5
-
-    async with member(topics={"t": "*"}) as consumer:
-        await asyncio.sleep(1)
-        assert list(consumer.stopped_queues) == [MessageQueue("t", 0)]
-    recorder = Recorder()
-    async with member(recorder, topics={"t": "*"}, on_gap="skip"):
-        await asyncio.sleep(1)
-
-    assert recorder.offsets == [5, 6]
-
-
-async def test_running_info_tells_the_progress_and_of_no_lock(broker: FakeBroker, member: Make) -> None:
-    fill(broker, queues=1)
-    async with member(topics={"t": "*"}) as consumer:
-        await asyncio.sleep(6)
-        (queue,) = consumer.running_info()["queues"]
-
-    assert (queue["commit_offset"], queue["reported_offset"]) == (3, 3)
-    assert queue["lock_age_s"] is None

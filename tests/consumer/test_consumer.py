@@ -32,8 +32,7 @@ async def listener(messages: Any, context: Any) -> ConsumeStatus:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"orderly": False}, "orderly=False .* is not supported yet"),
-        ({"model": "broadcasting"}, "broadcasting is not supported yet"),
+        ({"model": "anycast"}, 'model must be "clustering" or "broadcasting"'),
         ({"max_attempts": 0}, r"max_attempts must be -1 \(no limit\) or 1 and more"),
         ({"slot": 3}, "no setting 'slot'"),
         ({"topics": {"a%b%c": "*"}}, "may hold only"),

@@ -11,6 +11,7 @@ import pytest
 
 from rmq.consumer.listeners import Threads, adapt, outlast
 from rmq.wire.errors import ConfigError
+from rmq.wire.model import ConsumeStatus
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -133,3 +134,22 @@ async def test_stop_iteration_of_a_thread_arrives_as_a_runtime_error() -> None:
         await adapted([], None)  # type: ignore[arg-type]
     assert threads is not None
     threads.close()
+
+
+async def test_while_the_interpreter_exits_no_call_begins_and_none_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of a consumer without asyncio runs in a thread, and so a little longer than the program."""
+    listener, threads = adapt(lambda messages, context: ConsumeStatus.SUCCESS, 1)
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as the interpreter does
+
+    call = asyncio.ensure_future(listener([], None))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+
+    assert not call.done()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert threads is not None
+    threads.close()
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        await listener([], None)  # type: ignore[arg-type]

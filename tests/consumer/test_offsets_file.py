@@ -50,10 +50,10 @@ def written(directory: Path, *offsets: int) -> None:
 
 
 def test_each_member_has_a_directory_of_its_own_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/u")
+    monkeypatch.setenv("HOME", "/data/u")
 
-    assert directory_of("", "team%prices", "left-1") == Path("/home/u/.rmq/offsets/team%prices/left-1")
-    assert directory_of("~/x", "g", "a") == Path("/home/u/x")
+    assert directory_of("", "team%prices", "left-1") == Path("/data/u/.rmq/offsets/team%prices/left-1")
+    assert directory_of("~/x", "g", "a") == Path("/data/u/x")
     assert directory_of("/data/x", "g", "a") == Path("/data/x")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rmq.broker.services.parked_log import ParkedLog
 from rmq.broker.store.files import AnyPath, Files
 from rmq.wire import batch as batches
 from rmq.wire import layout
@@ -132,6 +133,22 @@ async def test_checksums_that_nobody_checks_are_caught(seed: int, monkeypatch: p
     report = await prover.run(torn_seeds=range(seed, seed + 4), policies=[TORN])
 
     assert_caught(report, "is not", "nobody sent", "the start", "the log is not clean")
+
+
+async def test_a_start_that_forgets_what_was_delivered_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParkedLog, "delivered", lambda log, origin: False)
+
+    report = await prove(seed, LOST)
+
+    assert_caught(report, "was delivered twice")
+
+
+async def test_a_start_that_does_not_look_for_what_waits_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParkedLog, "parked", lambda log, header: None)
+
+    report = await prove(seed, LOST)
+
+    assert_caught(report, "lost the delayed batch", "waiting: ")
 
 
 async def test_a_sound_build_is_not_accused(seed: int) -> None:

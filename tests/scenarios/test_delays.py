@@ -219,17 +219,48 @@ async def test_delayed_batches_of_many_keep_their_order_and_their_receipts_over_
     assert all(seen.late_us >= 1_000_000 for seen in delivered)
 
 
-async def test_a_delay_that_the_broker_does_not_have_is_refused_for_good(broker: InMemoryBroker) -> None:
+async def test_a_delay_that_the_broker_does_not_have_is_refused_for_good_and_the_others_go_on(
+    broker: InMemoryBroker,
+) -> None:
     listener = Recorder()
-    with pytest.raises(BadDelay, match="there is no delay level 19: this broker has 1 to 18"):
-        await send(broker, Message("orders", b"x", delay_level=19))
-    with pytest.raises(BadDelay, match="longer than this broker allows"):
-        await send(broker, Message("orders", b"x", delay_s=1e9))
-    await send(broker, Message("orders", b"good"))
+    delays: list[dict[str, Any]] = [{}, {"delay_level": 19}, {}, {"delay_s": 1e9}, {"delay_level": 18}, {}]
+    async with Producer(broker.address, wall_us=wall_us) as producer:
+        sends = [producer.send(Message("orders", b"%d" % i, **delay), queue_id=0) for i, delay in enumerate(delays)]
+        _, level, _, far, last, _ = await asyncio.gather(*sends, return_exceptions=True)
 
     await consume(broker, listener, wall_us() + 1_000_000)
 
-    assert listener.bodies == [b"good"]
+    assert isinstance(level, BadDelay) and "there is no delay level 19: this broker has 1 to 18" in str(level)
+    assert isinstance(far, BadDelay) and "longer than this broker allows" in str(far)
+    assert isinstance(last, Receipt) and last.is_delayed
+    assert listener.bodies == [b"0", b"2", b"5"]
+
+
+async def test_compressed_delayed_messages_are_delivered_with_all_that_belongs_to_them_and_found_by_key_once(
+    broker: InMemoryBroker,
+) -> None:
+    listener = Recorder()
+    text = b"a text that shrinks " * 20
+    sent = [
+        Message("orders", text + b"%d" % i, tag="t", keys=("k",), properties={"p": "q"}, delay_s=3) for i in range(3)
+    ]
+    async with (
+        Producer(broker.address, wall_us=wall_us, compression="zlib") as producer,
+        Admin(broker.address) as admin,
+    ):
+        receipts = await producer.send_many(sent, sharding_key="s")
+        before = await admin.query_messages("k")
+        await consume(broker, listener, wall_us() + 5_000_000)
+        after = await admin.query_messages("k")
+
+    found = [seen.message for seen in listener.seen]
+    assert [(one.body, one.tag, one.keys, one.properties, one.ordering_key) for one in found] == [
+        (one.body, "t", ("k",), {"p": "q"}, "s") for one in sent
+    ]
+    assert before.messages == []
+    assert [one.message_id for one in after.messages] == [one.message_id for one in found[::-1]]
+    assert [one.origin_id for one in found] == [receipt.message_id for receipt in receipts]
+    assert {one.attempt for one in found} == {1}
 
 
 async def test_what_waits_is_listed_until_it_is_delivered(broker: InMemoryBroker) -> None:

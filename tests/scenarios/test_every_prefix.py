@@ -16,13 +16,14 @@ from structlog.testing import capture_logs
 
 from support.crash import TORN, crash
 from support.disk import AllSynced, Created, Recording, Renamed, Unlinked, Wrote
+from support.promises import History
 from support.prover import Prover, Report, load, record_in_memory, save
-from support.workload import Acknowledged, Asked, Plan, Values
+from support.workload import Acknowledged, Asked, Batch, Plan, Values
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 
 RETENTION = (("segment_bytes", 4096), ("retention_bytes", 9000), ("checkpoint_bytes", 4096))
-ROUNDS = 7
+ROUNDS = 6
 AGAIN = 12  # crashes whose recovery crashes as well
 EVERY = 5  # the steps of such a recovery at which it does
 
@@ -105,3 +106,7 @@ async def test_the_workload_does_what_the_proof_needs() -> None:
     facts = [mark.fact for _, mark in recording.marks() if isinstance(mark, Asked) and mark.number in done]
     kinds = {key[0] for fact in facts if isinstance(fact, Values) for key, _ in fact.pairs}  # type: ignore[index]
     assert kinds == {"topic", "lease", "committed", "attempts", "announced", "letter"}
+    delayed = [fact for fact in facts if isinstance(fact, Batch) and fact.is_delayed]
+    history = History(recording, "sync")
+    delivered = [one for sent in history.delayed.values() for one in sent if history.copies_of(one)]
+    assert 3 <= len(delivered) < len(delayed) + 1

@@ -26,12 +26,14 @@ class Running:
         stdin: bytes | None = None,
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
+        cwd: Path | None = None,
     ) -> None:
         limited = [] if descriptors is None else ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptors)]
         self.process = subprocess.Popen(
             [*limited, sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             env=env,
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from rmq.wire import names
 
 from support.crash import Crash
+from support.delay_promises import copies, deliveries
 from support.disk import Created, Recording, Resized, Unlinked, Wrote
-from support.served import INTERVAL_S, Found, LogBatch, Recovered, read_log
+from support.served import INTERVAL_S, Found, LogBatch, Message, Queue, Recovered, read_log
 from support.workload import Acknowledged, Asked, Batch, Told, Values
 
 ROUNDING_S = 1e-6
@@ -55,6 +56,7 @@ class History:
         self._places = {batch: i for i, batch in enumerate(self.log)}
         self.versions: dict[Hashable, list[Version]] = defaultdict(list)
         self.streams: dict[Stream, list[Placed]] = defaultdict(list)
+        self.delayed: dict[Stream, list[Placed]] = defaultdict(list)  # with the offset -1
         self.told: list[tuple[int, Told]] = []
         self._removals = _removals(recording)
         self._read(recording)
@@ -73,7 +75,7 @@ class History:
                     self.versions[key].append(Version(told, i, when))
             elif when is not None and answer is not None:
                 placed = Placed(mark.fact, answer.base_offset, answer.position, i, when)
-                self.streams[mark.fact[:3]].append(placed)
+                (self.delayed if answer.base_offset < 0 else self.streams)[mark.fact[:3]].append(placed)
         for stream in self.streams.values():
             stream.sort(key=lambda placed: placed.base_offset)
         self.told = [(i, mark) for i, mark in recording.marks() if isinstance(mark, Told)]
@@ -91,6 +93,10 @@ class History:
         """The position below which retention may have removed the log, in the first ``prefix`` steps."""
         return max((until for at, until in self._removals if at < prefix), default=0)
 
+    def copies_of(self, parked: Placed) -> list[int]:
+        """Where the run delivered a delayed batch."""
+        return list(copies([(batch.position, batch.origin) for batch in self.log], parked.position))
+
     def place(self, batch: LogBatch) -> int | None:
         """Which batch of the run this is, None if it is none."""
         return self._places.get(batch)
@@ -104,6 +110,7 @@ def violations(history: History, crash: Crash, recovered: Recovered) -> list[str
     return [
         *_log_violations(history, crash.prefix, recovered),
         *_stream_violations(history, crash.prefix, found),
+        *_delay_violations(history, crash.prefix, recovered),
         *_value_violations(history, crash.prefix, found),
         *_producer_violations(history, crash.prefix, recovered),
         *(f"not as a rebuild: {line}" for line in found.differences(rebuilt)),
@@ -131,16 +138,35 @@ def _log_violations(history: History, prefix: int, recovered: Recovered) -> Iter
         yield f"the new start has a log epoch that is not above {highest}"
 
 
+def _streams(found: Found, queues: dict[Queue, list[Message]]) -> dict[Stream, dict[int, bytes]]:
+    """What queues hold; but for dead letters, which nobody sent: each is a value of its own."""
+    return {
+        (topic, found.topics[topic][0], queue_id): {message.offset: message.body for message in messages}
+        for (topic, queue_id), messages in queues.items()
+        if not topic.startswith(names.DEAD_LETTERS)
+    }
+
+
+def _delay_violations(history: History, prefix: int, recovered: Recovered) -> Iterator[str]:
+    """When nothing waits any more, every delayed batch was delivered once."""
+    streams = _streams(recovered.found, recovered.delivered)
+    for stream, sent in history.delayed.items():
+        if stream not in streams and _may_be_gone(history, prefix, stream):
+            continue
+        found = deliveries(sent, streams.get(stream, {}), prefix)
+        yield from (f"{stream}: {line}" for line in found.broken)
+        for one in sent:
+            is_gone = any(position < history.removed_until(prefix) for position in history.copies_of(one))
+            if one not in found.there and not is_gone and history.must_hold(one.acknowledged_at, prefix):
+                yield f"{stream} lost the delayed batch {one.batch.bodies[0][:12]!r}, acknowledged"
+
+
 def _stream_violations(history: History, prefix: int, found: Found) -> Iterator[str]:
-    streams: dict[Stream, dict[int, bytes]] = {}
-    for (topic, queue_id), messages in found.messages.items():
-        if topic.startswith(names.DEAD_LETTERS):
-            continue  # nobody sent them; each letter is a value of its own
-        stream = topic, found.topics[topic][0], queue_id
+    for of, messages in found.messages.items():
         offsets = [message.offset for message in messages]
-        if offsets != list(range(*found.ranges[topic, queue_id])):
-            yield f"{stream}: offsets {offsets} are not those of the range {found.ranges[topic, queue_id]}"
-        streams[stream] = {message.offset: message.body for message in messages}
+        if offsets != list(range(*found.ranges[of])):
+            yield f"{of}: offsets {offsets} are not those of the range {found.ranges[of]}"
+    streams = _streams(found, found.messages)
     for stream in history.streams.keys() | streams.keys():
         if stream in streams or not _may_be_gone(history, prefix, stream):
             first = found.ranges.get((stream[0], stream[2]), (0, 0))[0]
@@ -148,6 +174,10 @@ def _stream_violations(history: History, prefix: int, found: Found) -> Iterator[
 
 
 def _one_stream(history: History, prefix: int, stream: Stream, messages: dict[int, bytes], first: int) -> Iterator[str]:
+    end = max(messages, default=first - 1) + 1
+    delayed = deliveries(history.delayed[stream], messages, prefix)
+    yield from (f"{stream}: {line}" for line in delayed.broken)
+    messages = {offset: body for offset, body in messages.items() if offset not in delayed.offsets}
     known: set[int] = set()
     for one in history.streams[stream]:
         offsets = range(one.base_offset, one.base_offset + len(one.batch.bodies))
@@ -162,7 +192,6 @@ def _one_stream(history: History, prefix: int, stream: Stream, messages: dict[in
             yield f"{stream} lost the acknowledged batch at {one.base_offset}"
     if messages.keys() - known:
         yield f"{stream} has messages that nobody sent at {sorted(messages.keys() - known)}"
-    end = max(messages, default=first - 1) + 1
     told = [told.offset for at, told in history.told if told[:3] == stream and history.must_hold(at, prefix)]
     if max(told, default=0) > end:
         yield f"{stream} ends at {end}, a reader was told up to {max(told)}"
@@ -193,7 +222,7 @@ def _producer_violations(history: History, prefix: int, recovered: Recovered) ->
     """A producer's line ends with its last stored batch: else one is stored twice, or the next one refused."""
     stored = {batch.position for batch in recovered.log if history.place(batch) is not None}
     lines: dict[int, list[Placed]] = defaultdict(list)
-    for placed in history.streams.values():
+    for placed in (*history.streams.values(), *history.delayed.values()):
         for one in placed:
             lines[one.batch.producer_id].append(one)
     for producer_id, line in lines.items():

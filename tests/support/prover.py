@@ -108,7 +108,7 @@ class Prover:
             with TemporaryDirectory(prefix="rmq-log-", dir=memory_folder()) as folder:
                 directory = Path(folder, "data")
                 materialise(log, directory)
-                self._rebuilt[name] = (await recover(self._settings(directory))).found
+                self._rebuilt[name] = (await recover(self._settings(directory), drain=False)).found
         return self._rebuilt[name]
 
     def _settings(self, directory: Path) -> BrokerConfig:

@@ -16,6 +16,7 @@ from zlib import crc32
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
+from rmq.broker.services.delay_table import Mark, Parked
 from rmq.broker.services.state import Change, Committed
 from rmq.broker.store.files import Files
 from rmq.broker.store.flusher import Failed, FlusherFactory, SyncableLog, Synced
@@ -35,6 +36,7 @@ SEGMENT_BYTES = 8192
 SYNC_S = 0.002  # how long a sync takes, so that something can happen before it ends
 INTERVAL_S = 0.5  # of `async`
 LONG_S = 1e6
+NOON = 1_700_000_000_000_000
 KEYS = tuple(f"k{i}" for i in range(6))  # those that a workload uses
 
 Queue = tuple[str, int]
@@ -94,13 +96,20 @@ def settings(directory: Path, **changed: Any) -> BrokerConfig:
     return BrokerConfig(**{**chosen, **changed})
 
 
+def wall_us() -> int:
+    """The wall clock of brokers here: it goes with the loop's, so that what is delayed comes in its time."""
+    return NOON + round(asyncio.get_running_loop().time() * 1_000_000)
+
+
 @asynccontextmanager
 async def serving(
-    config: BrokerConfig, *, files: Files | None = None, flusher: FlusherFactory | None = None
-) -> AsyncIterator[Broker]:
+    config: BrokerConfig, *, files: Files | None = None, flusher: FlusherFactory | None = None,
+    wall: Callable[[], int] = wall_us,
+) -> AsyncIterator[Broker]:  # fmt: skip
     """A broker for the length of an ``async with``, stopped cleanly at its end."""
     chosen = flusher or (LateFlusher if config.flush == "sync" else interval_flusher)
-    broker = Broker(config, now=asyncio.get_running_loop().time, flusher=chosen, files=files or Files())
+    now = asyncio.get_running_loop().time
+    broker = Broker(config, now=now, wall_us=wall, flusher=chosen, files=files or Files())
     await broker.start()
     try:
         yield broker
@@ -116,6 +125,7 @@ class LogBatch(NamedTuple):
     log_epoch: int
     header_crc: int
     batch_crc: int
+    origin: int = 0
 
 
 class Message(NamedTuple):
@@ -140,6 +150,7 @@ class Found(NamedTuple):
     failing: list[Change]  # attempts, marks and dead letters, as they would stand in a snapshot
     producers: dict[int, tuple[int, int, dict[int, Any]]]  # epoch, last number, and what became of the newest ones
     keys: dict[str, tuple[list[int], list[Gap]]]  # what the key index finds: places, and where it cannot tell
+    waiting: list[Parked]  # delayed batches
 
     def without_fates(self) -> Found:
         """The same, but of producers only how far they got."""
@@ -158,13 +169,7 @@ async def describe(broker: Broker) -> Found:
     """What a broker that has just started holds."""
     topics = {topic.name: (topic.generation, topic.queues) for topic in broker._topics.all()}
     queues = [(name, queue_id) for name, (_, count) in topics.items() for queue_id in range(count)]
-    connection = Connection(broker.address, client="describe", now=asyncio.get_running_loop().time)
-    await connection.open(timeout_s=5.0)
-    try:
-        ranges = await _ranges(connection, queues)
-        messages = await _messages(connection, ranges)
-    finally:
-        await connection.close()
+    ranges, messages = await _read_all(broker, queues)
     return Found(
         topics=topics,
         ranges=ranges,
@@ -179,7 +184,20 @@ async def describe(broker: Broker) -> Found:
         failing=sorted((change for change in broker._ledger.rows() if not isinstance(change, Committed)), key=repr),
         producers={of: (line.epoch, line.last, _fates(line)) for of, line in broker._producers._lines.items()},
         keys=await _keys(broker),
+        waiting=broker._store.delays.page(Mark(), 1 << 20),
     )
+
+
+async def _read_all(
+    broker: Broker, queues: list[Queue]
+) -> tuple[dict[Queue, tuple[int, int]], dict[Queue, list[Message]]]:
+    connection = Connection(broker.address, client="describe", now=asyncio.get_running_loop().time)
+    await connection.open(timeout_s=5.0)
+    try:
+        ranges = await _ranges(connection, queues)
+        return ranges, await _messages(connection, ranges)
+    finally:
+        await connection.close()
 
 
 def _attempts(broker: Broker) -> dict[OfGroup, dict[int, int]]:
@@ -259,7 +277,8 @@ def read_log(segments: dict[int, bytes]) -> tuple[list[LogBatch], list[str]]:
             if header.physical_offset != start + at:
                 odd.append(f"at {start + at}: a batch that belongs to {header.physical_offset}")
                 break
-            found.append(LogBatch(start + at, header.size, header.log_epoch, header.header_crc, header.batch_crc))
+            crcs = header.header_crc, header.batch_crc
+            found.append(LogBatch(start + at, header.size, header.log_epoch, *crcs, header.origin))
             at += header.size
     return found, odd
 
@@ -277,16 +296,40 @@ class Recovered(NamedTuple):
     odd: list[str]
     findings: list[str]  # of a scrub of the directory
     rebuilt: Found
+    delivered: dict[Queue, list[Message]]  # what queues hold when nothing waits any more
 
 
-async def recover(config: BrokerConfig, *, files: Files | None = None) -> Recovered:
-    """Start on a directory, look, stop, and scrub it; whoever has a rebuild puts it in its place."""
-    directory = config.data_path()
-    async with serving(config, files=files) as broker:
+class _Wall:
+    """A wall clock that stands still, before anything is due, until all of it is."""
+
+    def __init__(self) -> None:
+        self.us = NOON
+
+    def __call__(self) -> int:
+        return self.us
+
+
+async def recover(config: BrokerConfig, *, files: Files | None = None, drain: bool = True) -> Recovered:
+    """
+    Start on a directory, look, stop, and scrub it; whoever has a rebuild puts it in its place.
+
+    ``drain``: let all delays end in between, and look once more.
+    """
+    directory, wall = config.data_path(), _Wall()
+    async with serving(config, files=files, wall=wall) as broker:
         found = await describe(broker)
         log, odd = read_log(segments_of(directory / "commitlog"))
+        delivered = found.messages
+        if found.waiting and drain:
+            wall.us += int(config.max_delay_s * 1_000_000)
+            broker._delivery.look()
+            store = broker._store
+            async with asyncio.timeout(60):
+                while store.delays.batches or store.exposed < store.log.written:
+                    await asyncio.sleep(SYNC_S)
+            _, delivered = await _read_all(broker, list(found.ranges))
     report = Verification(directory).run()
-    return Recovered(found, log, odd, [str(finding) for finding in report.findings], found)
+    return Recovered(found, log, odd, [str(finding) for finding in report.findings], found, delivered)
 
 
 def log_of(image: Image) -> Image:

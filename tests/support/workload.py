@@ -30,7 +30,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op
 
 from support.disk import RecordingFiles
-from support.served import KEYS, serving
+from support.served import KEYS, serving, wall_us
 
 BORN_AT = 1_700_000_000_000_000
 TOPICS = {"orders": 2, "payments": 1, "made-later": 3}
@@ -48,6 +48,7 @@ class Batch(NamedTuple):
     bodies: tuple[bytes, ...]
     producer_id: int
     sequence: int
+    is_delayed: bool = False
 
 
 class Values(NamedTuple):
@@ -81,13 +82,13 @@ class Told(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a run does, by its seed. ``features``: delete (topics). ``settings`` of the broker, as pairs."""
+    """What a run does, by its seed. ``features``: delete (topics), delay. ``settings`` of the broker, as pairs."""
 
     seed: int
     rounds: int = 12
     lives: int = 2
     flush: str = "sync"
-    features: frozenset[str] = frozenset({"delete"})
+    features: frozenset[str] = frozenset({"delete", "delay"})
     settings: tuple[tuple[str, Any], ...] = ()
 
 
@@ -249,6 +250,8 @@ class Workload:
         for (number, queue, bodies), result in zip(asked, decode_list(ops.SendResult, answer), strict=True):
             assert result.status == 0, result
             self._files.mark(Acknowledged(number, result.base_offset, result.physical_offset))
+            if result.base_offset == NO_OFFSET:  # delayed: it comes when it is due
+                continue
             self._bodies[queue].update(enumerate(bodies, result.base_offset))
             self._ends[queue] = max(self._ends[queue], result.base_offset + len(bodies))
 
@@ -261,9 +264,20 @@ class Workload:
         )
         tags = [chance.choice(TAGS) for _ in bodies] if chance.random() < 0.5 else None
         keys = [(chance.choice(KEYS),) for _ in bodies] if chance.random() < 0.5 else None
-        data = batches.encode(queue.topic, queue.queue_id, Rows(bodies, BORN_AT, tags=tags, keys=keys), by=by)
-        fact = Batch(queue.topic, self._topics[queue.topic], queue.queue_id, bodies, by.producer_id, by.sequence)
-        return fact, bytes(data)
+        delay = self._delay()
+        rows = Rows(bodies, BORN_AT, tags=tags, keys=keys)
+        data = batches.encode(queue.topic, queue.queue_id, rows, by=by, **delay)
+        place = queue.topic, self._topics[queue.topic], queue.queue_id
+        return Batch(*place, bodies, by.producer_id, by.sequence, bool(delay)), bytes(data)
+
+    def _delay(self) -> dict[str, int]:
+        """A delay for some of the batches: short ones, and some that outlive the broker."""
+        if "delay" not in self._plan.features or self._chance.random() > 0.3:
+            return {}
+        if self._chance.random() < 0.5:
+            longest = 1 if "retention_bytes" in dict(self._plan.settings) else 5  # what waits keeps the log
+            return {"delay_level": self._chance.choice((1, 1, 2, longest))}
+        return {"deliver_at": wall_us() + self._chance.choice((50_000, 300_000, 1_000_000, 9_000_000))}
 
     async def _pull(self) -> None:
         """Read something, as anybody, or as a group whose progress rides along."""
@@ -381,6 +395,8 @@ class Workload:
         connection, epoch = self._leases[key]
         group, queue = key
         end = self._chance.randint(first + 1, min(self._ends[queue], first + 3))
+        if not self._bodies[queue].keys() >= set(range(first, end)):
+            return  # some were delayed: nobody was told which message lies where
         known = self._committed.get(key), self._failing.get(key), self._announced.get(key)
         letters = [(("letter", group, self._bodies[queue][at]), 1) for at in range(first, end)]
         commit = end if self._chance.random() < 0.6 else NO_OFFSET

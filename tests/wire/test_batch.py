@@ -44,6 +44,17 @@ def test_the_messages_of_a_batch_tell_the_topic_that_its_reader_shows() -> None:
     assert read.header.topic != "plain"
 
 
+def test_a_retried_message_tells_the_topic_of_its_original_without_the_namespace_of_its_reader() -> None:
+    rows = Rows([b"x", b"y"], BORN_AT, properties=[{"RMQ_ORIGIN_TOPIC": "team%orders"}, {}])
+    read = batch.read(stamped(batch.encode("%RETRY%team%g", 0, rows)), store_id=STORE_ID)
+
+    before = [message.topic for message in read.messages()]
+    read.show_topic("%RETRY%g", "team")
+
+    assert before == ["team%orders", "%RETRY%team%g"]
+    assert [message.topic for message in read.messages()] == ["orders", "%RETRY%g"]
+
+
 @pytest.mark.parametrize(("name", "rows"), [("batch_full", FULL), ("batch_minimal", MINIMAL)])
 def test_the_bytes_of_a_batch_never_change(name: str, rows: Rows) -> None:
     """What is in the log of a user must stay readable: other bytes need another format number."""

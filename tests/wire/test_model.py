@@ -87,6 +87,15 @@ def test_a_copy_tells_the_id_of_what_it_was_copied_from() -> None:
     assert [message.origin_id for message in copied.messages()] == ids[2:]
 
 
+def test_a_message_that_waits_for_its_time_has_no_offset_yet() -> None:
+    parked = STAMP._replace(kind=layout.KIND_PARKED, base_offset=BORN_AT)
+    (message,) = batch.read(
+        stamped(batch.encode("orders", 2, batch.Rows([b"x"], BORN_AT), delay_level=1), parked), store_id=STORE_ID
+    ).messages()
+
+    assert (message.queue_offset, message.origin_id) == (-1, None)
+
+
 def test_a_received_message_tells_everything_about_itself() -> None:
     messages = batch.read(sample(), store_id=STORE_ID).messages()
     last = messages[2]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rmq.broker.services.ledger import Ledger
-from rmq.broker.services.state import Attempted, Change, Committed, Copied, Suspected
+from rmq.broker.services.state import Attempted, Change, Committed, Copied, DeadHandled, Suspected
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import AttemptRun
+from rmq.wire.retry_ops import REPLAYED
 
 Q0, Q1 = MessageQueue("orders", 0), MessageQueue("orders", 1)
 ELSEWHERE = MessageQueue("payments", 0)
@@ -106,5 +107,34 @@ def test_what_recovery_cut_off_is_forgotten_everywhere_and_the_log_says_so(end: 
     assert ledger.lower(lambda queue: end) == []
 
 
-def test_all_four_are_told_apart() -> None:
-    assert {type(row) for row in filled(Q0).rows()} == {Committed, Attempted, Suspected, Copied}
+def with_dead_letters() -> Ledger:
+    """Of the dead letters 2 to 8, 3 and 7 were replayed."""
+    ledger = filled(Q0)
+    ledger.apply(ledger.handled.change("%DLQ%g", [3, 7], REPLAYED))
+    return ledger
+
+
+def test_all_are_told_apart() -> None:
+    kinds = {Committed, Attempted, Suspected, Copied, DeadHandled}
+
+    assert {type(row) for row in with_dead_letters().rows()} == kinds
+
+
+def test_dead_letters_that_recovery_cut_off_are_others_now_and_the_log_says_so() -> None:
+    ledger, again = with_dead_letters(), with_dead_letters()
+
+    changes = ledger.lower(lambda queue: 5 if queue == MessageQueue("%DLQ%g", 0) else 9)
+    for change in changes:
+        again.apply(change)  # type: ignore[arg-type]
+
+    assert [type(change) for change in changes] == [DeadHandled]
+    assert ledger.handled.counts("%DLQ%g") == again.handled.counts("%DLQ%g") == (1, 0)
+
+
+def test_what_is_known_of_dead_letters_goes_with_them() -> None:
+    ledger = with_dead_letters()
+
+    ledger.trim(lambda queue: 4)
+    assert ledger.handled.counts("%DLQ%g") == (1, 0)
+    ledger.forget_topic("%DLQ%g")
+    assert ledger.handled.topics() == []

@@ -13,6 +13,7 @@ from rmq.broker.services.state import (
     Change,
     Committed,
     Copied,
+    DeadHandled,
     LeaseEnded,
     LeaseGranted,
     ProducerEpoch,
@@ -24,6 +25,7 @@ from rmq.broker.services.state import (
 )
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 from rmq.wire.ops import AttemptRun
+from rmq.wire.retry_ops import DeadRun
 
 numbers = st.integers(min_value=-1, max_value=(1 << 64) - 1)
 texts = st.text(max_size=20)
@@ -38,6 +40,7 @@ any_change: st.SearchStrategy[Change] = st.one_of(
     ),
     st.builds(Suspected, texts, texts, numbers, numbers, numbers, numbers, st.booleans(), numbers),
     st.builds(Copied, texts, texts, numbers, st.lists(numbers), st.booleans()),
+    st.builds(DeadHandled, texts, st.lists(st.builds(DeadRun, numbers, numbers, numbers)), st.booleans()),
     st.builds(ProducerEpoch, numbers, numbers, numbers),
 )
 

@@ -138,6 +138,18 @@ def test_state_batches_hold_no_messages(tmp_path: Path) -> None:
         Log(reader, [], []).get(0)
 
 
+def test_a_parked_message_is_found_by_its_id_and_not_by_its_key(tmp_path: Path) -> None:
+    """By its key it will be found once, when it is delivered."""
+    rows = Rows([b"later"], BORN_AT, keys=[("a",)])
+    by = STAMP._replace(physical_offset=0, base_offset=BORN_AT + 1, topic_gen=5, kind=layout.KIND_PARKED)
+    (tmp_path / "0").write_bytes(data := stamped(batches.encode("orders", 2, rows, delay_level=1), by))
+    with LogReader(Files(), [(0, tmp_path / "0")], len(data)) as reader:
+        log = Log(reader, [], [])
+
+        assert log.get(0) == b"later"
+        assert log.find(Query("a"), Hit(0)) == ([], 0)
+
+
 def test_out_of_time_it_says_where_to_go_on(log: Log) -> None:
     found, before = log.find(Query("b"), Hit(log.positions[6]), Hit(log.positions[3]), slow=True)
 

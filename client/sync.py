@@ -1,0 +1,255 @@
+"""
+A producer for code without asyncio: the same names, arguments, promises and errors, and calls that block.
+
+::
+
+    from rmq.client import Message
+    from rmq.client.sync import Producer
+
+    with Producer("127.0.0.1:10911") as producer:
+        receipt = producer.send(Message("orders", b"paid"), sharding_key="o-17")
+
+Many threads may share one: the calls of each keep their order, and what several send at once travels together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from rmq.wire.errors import ConfigError, ConnectionLost
+from rmq.wire.hashing import ShardingKey
+from rmq.wire.model import Message
+
+from . import clock
+from .loop_thread import LoopEnded, LoopThread
+from .producer import MAX_IN_FLIGHT
+from .producer import Producer as AsyncProducer
+from .receipts import Receipt
+from .routing import Selector
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Producer:
+    """
+    Sends messages to a broker, as :class:`rmq.client.Producer` does, whose arguments it has.
+
+    It has a thread with an event loop; a ``selector`` is called there. Ctrl-C while a call waits cancels that call: the
+    message is taken back if it was not handed to the network yet, else it may be stored.
+
+    One that is not closed does not keep the program from ending: what callers were told is stored is stored, and
+    messages of :meth:`send_nowait` that were not sent yet are lost. Inside a running event loop it refuses to work,
+    as it does after a fork: make another one there.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        linger_s: float = 0.0,
+        delivery_timeout_s: float = 30.0,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        auto_create: bool = True,
+        compression: str | None = None,
+        producer_id: int | None = None,
+        producer_epoch: int = 0,
+        namespace: str = "",
+        wall_us: Callable[[], int] = clock.wall_us,
+    ) -> None:
+        self._producer = AsyncProducer(
+            address,
+            linger_s=linger_s,
+            delivery_timeout_s=delivery_timeout_s,
+            max_in_flight=max_in_flight,
+            auto_create=auto_create,
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            namespace=namespace,
+            wall_us=wall_us,
+        )
+        self._opened = False
+        self._thread = LoopThread("producer", instead="rmq.client.Producer", close=self._producer.close)
+        self._thread.end_with(self)
+
+    @property
+    def producer_id(self) -> int:
+        """The number that the broker knows it by."""
+        return self._producer.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """Which incarnation of the writer it is."""
+        return self._producer.producer_epoch
+
+    @property
+    def failed_one_way(self) -> int:
+        """How many messages of :meth:`send_nowait` were not stored, as far as is known."""
+        return self._producer.failed_one_way
+
+    # Life
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """
+        Connect; Ctrl-C ends the producer.
+
+        Raises:
+            ConnectionLost: there is no broker at the address.
+            ProducerFenced: a producer with this id and a higher epoch was opened before.
+        """
+        if self._opened:
+            raise ConfigError("a producer is opened once: make another one")
+        try:
+            self._thread.start()
+        except LoopEnded:
+            raise ConnectionLost("the producer was closed") from None
+        self._opened = True
+        try:
+            self._call(self._producer.open)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End at once: callers who still wait are told; use :meth:`flush` before. May be called again."""
+        try:
+            if self._opened and not self._thread.is_forked():
+                self._thread.call(self._producer.close)
+        except LoopEnded:
+            pass  # somebody else has closed it
+        finally:
+            self._thread.end()
+
+    def flush(self) -> None:
+        """Wait until all that was sent before is stored, has failed or has run out of time."""
+        self._call(self._producer.flush)
+
+    # Sending
+
+    def send(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> Receipt:
+        """
+        Send one message and wait until it is stored.
+
+        Raises:
+            RequestTimeout: not stored within ``delivery_timeout_s``.
+            OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
+            ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
+            Refused: the broker does not want it; the class tells why.
+        """
+        return self._call(
+            self._producer.send, message, sharding_key=sharding_key, queue_id=queue_id, selector=selector, arg=arg
+        )
+
+    def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> Sequence[Receipt]:
+        """
+        Send messages of one topic to one queue, in order, in as few batches as they fit into.
+
+        Errors as with :meth:`send`; after one the first part of the messages may be stored, never a later one without
+        those before it, unless the broker refused those.
+
+        Raises:
+            ValueError: the messages have different topics.
+        """
+        everything = tuple(messages)  # here: what makes them may take its time
+        return self._call(
+            self._producer.send_many,
+            everything,
+            sharding_key=sharding_key,
+            queue_id=queue_id,
+            selector=selector,
+            arg=arg,
+        )
+
+    def send_bodies(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        delay_level: int = 0,
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Sequence[Receipt]:
+        """
+        Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`.
+
+        One of the last three has all of them wait, as in a :class:`Message`.
+        """
+        everything = list(bodies)
+        return self._call(
+            self._producer.send_bodies,
+            topic,
+            everything,
+            sharding_key=sharding_key,
+            queue_id=queue_id,
+            delay_level=delay_level,
+            delay_s=delay_s,
+            deliver_at=deliver_at,
+        )
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue_id: int | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> None:
+        """
+        Send one message one-way: it keeps its place in the order and is sent again like any other, but nobody is told.
+
+        What is not stored is counted in ``failed_one_way`` and logged.
+
+        Raises:
+            TooManyInFlight: 64 MiB of one-way messages wait already; :meth:`flush` waits for them.
+        """
+
+        async def accept() -> None:
+            self._producer.send_nowait(
+                message, sharding_key=sharding_key, queue_id=queue_id, selector=selector, arg=arg
+            )
+
+        self._call(accept)
+
+    def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
+        if not self._opened:
+            raise ConnectionLost("the producer is not open: use `with Producer(...) as producer`")
+        try:
+            return self._thread.call(function, *args, **named)
+        except LoopEnded:
+            raise ConnectionLost("the producer was closed") from None

@@ -1,0 +1,77 @@
+"""The parts of a started pull consumer: those of any consumer, with polls in the place of a listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .cache import MakeCache
+from .generation import Generation
+from .listeners import AsyncListener
+from .pull_cache import PullCache
+from .pull_commits import PullCommits
+from .pull_seeks import Seeks
+from .pull_service import PullService, RebalanceHook
+from .running import Running
+from .service import ConsumeService
+
+
+class PullRunning(Running):
+    """Rebalance, leases, pulls, flow control and hand-overs are those of :class:`~rmq.consumer.running.Running`."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        on_assigned: RebalanceHook | None = None,
+        on_revoked: RebalanceHook | None = None,
+        on_started: Callable[[], None],
+        **named: Any,
+    ) -> None:
+        """``on_started`` is told of each queue that came; the others are those of ``Running``."""
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._on_started = on_started
+        super().__init__(*arguments, **named)
+        self.seeks = Seeks(
+            self._config,
+            self._broker,
+            tasks=self.tasks,
+            service=self.polls,
+            commits=self.commits,
+            pull=self.puller.start,
+        )
+
+    def _make_cache(self) -> MakeCache:
+        return PullCache
+
+    def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
+        self.commits = PullCommits(
+            self.generations,
+            self._config,
+            self._broker,
+            believed=self.keeper.believed,
+            progressed=self.reporter.turned,
+        )
+        self.polls = PullService(
+            self._config,
+            self._broker,
+            tasks=self.tasks,
+            leases=self.keeper,
+            losses=self.commits,
+            statistics=self.statistics,
+            stalled=self.stalls.stalled,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+        )
+        return self.polls
+
+    def start(self) -> None:
+        """Start every loop."""
+        super().start()
+        if self._config.auto_commit_every_s:
+            self.tasks.start(self.commits.run(), "auto-commit")
+
+    def start_generation(self, generation: Generation) -> None:
+        """Pull a queue, unless the user has paused it."""
+        super().start_generation(generation)
+        self._on_started()

@@ -1,0 +1,217 @@
+"""
+A pull consumer for code without asyncio.
+
+::
+
+    from rmq.consumer.sync import PullConsumer
+
+    with PullConsumer("127.0.0.1:10911", group="billing", topics={"orders": "*"}) as consumer:
+        for batch in consumer:
+            for message in batch:
+                print(message.body)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, ParamSpec, Self, TypeVar
+
+from rmq.client.clock import boottime
+from rmq.client.connection import Connection
+from rmq.client.loop_thread import LoopEnded
+from rmq.wire.model import MessageQueue
+
+from .allocation import Allocate, Strategy
+from .config import ConsumerConfig
+from .pauses import Target
+from .pull_consumer import DEFAULT_POLL_S
+from .pull_consumer import PullConsumer as AsyncPullConsumer
+from .pull_service import RebalanceHook
+from .pull_targets import Queue
+from .pulled_batch import PulledBatch
+from .running import Connect
+from .sync_base import STOPPED, BlockingConsumer
+from .thread_tasks import ThreadTasks
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PullConsumer(BlockingConsumer):
+    """
+    A member of a consumer group whose user asks for messages, as :class:`rmq.consumer.PullConsumer` is.
+
+    What is said there of tasks is true here of threads: one thread polls. Hooks that are plain functions run in a
+    thread, so that they may use this object; coroutine functions run on the loop. Ctrl-C ends the call that waits, and
+    no message is lost by it.
+
+    One that is not stopped does not keep the program from ending: what is done may not be committed then, and is
+    delivered again. Inside a running event loop it refuses to work, as it does after a fork: make another one there.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        group: str | None = None,
+        strategy: str | Strategy | Allocate | None = None,
+        topics: Mapping[str, str] | None = None,
+        on_assigned: RebalanceHook | None = None,
+        on_revoked: RebalanceHook | None = None,
+        config: ConsumerConfig | None = None,
+        connect: Connect = Connection,
+        now: Callable[[], float] = boottime,
+        **settings: Any,
+    ) -> None:
+        """
+        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+
+        Raises:
+            ConfigError: a setting that is unknown or cannot be.
+        """
+        self._consumer = AsyncPullConsumer(
+            address,
+            group=group,
+            strategy=strategy,
+            topics=topics,
+            on_assigned=_in_thread(on_assigned),
+            on_revoked=_in_thread(on_revoked),
+            config=config,
+            connect=connect,
+            now=now,
+            **settings,
+        )
+        self._tasks = ThreadTasks()
+        super().__init__(self._consumer, close=partial(_close, self._consumer, self._tasks))
+
+    def assign(self, queues: Iterable[Queue]) -> None:
+        """
+        Consume exactly these queues, ``(topic, queue_id)`` each; may be called again, with all that is wanted then.
+
+        Raises:
+            ConfigError: something that is no queue, or a topic was subscribed.
+        """
+        self._change(self._consumer.assign, queues)
+
+    # Messages
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PulledBatch:
+        """The next batch; the iteration ends when the consumer was stopped, and raises what ended it otherwise."""
+        self._refuse_if_not_started()
+        try:
+            batch = self._call(_next, self._consumer)
+        except LoopEnded:
+            batch = None
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def poll(self, timeout_s: float | None = DEFAULT_POLL_S) -> PulledBatch:
+        """
+        At most ``batch`` messages of one queue; empty if none came within ``timeout_s`` (None: wait for ever).
+
+        What was returned before is done from here on.
+
+        Raises:
+            ConfigError: the time is none, or nothing is subscribed or assigned.
+            RuntimeError: the consumer does not run, or another thread polls.
+        """
+        return self._now_or_never(self._consumer.poll, timeout_s)
+
+    def commit(self) -> None:
+        """
+        Count what was returned as done and have the progress of all queues committed; returns when it is durable.
+
+        Raises:
+            Fenced: queues went to another owner before; all others are committed. Told once.
+            RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
+            RuntimeError: the consumer does not run.
+        """
+        self._now_or_never(self._consumer.commit)
+
+    # Positions
+
+    def position(self, queue: Queue) -> int | None:
+        """
+        The offset behind what was returned last of a queue; None until it is known where the group begins.
+
+        Raises:
+            NotAssigned: this consumer does not hold the queue.
+        """
+        return self._ask(partial(self._consumer.position, queue))
+
+    def committed(self, queue: Queue) -> int | None:
+        """
+        The offset that the next owner of a queue begins at, as the broker has it; None if the group has no progress.
+
+        Raises:
+            RmqError: the broker could not be asked, or there is no such queue.
+        """
+        return self._now_or_never(self._consumer.committed, queue)
+
+    def seek(self, queue: Queue, to: int | str) -> int:
+        """
+        Go on at an offset of a queue, at its ``"first"`` message, or behind its ``"last"``; returns the offset.
+
+        What it does to progress is told at :meth:`rmq.consumer.PullConsumer.seek`.
+
+        Raises:
+            OffsetOutOfRange: the queue does not hold that offset.
+            NotAssigned: this consumer does not hold the queue.
+            RmqError: the broker could not be asked.
+        """
+        return self._now_or_never(self._consumer.seek, queue, to)
+
+    def seek_to_time(self, target: Target | Queue, time: datetime) -> dict[MessageQueue, int]:
+        """
+        Go on at the first message of a queue, or of each queue held of a topic, that was stored at ``time`` or later.
+
+        Where there is none, at the end. A time without a zone is local. Returns the offsets. As :meth:`seek` otherwise.
+        """
+        return self._now_or_never(self._consumer.seek_to_time, target, time)
+
+    # Inside
+
+    def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
+        call = partial(function, *args, **named)
+        return self._thread.call(self._tasks.run, threading.current_thread(), call)
+
+    def _now_or_never(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
+        self._refuse_if_not_started()
+        try:
+            return self._call(function, *args, **named)
+        except LoopEnded:
+            raise RuntimeError(STOPPED) from None
+
+
+async def _next(consumer: AsyncPullConsumer) -> PulledBatch | None:
+    return await anext(consumer, None)
+
+
+async def _close(consumer: AsyncPullConsumer, tasks: ThreadTasks) -> None:
+    await tasks.end()  # whoever had a batch in hand will not come back for another
+    await consumer.stop()
+
+
+def _in_thread(hook: RebalanceHook | None) -> RebalanceHook | None:
+    """A hook that may block, and use the consumer; what is no function is left to be refused."""
+    called = getattr(hook, "__call__", None)  # noqa: B004  an object whose call is a coroutine function
+    if hook is None or not callable(hook) or any(map(inspect.iscoroutinefunction, (hook, called))):
+        return hook
+
+    @functools.wraps(hook)
+    async def call(queues: list[MessageQueue]) -> None:
+        waits = await asyncio.to_thread(hook, queues)
+        if waits is not None:
+            await waits
+
+    return call

@@ -1,0 +1,31 @@
+"""How the consumers for code without asyncio are compared with those for it, and signals as a terminal sends them."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import threading
+
+
+def public(kind: type) -> set[str]:
+    """The names of a class for its users."""
+    return {name for base in kind.__mro__[:-1] for name in vars(base) if not name.startswith("_")}
+
+
+def same_shape(ours: object, theirs: object) -> bool:
+    """Whether two are called alike: by names, kinds, defaults and types; or are both attributes."""
+    if isinstance(theirs, property):
+        return isinstance(ours, property)
+    return _shape(ours) == _shape(theirs)
+
+
+def _shape(function: object) -> list[tuple[str, object, object, object]]:
+    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    return [(one.name, one.kind, one.default, one.annotation) for one in parameters]
+
+
+def interrupt(number: signal.Signals = signal.SIGINT) -> None:
+    """As a terminal does: the main thread gets it."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, number)

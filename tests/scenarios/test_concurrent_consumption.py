@@ -1,0 +1,223 @@
+"""Concurrent consumption from producer to dead letter, through the real broker on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rmq.broker.testing import InMemoryBroker
+from rmq.client import Admin, Producer
+from rmq.consumer import ConcurrentContext, Consumer, ConsumeStatus
+from rmq.wire.model import Message, MessageQueue, StoredMessage
+
+pytestmark = pytest.mark.virtual_time
+
+SUCCESS, RETRY = ConsumeStatus.SUCCESS, ConsumeStatus.RETRY
+# 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h: the levels 3 to 18.
+PAUSES = [10, 30, *(60 * minutes for minutes in range(1, 11)), 1200, 1800, 3600, 7200]
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[InMemoryBroker]:
+    async with InMemoryBroker(min_free_bytes=0) as running:
+        async with Admin(running.address) as admin:
+            await admin.create_topic("orders", 2)
+        yield running
+
+
+async def produce(broker: InMemoryBroker, *bodies: bytes, queue_id: int = 0, **given: Any) -> None:
+    async with Producer(broker.address) as producer:
+        for body in bodies:
+            await producer.send(Message("orders", body, **given), queue_id=queue_id)
+
+
+def consumer_of(broker: InMemoryBroker, listener: Any, **settings: Any) -> Consumer:
+    now = asyncio.get_running_loop().time
+    given = {"group": "g", "topics": {"orders": "*"}, "orderly": False, "now": now, **settings}
+    return Consumer(broker.address, listener=listener, **given)
+
+
+class Seen:
+    """A listener that notes what it gets, and answers by a function."""
+
+    def __init__(self, answer: Any = lambda message, context: SUCCESS) -> None:
+        self.answer = answer
+        self.calls: list[list[StoredMessage]] = []
+        self.times: list[float] = []
+
+    async def __call__(self, messages: list[StoredMessage], context: ConcurrentContext) -> Any:
+        self.calls.append(list(messages))
+        self.times.append(asyncio.get_running_loop().time())
+        return self.answer(messages[0], context)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for call in self.calls for message in call]
+
+
+async def dead_letters(broker: InMemoryBroker, group: str = "g") -> list[StoredMessage]:
+    """What lies in the dead letters of a group, in order."""
+    found: list[StoredMessage] = []
+
+    async def listener(messages: Sequence[StoredMessage], context: Any) -> ConsumeStatus:
+        found.extend(messages)
+        return SUCCESS
+
+    async with consumer_of(broker, listener, group="reader", topics={f"%DLQ%{group}": "*"}, orderly=True):
+        await asyncio.sleep(1)
+    return found
+
+
+async def committed(broker: InMemoryBroker, queue: MessageQueue, group: str = "g") -> int:
+    async with Admin(broker.address) as admin:
+        described = await admin.describe_group(group)
+    return next(row.committed for row in described.queues if (row.topic, row.queue_id) == queue)
+
+
+class Wall:
+    """The wall clock of a broker: that of the loop, and what was slept through while it was down."""
+
+    def __init__(self) -> None:
+        self.slept_s = 0.0
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() + self.slept_s
+
+    def __call__(self) -> int:
+        return 1_800_000_000_000_000 + round(self.now() * 1e6)
+
+
+async def test_a_message_is_retried_16_times_after_growing_pauses_and_then_is_a_dead_letter() -> None:
+    """
+    RocketMQ: level 3 + attempts, from 10 s to 2 h; the 16th retry that fails goes to the dead letters.
+
+    Before each retry the broker is down until a moment before it is due, and all members are others.
+    """
+    wall, listener, times = Wall(), Seen(lambda message, context: RETRY), []
+    async with InMemoryBroker(min_free_bytes=0, wall_us=wall) as broker:
+        await produce(broker, b"poison", tag="created", keys=("k1",), properties={"a": "b"})
+        for attempt in range(1, 18):
+            async with consumer_of(broker, listener):
+                while len(listener.calls) < attempt:
+                    await asyncio.sleep(0.01)
+                times.append(wall.now())
+                await asyncio.sleep(0.1)
+            if attempt < 17:
+                wall.slept_s += PAUSES[attempt - 1] - 1
+                await broker.restart()
+        (dead,) = await dead_letters(broker)
+
+    messages = [call[0] for call in listener.calls]
+    assert [message.attempt for message in messages] == list(range(1, 18))
+    for sooner, later, pause in zip(times, times[1:], PAUSES, strict=False):
+        assert pause - 0.011 <= later - sooner <= pause + 0.1
+    assert {(message.topic, message.tag, message.keys) for message in messages} == {("orders", "created", ("k1",))}
+    assert (dead.body, dead.tag, dead.keys) == (b"poison", "created", ("k1",))
+    kept = ("a", "RMQ_ORIGIN_TOPIC", "RMQ_ORIGIN_OFFSET", "RMQ_ORIGIN_ID")
+    assert [dead.properties[name] for name in kept] == ["b", "orders", "0", messages[0].message_id]
+
+
+async def test_the_limit_of_a_group_is_its_own(broker: InMemoryBroker) -> None:
+    listener = Seen(lambda message, context: RETRY)
+    await produce(broker, b"poison")
+
+    async with consumer_of(broker, listener, max_attempts=3):
+        await asyncio.sleep(200)
+
+    assert [call[0].attempt for call in listener.calls] == [1, 2, 3]
+    assert [message.body for message in await dead_letters(broker)] == [b"poison"]
+
+
+async def test_a_negative_level_makes_a_dead_letter_at_once(broker: InMemoryBroker) -> None:
+    def answer(message: StoredMessage, context: ConcurrentContext) -> ConsumeStatus:
+        context.delay_level = -1
+        return RETRY
+
+    listener = Seen(answer)
+    await produce(broker, b"poison")
+
+    async with consumer_of(broker, listener):
+        await asyncio.sleep(60)
+
+    assert len(listener.calls) == 1
+    assert [message.body for message in await dead_letters(broker)] == [b"poison"]
+
+
+async def test_a_level_that_the_listener_asks_for_is_taken(broker: InMemoryBroker) -> None:
+    def answer(message: StoredMessage, context: ConcurrentContext) -> ConsumeStatus:
+        context.delay_level = 1
+        return RETRY if message.attempt < 3 else SUCCESS
+
+    listener = Seen(answer)
+    await produce(broker, b"x")
+
+    async with consumer_of(broker, listener):
+        await asyncio.sleep(60)
+
+    assert [call[0].attempt for call in listener.calls] == [1, 2, 3]
+    assert listener.times[2] - listener.times[0] == pytest.approx(2.0, abs=0.2)
+    assert await dead_letters(broker) == []
+
+
+async def test_messages_behind_a_failed_one_are_done_and_the_progress_passes_it(broker: InMemoryBroker) -> None:
+    listener = Seen(lambda message, context: RETRY if (message.body, message.attempt) == (b"1", 1) else SUCCESS)
+    await produce(broker, b"0", b"1", b"2", b"3")
+
+    async with consumer_of(broker, listener):
+        await asyncio.sleep(1)
+        assert await committed(broker, MessageQueue("orders", 0)) == 4
+        await asyncio.sleep(15)
+
+    assert listener.bodies == [b"0", b"1", b"2", b"3", b"1"]
+    assert await committed(broker, MessageQueue("%RETRY%g", 0)) == 1
+
+
+async def test_a_retried_message_shows_its_topic_without_the_namespace(broker: InMemoryBroker) -> None:
+    async with Producer(broker.address, namespace="team") as producer:
+        await producer.send(Message("bills", b"x"))
+    listener = Seen(lambda message, context: RETRY if message.attempt == 1 else SUCCESS)
+
+    async with consumer_of(broker, listener, topics={"bills": "*"}, namespace="team") as consumer:
+        await asyncio.sleep(20)
+        assert {queue.topic for queue in consumer.assignment} == {"bills"}
+
+    assert [(call[0].topic, call[0].attempt) for call in listener.calls] == [("bills", 1), ("bills", 2)]
+
+
+async def test_members_that_come_and_go_get_every_message_once(broker: InMemoryBroker) -> None:
+    """Without a crash nothing is delivered twice, also not what runs while its queue is handed over."""
+    bodies = [b"%d" % i for i in range(200)]
+    seen: Counter[bytes] = Counter()
+
+    async def listener(messages: list[StoredMessage], context: ConcurrentContext) -> ConsumeStatus:
+        await asyncio.sleep(0.05 * (messages[0].queue_offset % 5))
+        seen.update(message.body for message in messages)
+        return SUCCESS
+
+    async with consumer_of(broker, listener, batch=3):
+        await produce(broker, *bodies[:100], queue_id=0)
+        async with consumer_of(broker, listener, slots=2):
+            await produce(broker, *bodies[100:], queue_id=1)
+            await asyncio.sleep(1)
+        await asyncio.sleep(5)
+
+    assert seen == Counter(bodies)
+
+
+async def test_a_restart_of_the_broker_between_two_retries_repeats_and_loses_nothing(broker: InMemoryBroker) -> None:
+    listener = Seen(lambda message, context: RETRY if message.attempt < 4 else SUCCESS)
+    await produce(broker, b"x")
+
+    async with consumer_of(broker, listener):
+        for _ in range(4):
+            await asyncio.sleep(20)
+            await broker.restart()
+        await asyncio.sleep(60)
+
+    assert [call[0].attempt for call in listener.calls] == [1, 2, 3, 4]
+    assert await dead_letters(broker) == []
