@@ -56,6 +56,7 @@ from support.mixed_history import (
     Troubled,
 )
 from support.mixed_listeners import MixedListeners, MixedPlan, body_of
+from support.mixed_pull import PullMember
 from support.mixed_scripts import MixedScript, Post, Reject, group_of, instance_of
 from support.served import LateFlusher
 from support.simulated_processes import Process, SimulatedLoop
@@ -260,9 +261,7 @@ class MixedFleet(Fleet):
 
         return begin
 
-    def _pulling(self, group: Group, plan: MixedPlan) -> Any:
-        from support.mixed_pull import PullMember
-
+    def _pulling(self, group: Group, plan: MixedPlan) -> PullMember:
         return PullMember(
             self._config.listen, group, TOPIC, plan, self._listeners, connect=self._connect(plan.process.name),
             now=self._loop.time, settings=dict(group.settings), epoch=self._epoch_of,
@@ -409,5 +408,5 @@ def _levels(config: BrokerConfig) -> Levels:
 def free_files(consumer: Any) -> None:
     """What the system does when a process dies: its locks on files are gone."""
     running = getattr(consumer, "_running", None)
-    if running is not None and getattr(running, "_local", None) is not None:
+    if running is not None and running._local is not None:
         running._local._file.close()
