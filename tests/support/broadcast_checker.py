@@ -19,7 +19,7 @@ from collections.abc import Callable
 from rmq.wire.model import MessageQueue
 
 from support.consumption_history import Continued, Hindered, Killed, Stopped
-from support.mixed_checker import SETTLE_S, Findings, named
+from support.mixed_checker import Findings, named
 from support.mixed_history import (
     CAST_ORDERLY,
     OK,
@@ -33,6 +33,7 @@ from support.mixed_history import (
 )
 from support.mixed_log import Log
 
+SETTLE_S = 2.0
 WRITING_S = 1.0  # from when progress is due to be written until it is
 
 

@@ -41,9 +41,8 @@ from support.mixed_history import (
     Told,
     Troubled,
 )
-from support.mixed_log import LATE_S, TINY_S, Downtimes, Log
+from support.mixed_log import TINY_S, Downtimes, Log
 
-SETTLE_S = 2.0
 Place = tuple[MessageQueue, int]
 
 
@@ -314,7 +313,7 @@ class _Checker:
                 due = min(self._due(one) for one in failures)
                 self._bad(row.at, f"{row.body!r:.40} comes back early: delivery {row.attempts} waits to {due:.3f} s")
             elif len(failures) == 1 and self._unhindered(failures[0], row.at):
-                if row.at > (due := self._due(failures[0])) + LATE_S + TINY_S:
+                if row.at > (due := self._due(failures[0])) + self._levels.late_s + TINY_S:
                     self._bad(row.at, f"{row.body!r:.40} comes back late: delivery {row.attempts} waits to {due:.3f} s")
         limit = self._levels.limit(self._group)
         for row in self._log.topic(self._group.dead):
@@ -347,7 +346,7 @@ class _Checker:
         for row in [*self._log.topic(self._topic), *self._log.topic(self._group.retries)]:
             if not self._wants(row) or row.body not in self._accepted:
                 continue
-            limit = max(row.at, self._healed + grace_s) + SETTLE_S
+            limit = max(row.at, self._healed + grace_s) + self._levels.settle_s
             given = self._given.get((row.queue, row.offset))
             if not given:
                 self._bad(limit, f"{row.queue} {row.offset} is never given to anybody")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from support import consumption_history as ordered
 from support.broadcast_checker import judge_broadcast
-from support.consumption_checker import SETTLE_S, judge
+from support.consumption_checker import judge
 from support.mixed_checker import Findings, judge_concurrent
 from support.mixed_history import (
     CONCURRENT,
@@ -75,7 +75,7 @@ def _judge_group(events: list[MixedEvent], log: Log, group: Group, levels: Level
         return judge_broadcast(events, log, group, TOPIC)
     verdict = judge(
         list(_in_order(events, log, group)), grace_s=grace_s, wants=group.wants,
-        settle_s=SETTLE_S,
+        settle_s=levels.settle_s,
     )  # fmt: skip
     violations = [f"{group.name}: {text}" for text in verdict.violations]
     return Findings(violations, verdict.calls, verdict.fenced_overlaps, _is_calm(events, group), 0, 0)
