@@ -35,7 +35,18 @@ from rmq.wire.model import MessageQueue
 from support.call_log import environment
 from support.consumption_history import BrokerCrashed, Hindered, Killed
 from support.mixed_broker import read_rows, waiting
-from support.mixed_history import CONCURRENT, Accepted, Born, BrokerDown, BrokerUp, Group, Levels, MixedEvent, Row, Stored
+from support.mixed_history import (
+    CONCURRENT,
+    Accepted,
+    Born,
+    BrokerDown,
+    BrokerUp,
+    Group,
+    Levels,
+    MixedEvent,
+    Row,
+    Stored,
+)
 from support.mixed_listeners import body_of
 from support.mixed_verdict import MixedVerdict, judge_mixed
 from support.processes import BrokerProcess, Running

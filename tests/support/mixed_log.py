@@ -73,7 +73,9 @@ def judge_log(events: list[MixedEvent], log: Log, groups: Iterable[Group], level
     for sent in accepted:
         if sent.delay_s or sent.due is not None:
             bad += [
-                f"{row.at:.3f} s: {text}" for row in log.of(topic, sent.body) for text in _time(sent, row, downtimes, levels.late_s)
+                f"{row.at:.3f} s: {text}"
+                for row in log.of(topic, sent.body)
+                for text in _time(sent, row, downtimes, levels.late_s)
             ]
     for group in groups:
         bad += _copies(log, group, levels, topic)
