@@ -5,8 +5,8 @@ A concurrent group of real processes whose messages fail and wait, under ``kill 
 
 Members are ``rmq-consume --concurrent`` with a listener that fails at some messages and notes its calls, each in a file
 of its own. When all is processed, given up and committed, the files and the log are judged by the same rules as the
-simulated runs (support/mixed_checker.py). Everything stays on this machine, every process is ended by its id, and all of
-it ends within a bounded time. ``make chaos`` runs two minutes of it, the tests a few seconds.
+simulated runs (support/mixed_checker.py). Everything stays on this machine, every process is ended by its id, and all
+of it ends within a bounded time. ``make chaos`` runs two minutes of it, the tests a few seconds.
 """
 
 # ruff: noqa: E402  # as a script, this has to say first where its helpers are
@@ -172,7 +172,7 @@ async def run(seconds: float, seed: int, *, every: tuple[float, float] = (1.0, 3
         while not producing.done():
             await asyncio.wait([producing], timeout=chance.uniform(*every))
             if not producing.done():
-                await asyncio.to_thread(fleet.kill if chance.random() < 0.3 else fleet.crash)
+                await asyncio.to_thread(fleet.kill if fleet.crashes and chance.random() < 0.3 else fleet.crash)
                 fleet.check_alive()
         await producing
         fleet.history.append(Hindered(now(), now()))
@@ -184,8 +184,9 @@ async def run(seconds: float, seed: int, *, every: tuple[float, float] = (1.0, 3
         history = sorted([*fleet.history, *calls], key=lambda event: event.at)
         verdict = judge_mixed(history, rows, (GROUP,), LEVELS, grace_s=3.0)
         sent = sum(isinstance(event, Accepted) for event in history)
-        what = f"{fleet.crashes} broker crashes, {fleet.kills} kills, {verdict.retried} retries, {verdict.dead} dead letters"
-        print(f"seed {seed}, {seconds:g} s: {sent} messages, {what}, {verdict.again} again\n{verdict}", flush=True)
+        what = f"{fleet.crashes} broker crashes, {fleet.kills} kills, {verdict.retried} retries"
+        became = f"{verdict.dead} dead letters, {verdict.again} again"
+        print(f"seed {seed}, {seconds:g} s: {sent} messages, {what}, {became}\n{verdict}", flush=True)
         return verdict
 
 

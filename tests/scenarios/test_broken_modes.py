@@ -195,8 +195,8 @@ HANDED_OVER = scripted(
     Tick(6.0), queues=2,
 )  # fmt: skip
 COMES_BACK = scripted(
-    *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-i1-1"), *[Slow("g1-i1-1", 0.6)] * 20, Tick(5.5), Kill("g1-i1-1"),
-    Tick(0.5), Join("g1-i1-2"), Tick(3.0), group=Group("g1", CAST_ORDERLY),
+    *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-i1-1"), *[Slow("g1-i1-1", 0.6)] * 20, Tick(5.5),
+    Kill("g1-i1-1"), Tick(0.5), Join("g1-i1-2"), Tick(3.0), group=Group("g1", CAST_ORDERLY),
 )  # fmt: skip
 CUT_OFF = scripted(
     *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-1"), *[Slow("g1-1", 9.0)] * 3, Tick(0.5), CloseUnseen("g1-1"),
@@ -208,8 +208,9 @@ GIVEN_UP = scripted(NEVER_GOOD, Join("g1-1"), Reject("g1-1", 1, "ack", -1), Tick
 def stopped_and_resumed(order: str) -> MixedScript:
     """An owner gets SIGSTOP within a call, its lease runs out, another takes over, and it goes on."""
     return scripted(
-        *(Post("p1", 10, "k", 0) for _ in range(15)), Join("g1-1"), *[Slow("g1-1", 0.3)] * 200, Tick(1.05), Join("g1-2"),
-        *[Slow("g1-2", 0.3)] * 200, Tick(1.0), Pause("g1-1"), Tick(70.0), Resume("g1-1", order), Tick(3.0),
+        *(Post("p1", 10, "k", 0) for _ in range(15)), Join("g1-1"), *[Slow("g1-1", 0.3)] * 200, Tick(1.05),
+        Join("g1-2"), *[Slow("g1-2", 0.3)] * 200, Tick(1.0), Pause("g1-1"), Tick(70.0), Resume("g1-1", order),
+        Tick(3.0),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ An *instance* has progress of its own, and one life after the other. The rules, 
 
 - A life begins where the last one ended: exactly there if that stopped cleanly, else not behind what was finished, and
   with nothing again that was finished well before the instance's progress was written for the last time.
-- Orderly: each message follows the one before; one that failed is given again until it is passed after its last attempt.
+- Orderly: each message follows the one before; one that failed is given again, and passed after its last attempt.
 - Concurrent: each message is given once in a life, and passed whatever becomes of it.
 - In the end an instance that lives has finished everything that was acknowledged.
 """

@@ -312,9 +312,9 @@ class _Checker:
             elif all(row.at < self._due(one) - TINY_S for one in failures):
                 due = min(self._due(one) for one in failures)
                 self._bad(row.at, f"{row.body!r:.40} comes back early: delivery {row.attempts} waits to {due:.3f} s")
-            elif len(failures) == 1 and self._unhindered(failures[0], row.at):
-                if row.at > (due := self._due(failures[0])) + self._levels.late_s + TINY_S:
-                    self._bad(row.at, f"{row.body!r:.40} comes back late: delivery {row.attempts} waits to {due:.3f} s")
+            elif len(failures) == 1 and self._is_late(failures[0], row.at):
+                due = self._due(failures[0])
+                self._bad(row.at, f"{row.body!r:.40} comes back late: delivery {row.attempts} waits to {due:.3f} s")
         limit = self._levels.limit(self._group)
         for row in self._log.topic(self._group.dead):
             given = self._of(row.body)
@@ -329,6 +329,9 @@ class _Checker:
         if failure.fate is None or failure.expired:  # it was taken from its call
             return failure.call.at + self._timeout_s + self._levels.delay_s(3, failure.attempt)
         return failure.ended + self._levels.delay_s(failure.level, failure.attempt)
+
+    def _is_late(self, failure: Delivery, at: float) -> bool:
+        return at > self._due(failure) + self._levels.late_s + TINY_S and self._unhindered(failure, at)
 
     def _unhindered(self, failure: Delivery, until: float) -> bool:
         if failure.fate != FAILED or failure.expired or self._disturbed:

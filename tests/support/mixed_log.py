@@ -60,8 +60,8 @@ class Downtimes:
         return any(down <= until and up >= since for down, up in self._spans)
 
     def back(self, since: float, until: float) -> float:
-        """When it came back last in a span; the begin of it if it was never away."""
-        return max([up for _, up in self._spans if since <= up <= until], default=since)
+        """When it came back last in a span, at the latest; the begin of it if it was never away."""
+        return max([min(up, until) for down, up in self._spans if since <= up and down <= until], default=since)
 
 
 def judge_log(events: list[MixedEvent], log: Log, groups: Iterable[Group], levels: Levels, topic: str) -> list[str]:

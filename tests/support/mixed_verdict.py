@@ -16,6 +16,7 @@ from support.consumption_checker import judge
 from support.mixed_checker import Findings, judge_concurrent
 from support.mixed_history import (
     CONCURRENT,
+    CUT,
     OK,
     Accepted,
     Born,
@@ -93,36 +94,45 @@ def _in_order(events: list[MixedEvent], log: Log, group: Group) -> Iterator[orde
     for event in events:
         if getattr(event, "group", group.name) != group.name:
             continue
-        match event:
-            case Accepted():
-                for row in log.of(TOPIC, event.body):  # each by a producer of its own: their order is judged elsewhere
-                    at = max(event.at, row.at)
-                    name = f"{event.producer} {event.number}"
-                    yield ordered.Sent(at, row.queue, row.offset, event.body, name, event.number, event.tag)
-            case Owned():
-                yield ordered.Granted(event.at, event.process, event.queue, event.epoch, event.committed)
-            case Called():
+        if isinstance(event, Accepted):
+            yield from _sent(event, log)
+        elif isinstance(event, AS_THEY_ARE):
+            yield event
+        elif isinstance(event, Returned | ordered.Lost):
+            if event.call in calls:
+                yield event if isinstance(event, ordered.Lost) else _ended(event)
+        else:
+            if isinstance(event, Called):
                 calls.add(event.call)
-                yield ordered.Started(
-                    event.at, event.call, event.process, event.queue, event.epoch, event.offsets, event.attempts,
-                    event.bodies, event.lost,
-                )  # fmt: skip
-            case Returned() if event.call in calls:
-                good = all(fate == OK for fate in event.fates)
-                cut = any(fate == "cut" for fate in event.fates)
-                result = ordered.DONE if good else ordered.CUT if cut else ordered.AGAIN
-                yield ordered.Ended(event.at, event.call, result)
-            case Stored():
-                yield ordered.Committed(event.at, event.queue, event.offset)
-            case Told():
-                yield ordered.Promised(event.at, event.queue, event.offset)
-            case ordered.Lost() if event.call in calls:
-                yield event
-            case (
-                ordered.Stopped()
-                | ordered.Continued()
-                | ordered.Killed()
-                | ordered.BrokerCrashed()
-                | ordered.Hindered()
-            ):
-                yield event
+            yield from _of_a_queue(event)
+
+
+AS_THEY_ARE = (ordered.Stopped, ordered.Continued, ordered.Killed, ordered.BrokerCrashed, ordered.Hindered)
+
+
+def _sent(event: Accepted, log: Log) -> Iterator[ordered.Event]:
+    """Each by a producer of its own: their order is judged elsewhere."""
+    for row in log.of(TOPIC, event.body):
+        name = f"{event.producer} {event.number}"
+        at = max(event.at, row.at)
+        yield ordered.Sent(at, row.queue, row.offset, event.body, name, event.number, event.tag)
+
+
+def _ended(event: Returned) -> ordered.Ended:
+    good, cut = all(fate == OK for fate in event.fates), CUT in event.fates
+    return ordered.Ended(event.at, event.call, ordered.DONE if good else ordered.CUT if cut else ordered.AGAIN)
+
+
+def _of_a_queue(event: MixedEvent) -> Iterator[ordered.Event]:
+    match event:
+        case Owned():
+            yield ordered.Granted(event.at, event.process, event.queue, event.epoch, event.committed)
+        case Called():
+            yield ordered.Started(
+                event.at, event.call, event.process, event.queue, event.epoch, event.offsets, event.attempts,
+                event.bodies, event.lost,
+            )  # fmt: skip
+        case Stored():
+            yield ordered.Committed(event.at, event.queue, event.offset)
+        case Told():
+            yield ordered.Promised(event.at, event.queue, event.offset)

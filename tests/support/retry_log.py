@@ -12,17 +12,17 @@ import asyncio
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rmq.client.clock import wall_us
 from rmq.consumer import ConsumeStatus, StoredMessage
 from rmq.wire.model import MessageQueue
 
 from support.call_log import WHERE
 from support.consumption_history import Lost
-from support.mixed_broker import BEGAN
+from support.mixed_broker import BEGAN_US
 from support.mixed_history import FAILED, GIVEN_UP, OK, Called, MixedEvent, Returned
 from support.mixed_listeners import is_bad
 
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 def now() -> float:
     """The time, as histories have it."""
-    return time.time() - BEGAN.timestamp()
+    return (wall_us() - BEGAN_US) / 1e6
 
 
 def _note(*record: Any) -> None:
