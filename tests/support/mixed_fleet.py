@@ -371,11 +371,11 @@ class MixedFleet(Fleet):
         await connection.open(timeout_s=5.0)
         names = [TOPIC, *(name for group in self._script.groups for name in (group.retries, group.dead))]
         try:
-            while True:
-                self.rows = await read_rows(connection, names)
-                over = not await waiting(connection) and not self._open()
-                if over or self.now > until:
-                    break
+            while self.now < until:
+                if not await waiting(connection):
+                    self.rows = await read_rows(connection, names)
+                    if not self._open():
+                        break
                 await asyncio.sleep(1.0)
             await asyncio.sleep(SETTLED_S)
             self.rows = await read_rows(connection, names)
