@@ -7,8 +7,11 @@ Ordered groups and pull consumers, which get the messages of a queue one after t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from rmq.wire.model import MessageQueue
 
 from support import consumption_history as ordered
 from support.broadcast_checker import judge_broadcast
@@ -18,6 +21,7 @@ from support.mixed_history import (
     CONCURRENT,
     CUT,
     OK,
+    PULL,
     Accepted,
     Born,
     Called,
@@ -25,6 +29,7 @@ from support.mixed_history import (
     Levels,
     MixedEvent,
     Owned,
+    Released,
     Returned,
     Row,
     Stored,
@@ -79,13 +84,37 @@ def _judge_group(events: list[MixedEvent], log: Log, group: Group, levels: Level
         settle_s=levels.settle_s,
     )  # fmt: skip
     violations = [f"{group.name}: {text}" for text in verdict.violations]
-    return Findings(violations, verdict.calls, verdict.fenced_overlaps, _is_calm(events, group), 0, 0)
+    calm, again = _is_calm(events, group), 0
+    if group.kind == PULL:  # nothing fails: what is given again was given in vain
+        counts = Counter(
+            (e.queue, offset) for e in events if isinstance(e, Called) and e.group == group.name for offset in e.offsets
+        )
+        twice = [
+            f"{group.name}: {queue} {offset} was given {n} times" for (queue, offset), n in counts.items() if n > 1
+        ]
+        again = len(twice)
+        violations += twice if calm else []
+    return Findings(violations, verdict.calls, verdict.fenced_overlaps, calm, again, 0)
 
 
 def _is_calm(events: list[MixedEvent], group: Group) -> bool:
+    """Whether nobody of a group died, and no lease was lost; nor given back in words that the broker did not take."""
     members = {event.process for event in events if isinstance(event, Born) and event.group == group.name}
-    rough = (ordered.BrokerCrashed, ordered.Killed, ordered.Lost)
-    return not any(isinstance(event, rough) and getattr(event, "process", "") in {"", *members} for event in events)
+    owners: dict[tuple[str, MessageQueue], Owned] = {}
+    released: set[tuple[MessageQueue, int]] = set()
+    for event in events:
+        if isinstance(event, ordered.BrokerCrashed | ordered.Lost):
+            return False
+        if isinstance(event, ordered.Killed) and event.process in members:
+            return False
+        if isinstance(event, Released) and event.offset >= 0:
+            released.add((event.queue, event.epoch))
+        elif isinstance(event, Owned) and event.group == group.name:
+            before = owners.get((group.name, event.queue))
+            if before is not None and (event.queue, before.epoch) not in released:
+                return False
+            owners[group.name, event.queue] = event
+    return True
 
 
 def _in_order(events: list[MixedEvent], log: Log, group: Group) -> Iterator[ordered.Event]:
