@@ -157,6 +157,15 @@ class DelayTable:
                 self.batches -= 1
                 self.messages -= messages
 
+    def set_back(self, now_us: int) -> None:
+        """
+        The clock shows less than the watermark: it was ahead when that was reached.
+
+        What was delivered is not here any more, and what waits is due later still. So batches may be given times from
+        now on again; that one is given a time below the watermark tells a start that this has happened.
+        """
+        self.reached = min(self.reached, Mark(now_us))
+
     def packed(self) -> list[bytes]:
         """All that waits, for a checkpoint: in pieces of at most a chunk, which are shared and not copied."""
         return self._chunks[:]

@@ -45,9 +45,12 @@ class ParkedLog:
 
     def parked(self, header: layout.Header) -> None:
         """A parked batch; whether it can still be read is seen when it is due."""
+        if header.base_offset < self.reached.due_at:  # a start found that the clock had been ahead until then
+            self._forget_delivered()
+            self.reached = Mark(header.base_offset)
         self._append(header.base_offset, header.physical_offset, header.size, header.count)
         if len(self._positions) > self._limit:
-            self._keep([i for i, entry in enumerate(self._entries()) if entry[:2] > self.reached])
+            self._forget_delivered()
             self._limit = 2 * len(self._positions) + self._tidy
 
     def delivered(self, origin: int) -> bool:
@@ -67,6 +70,9 @@ class ParkedLog:
         table.reach(self.reached)
         table.load(entry for entry in self._entries() if entry[:2] > self.reached)
         self._keep([])
+
+    def _forget_delivered(self) -> None:
+        self._keep([i for i, entry in enumerate(self._entries()) if entry[:2] > self.reached])
 
     def _reach(self, mark: Mark) -> None:
         self.reached = max(self.reached, mark)
