@@ -63,7 +63,7 @@ class BrokerConfig:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:  # so that NaN is refused as well
                 raise ConfigError(f"{name} must be more than 0, not {getattr(self, name)}")
-        for name in ("max_connections", "min_free_bytes", "retention_hours", "retention_bytes", "recent_bytes"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.segment_bytes < 1 << 12:
@@ -85,6 +85,10 @@ class BrokerConfig:
 
 
 _LONGER = (("grace_s", "ping_s"), ("lock_lease_s", "grace_s"), ("member_expiry_s", "grace_s"))
+
+_NOT_NEGATIVE = (
+    "max_connections", "min_free_bytes", "retention_hours", "retention_bytes", "recent_bytes", "max_retries",
+)  # fmt: skip
 
 _POSITIVE = (
     "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",

@@ -42,6 +42,7 @@ from rmq.wire.errors import ConfigError
         ({"recent_bytes": -1}, "recent_bytes must not be negative, not -1"),
         ({"max_connections": -1}, "max_connections must not be negative, not -1"),
         ({"min_free_bytes": -1}, "min_free_bytes must not be negative, not -1"),
+        ({"max_retries": -1}, "max_retries must not be negative, not -1"),
         ({"segment_bytes": 4095}, "segment_bytes must be at least 4096, not 4095"),
         ({"default_queues": 0}, "default_queues must be 1 to 1024, not 0"),
         ({"default_queues": 1025}, "default_queues must be 1 to 1024, not 1025"),

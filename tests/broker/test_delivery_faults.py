@@ -163,6 +163,21 @@ async def test_a_defect_does_not_end_delivery(memory_path: Path, wall: Wall, log
         assert len(events(logs, "delay.defect")) == 1
 
 
+async def test_what_was_staged_before_a_defect_is_not_delivered_again(memory_path: Path, wall: Wall) -> None:
+    async with over(memory_path, wall) as broker, Client(broker) as client:
+        await client.create()
+        for body in (b"a", b"b", b"c"):
+            await park(client, body, at=NOON + 5 * SECOND)
+        delivery = broker.broker._serving.delivery
+        staging = delivery._stage
+        delivery._stage = lambda due: staging(due) if b"b" not in due.data[-8:] else 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        await asyncio.sleep(8.5)
+        delivery._stage = staging  # type: ignore[method-assign]
+        assert await stored(client) == [b"a"]
+        await asyncio.sleep(5)
+        assert await stored(client) == [b"a", b"b", b"c"]
+
+
 # ---- a slow disk
 
 
