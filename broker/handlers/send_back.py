@@ -134,7 +134,7 @@ class SendBackHandler:
             raise BadRequest(f"there are {len(ask.attempts)} attempts for {len(ask.queue_offsets)} messages")
         for attempts in ask.attempts:
             if not 1 <= attempts <= MAX_ATTEMPTS:
-                raise BadRequest(f"attempts must be 1 or more, not {attempts}: this delivery counts")
+                raise BadRequest(f"attempts must be 1 to {MAX_ATTEMPTS}, not {attempts}: this delivery counts")
         if ask.max_attempts < -1:
             raise BadRequest(f"max_attempts must be -1 or more, not {ask.max_attempts}")
         most = self._max_retries + 1 if ask.max_attempts == -1 else ask.max_attempts
