@@ -66,17 +66,18 @@ class DelayTable:
         """A batch waits from now on."""
         packed = ENTRY.pack(*entry)
         i = max(bisect_right(self._firsts, packed) - 1, 0)
-        chunk = self._chunks[i] if self._chunks else b""
-        at = _up_to(chunk, packed)
-        if len(chunk) < self._most:
-            pieces = [_inserted(chunk, packed, at)]
-        elif at == len(chunk):  # as times rise mostly, what is full stays so
-            pieces = [chunk, packed]
+        at = _up_to(self._chunks[i], packed) if self._chunks else 0
+        if at == self._most:  # as times rise mostly, a chunk that is full stays so
+            i, at = i + 1, 0
+        chunk = self._chunks[i] if i < len(self._chunks) else b""
+        whole = chunk[:at] + packed + chunk[at:]
+        if len(whole) <= self._most:
+            self._put(i, i + 1, [whole])
+        elif not at:
+            self._put(i, i, [packed])
         else:
-            half = (len(chunk) + _SIZE) // _SIZE // 2 * _SIZE
-            whole = _inserted(chunk, packed, at)
-            pieces = [whole[:half], whole[half:]]
-        self._put(i, i + 1, pieces)
+            half = len(whole) // _SIZE // 2 * _SIZE
+            self._put(i, i + 1, [whole[:half], whole[half:]])
         self._count(entry.position, 1)
         self.batches += 1
         self.messages += entry.messages
@@ -177,7 +178,3 @@ def _up_to(chunk: bytes, bound: bytes) -> int:
     if chunk[-_SIZE:] <= bound:
         return len(chunk)
     return bisect_right(range(count), bound, key=lambda i: chunk[i * _SIZE : (i + 1) * _SIZE]) * _SIZE
-
-
-def _inserted(chunk: bytes, packed: bytes, at: int) -> bytes:
-    return chunk[:at] + packed + chunk[at:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -98,6 +99,19 @@ def test_however_many_wait_for_the_same_second_in_no_order_no_more_than_a_chunk_
     assert max(map(len, table.packed())) <= 16 * 24
     assert len(table.packed()) < 2.5 * 3000 / 16
     assert table.due(2 * SECOND, **ALL) == sorted([*entries, Parked(SECOND + SECOND // 2, 24_000, 1, 1)])
+
+
+@pytest.mark.parametrize("step", [1, -1, 7919, -7919])
+@pytest.mark.parametrize("first", [0, 100])
+def test_chunks_are_half_full_at_least_in_whatever_order_times_come(step: int, first: int) -> None:
+    table = table_of(*(Parked(SECOND, 8 * i, 1, 1) for i in range(first)), chunk=8)
+    entries = [Parked(2 * SECOND + step * i % SECOND, 8 * (first + i), 1, 1) for i in range(1000)]
+
+    for entry in entries:
+        table.add(entry)
+
+    assert len(table.packed()) <= 2 * (first + 1000) / 8 + 2
+    assert table.page(Mark(SECOND, 1 << 40), 1000) == sorted(entries)
 
 
 def test_what_a_checkpoint_took_stays_as_it_was() -> None:
