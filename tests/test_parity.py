@@ -22,7 +22,7 @@ TABLES: dict[str, Sequence[int]] = {
 }
 ALL_DONE = ("Timers", "Holes closed")  # nothing of these may wait
 DONE, DIFFERENTLY = "done", "done, differently"
-LATER = ("concurrent mode", "broadcasting", "delays", "retries of the concurrent mode", "name server")
+LATER = ("name server", "replication")
 HEADER = ["number", "what", "state", "shown by"]
 
 
