@@ -95,9 +95,8 @@ class LocalOffsets:
             if not await self.write() or self.busy():
                 self._turned.set()  # there is more to come, or the same again
 
-    def enter(self, store_id: int) -> bool:
-        """The broker has this store; says whether it is another than before, so that what was done means nothing."""
-        is_other = self.progress.store_id not in (0, store_id)
+    def enter(self, store_id: int) -> None:
+        """The broker has this store; if that is another than before, what was done means nothing there."""
         before = self.progress.enter(store_id)
         if before is not None:
             self._aside.append(before)
@@ -107,7 +106,6 @@ class LocalOffsets:
                 progress_in=f"{before.store_id:016x}",
                 advice="the progress in the other store does not count here, and is put aside",
             )
-        return is_other
 
     def note(self, generation: Generation) -> None:
         """
