@@ -39,6 +39,9 @@ class FakeFile:
         assert not self.running, "put aside while it is written"
         self.aside.append(content)
 
+    def kept(self, store_id: int) -> OffsetsContent | None:
+        return next((content for content in self.aside if content.store_id == store_id), None)
+
     def write(self, content: OffsetsContent) -> None:
         self.running += 1
         assert self.running == 1, "two writes at a time"
@@ -158,6 +161,39 @@ async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
     assert rig.file.aside == [before]
     assert [offset for _, offset in rig.file.writes] == [3, 0]
     assert "offsets.other_store" in caplog.text
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["at once", "after a write"])
+async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_written: bool) -> None:
+    rig = Rig()
+    rig.at(3)  # done, and not written yet
+    rig.offsets.enter(8)
+    rig.at(0)
+    if is_written:
+        await rig.offsets.write()
+    rig.generations.clear()
+
+    rig.offsets.enter(7)
+
+    assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 3, 0)
+
+
+async def test_a_store_that_changes_while_another_is_put_aside_is_put_aside_as_well() -> None:
+    rig = Rig()
+    inner = rig.file.put_aside
+
+    def put_aside(content: OffsetsContent) -> None:
+        rig.file.put_aside = inner  # type: ignore[method-assign]
+        rig.offsets.enter(9)  # the loop's turn, as this runs in a thread
+        inner(content)
+
+    rig.file.put_aside = put_aside  # type: ignore[method-assign]
+    rig.at(3)
+    rig.offsets.enter(8)
+    rig.at(5)
+    await rig.offsets.write()
+
+    assert [(content.store_id, content.queues[QUEUE].offset) for content in rig.file.aside] == [(7, 3), (8, 5)]
 
 
 async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -280,6 +316,21 @@ async def test_a_stop_whose_write_fails_gives_the_file_away_and_says_so(caplog: 
 
     assert rig.file.closed_after == 0
     assert sum("offsets.not_written" in record.getMessage() for record in caplog.records) == 2
+
+
+async def test_nothing_is_written_after_the_file_was_given_away() -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.file.errors = [OSError(28, "No space left on device")] * 2
+    rig.progressed(3)
+    await asyncio.sleep(6)  # the first failed, and is due again in 4 s
+
+    await rig.offsets.close()
+    rig.progressed(4)
+    await asyncio.sleep(60)
+
+    assert rig.file.writes == []
+    await stop()
 
 
 async def test_two_that_wait_for_a_write_do_not_write_at_the_same_time() -> None:

@@ -248,6 +248,22 @@ def test_the_progress_in_another_store_is_put_aside(tmp_path: Path) -> None:
 
     assert path == tmp_path / "offsets-00000000000000ab.json"
     assert decode(path.read_bytes()).store_id == 0xAB
+    assert file.kept(0xAB) == progress(5, store_id=0xAB)
+    assert file.kept(0xAC) is None
+    file.close()
+
+
+@pytest.mark.parametrize("content", [b"", encode(progress(5)), encode(progress(5, store_id=0xAB, instance="b"))])
+def test_what_was_put_aside_and_cannot_be_used_is_told_of_and_left(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, aside = opened(tmp_path), tmp_path / "offsets-00000000000000ab.json"
+    aside.write_bytes(content)
+
+    assert file.kept(0xAB) is None
+
+    assert "offsets.aside_unused" in caplog.text
+    assert aside.read_bytes() == content
     file.close()
 
 
