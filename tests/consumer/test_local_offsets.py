@@ -327,8 +327,9 @@ async def test_nothing_is_written_after_the_file_was_given_away() -> None:
 
     await rig.offsets.close()
     rig.progressed(4)
-    await asyncio.sleep(60)
 
+    assert not await rig.offsets.write()
+    await asyncio.sleep(60)
     assert rig.file.writes == []
     await stop()
 
