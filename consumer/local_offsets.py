@@ -162,9 +162,8 @@ class LocalOffsets:
         if content == self._written or not content.store_id:
             self._mark(content)
             return True
-        self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
         try:
-            await asyncio.shield(self._writing)
+            await self._save_in_thread(content)
         except OSError as error:
             self._tell(error)
             return False
@@ -178,8 +177,16 @@ class LocalOffsets:
             at = content.queues.get(generation.queue)
             generation.reported = NO_OFFSET if at is None else at.offset
 
+    async def _save_in_thread(self, content: OffsetsContent) -> None:
+        try:
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
+        except RuntimeError:  # the program ends while the loop runs on in a thread: no other begins, nobody is kept
+            self._save(content)
+        else:
+            await asyncio.shield(self._writing)
+
     def _save(self, content: OffsetsContent) -> None:
-        """In a thread, one at a time."""
+        """One at a time."""
         while self._aside:
             self._file.put_aside(self._aside[0])
             del self._aside[0]  # meanwhile the loop may have put another behind it

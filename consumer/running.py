@@ -335,14 +335,15 @@ class Running:
         for generation in self.generations.values():
             generation.drop()
 
-    async def stop(self) -> None:
+    async def stop(self, *, drain_s: float | None = None) -> None:
         """
         Stop rebalancing, stop pulling, drain the running calls, then commit, unlock and leave in one request.
 
-        Renewals go on until the calls have ended, so that they end under their leases.
+        Renewals go on until the calls have ended, so that they end under their leases. ``drain_s`` is in place of the
+        setting.
         """
         try:
-            await self._end_calls()
+            await self._end_calls(self._config.drain_s if drain_s is None else drain_s)
         finally:
             if self._local is not None:
                 await self._local.close()
@@ -351,15 +352,13 @@ class Running:
         await self._link.close()
         self.generations.clear()
 
-    async def _end_calls(self) -> None:
+    async def _end_calls(self, drain_s: float) -> None:
         if self._rebalancing is not None:
             # The pass under way ends first, so that what it is granted is known and given back.
             await asyncio.wait([self._rebalancing])
         generations = list(self.generations.values())
         await self.tasks.cancel(*(generation.puller for generation in generations))
-        await asyncio.gather(
-            *(self.service.finish(generation, within_s=self._config.drain_s) for generation in generations)
-        )
+        await asyncio.gather(*(self.service.finish(generation, within_s=drain_s) for generation in generations))
         await self.rebalancer.hand_overs_ended()
         for generation in self.generations.values():
             generation.ended.set()  # what is to be committed goes with the request that leaves

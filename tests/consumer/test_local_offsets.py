@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -332,6 +333,20 @@ async def test_nothing_is_written_after_the_file_was_given_away() -> None:
     await asyncio.sleep(60)
     assert rig.file.writes == []
     await stop()
+
+
+async def test_a_program_that_ends_without_a_stop_writes_all_the_same() -> None:
+    """No pool begins anything then, and the loop of a consumer without asyncio runs on in its thread."""
+    rig = Rig()
+    pool = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    pool.shutdown()
+    rig.at(3)
+
+    await rig.offsets.close()
+
+    assert [offset for _, offset in rig.file.writes] == [3]
+    assert rig.file.closed_after == 1
 
 
 async def test_two_that_wait_for_a_write_do_not_write_at_the_same_time() -> None:
