@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire import ops
-from rmq.wire.errors import OK, BadRequest, ConnectionLost, StoreFailed
+from rmq.wire.errors import OK, BadRequest, ConnectionLost, StoreFailed, TopicNotFound
 from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op
@@ -115,7 +115,9 @@ class Broadcaster(GroupClient):
         starts: dict[MessageQueue, _Start] = {}
         for queue in queues:
             at = progress.of(queue, generations[queue.topic])
-            if at is not None:
+            if generations[queue.topic] is None:  # it was deleted since somebody wanted it
+                starts[queue] = _Start(TopicNotFound.code, 0, f"there is no topic {queue.topic!r}")
+            elif at is not None:
                 starts[queue] = _Start(OK, at.offset)
             elif topics.is_new(queue) or progress.is_known(queue.topic):
                 starts[queue] = _Start(OK, 0)

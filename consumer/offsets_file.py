@@ -133,6 +133,7 @@ class OffsetsFile:
         except BlockingIOError as error:
             owner = os.pread(fd, _PID_DIGITS, 0).decode("ascii", "replace")
             os.close(fd)
+            self._read(MAIN)  # if it is another member's, that is what to say
             raise ConfigError(
                 f"instance {self._instance!r} of group {self._group!r} runs already with {self.directory}"
                 f"{f' (process {owner})' if owner.isdigit() else ''}: give each member on this machine another instance"
@@ -146,6 +147,8 @@ class OffsetsFile:
         """Let others have it; a second call does nothing."""
         fd, self._lock = self._lock, None
         if fd is not None:
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has it, too
             with suppress(OSError):
                 os.close(fd)
 

@@ -285,6 +285,26 @@ def test_a_second_member_is_refused_in_one_sentence_until_the_first_has_closed(t
     opened(tmp_path).close()
 
 
+def test_a_second_member_with_the_directory_of_another_is_told_whose_it_is(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    first.write(progress(5))
+
+    with pytest.raises(ConfigError, match="holds the progress of instance 'a' of group 'g': set offsets_dir"):
+        OffsetsFile(tmp_path, "g", "b").open()
+    first.close()
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    assert first._lock is not None
+    in_the_fork = os.dup(first._lock)
+
+    first.close()
+
+    opened(tmp_path).close()
+    os.close(in_the_fork)
+
+
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from rmq.consumer.offsets_file import OffsetsFile\n"
