@@ -89,7 +89,12 @@ class ConcurrentService:
         self._slice_end = float("-inf")  # when the workers have to give the loop to others
         self._yielding = False  # they do so
         self._warned: set[str] = set()
-        self.turns = 0  # calls that are running or being recorded
+        self._running = 0  # calls that run or are being recorded
+
+    @property
+    def turns(self) -> int:
+        """How many calls run or are being recorded, and how many queues have more for others."""
+        return self._running + len(self._ready)
 
     def start(self, generation: Generation) -> None:
         """Give a generation its owner."""
@@ -140,6 +145,7 @@ class ConcurrentService:
                 continue
             lane.offer()
             self._ready.append(lane)
+            self._on_turn()
             self._wake()
             await lane.until_withdrawn()
             if lane.cache.ready:
@@ -258,9 +264,7 @@ class ConcurrentService:
         """Make a call, or ask again for what nobody knows the outcome of; returns the time of its end."""
         chunk, clock = call.chunk, self._broker.now
         lane.calls.began(call)
-        self.turns += 1
-        if self.turns == 1:
-            self._on_turn()
+        self._running += 1
         try:
             if chunk.asked is not None:
                 await self._give_back(lane, chunk, *chunk.asked)
@@ -285,9 +289,9 @@ class ConcurrentService:
             await self._settle(lane, call, status, context, now)
             return clock()
         finally:
-            self.turns -= 1
+            self._running -= 1
             lane.calls.ended(call)
-            if not self.turns:
+            if not self._running and not self._ready:
                 self._on_turn()
 
     def _is_plain(self, call: Call, context: ConcurrentContext, now: float) -> bool:

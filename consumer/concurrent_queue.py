@@ -102,7 +102,10 @@ class ConcurrentQueue(ProcessQueue):
         if not self.messages:
             return 0
         first = self._line[self._first].queue_offset if self._first < len(self._line) else self.commit_offset
-        return max(self._last_offset - first, 0)
+        last = self._last_offset
+        if self._next == len(self._line) and not self._arrived:  # all were taken, and the last may be done
+            last = self._line[max(chunk.end for chunk in self._out.values()) - self._passed - 1].queue_offset
+        return max(last - first, 0)
 
     def messages_of(self, chunk: Chunk) -> list[StoredMessage]:
         """What is left of a chunk that is not done."""
@@ -227,5 +230,5 @@ class ConcurrentQueue(ProcessQueue):
             self._done[begin] = end
             self._ahead += end - begin
         room = self._room
-        if room is not None and self.has_room(room.messages, room.size):
+        if room is not None and self.messages <= room.messages and self.has_room(room.messages, room.size):
             self._settle()

@@ -16,6 +16,7 @@ from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import LeaseEnd
 
+from .agreement import agree
 from .generation import Generation
 from .group_client import GroupClient
 from .offsets import lease_end
@@ -98,6 +99,9 @@ class HandOvers:
             if self._stopping:
                 return False
             try:
+                await agree([generation], self._broker)
+                if generation.lease.lost:
+                    continue
                 await self._broker.release([lease_end(generation, self._broker.log_epoch)])
                 log.info("queue.released", queue=str(generation.queue), epoch=generation.epoch)
                 return True

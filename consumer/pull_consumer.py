@@ -21,7 +21,7 @@ from .pauses import Pauses, Target
 from .pull_cache import cache_of
 from .pull_running import PullRunning
 from .pull_service import RebalanceHook
-from .pull_targets import PullTargets, Queue, as_queue
+from .pull_targets import PullTargets, Queue, as_queue, check_hooks, check_timeout
 from .pulled_batch import NotAssigned, PulledBatch
 from .running import Connect
 from .statistics import TopicStatistics
@@ -91,9 +91,7 @@ class PullConsumer:
         self.config = configure(config, **settings)
         if not self.config.orderly or self.config.model != "clustering":
             raise ConfigError("a pull consumer is an ordered member of a clustering group: leave orderly and model out")
-        for name, hook in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-            if hook is not None and not callable(hook):
-                raise ConfigError(f"{name} must be a function of a list of queues, not {hook!r}")
+        check_hooks(on_assigned=on_assigned, on_revoked=on_revoked)
         self._hooks = (on_assigned, on_revoked)
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         self._connect = connect
@@ -209,10 +207,7 @@ class PullConsumer:
             ConfigError: the time is none, or nothing is subscribed or assigned.
             RuntimeError: the consumer does not run, or another task polls.
         """
-        if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float)):
-            raise ConfigError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
-        if timeout_s is not None and not timeout_s >= 0:
-            raise ConfigError(f"timeout_s must be 0 or more, not {timeout_s}")
+        check_timeout(timeout_s)
         if self._started and not self._targets:
             raise ConfigError("there is nothing to consume: call subscribe() or assign() before poll()")
         self._refuse_second_task()

@@ -1,4 +1,4 @@
-"""What a pull consumer consumes: topics that are shared out, or queues that it was told, never both. Pure."""
+"""What a user tells a pull consumer: topics that are shared out, or queues, never both; and what it refuses. Pure."""
 
 from __future__ import annotations
 
@@ -29,6 +29,31 @@ def as_queue(queue: Queue) -> MessageQueue:
         case (str() as topic, int() as queue_id) if not isinstance(queue_id, bool) and queue_id >= 0:
             return MessageQueue(topic, queue_id)
     raise ConfigError(f"a queue is (topic, queue_id), such as ('orders', 0), not {queue!r}")
+
+
+def check_timeout(timeout_s: object) -> None:
+    """
+    Refuse what is no time for a poll to wait.
+
+    Raises:
+        ConfigError: it is neither None nor a number of seconds.
+    """
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise ConfigError(f"timeout_s must be 0 or more seconds, or None, not {timeout_s!r}")
+
+
+def check_hooks(**hooks: object) -> None:
+    """
+    Refuse what cannot be told of queues.
+
+    Raises:
+        ConfigError: one of them is neither None nor a function.
+    """
+    for name, hook in hooks.items():
+        if hook is not None and not callable(hook):
+            raise ConfigError(f"{name} must be a function of a list of queues, not {hook!r}")
 
 
 class PullTargets:

@@ -19,6 +19,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
+from .agreement import agree
 from .allocation import EVERYTHING, Strategy
 from .broadcaster import Broadcaster
 from .cache import MakeCache
@@ -371,9 +372,10 @@ class Running:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     await self._link.wait_connected()
-                    log_epoch = self._broker.log_epoch
-                    leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
+                        await agree(list(self.generations.values()), self._broker)
+                        log_epoch = self._broker.log_epoch
+                        leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                         await self._broker.leave(leases)
                         log.info("group.left", group=self._broker.group, leases=len(leases))
                         return

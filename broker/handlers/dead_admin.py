@@ -7,7 +7,7 @@ whatever the broker went through in between. Copies lie in the order of the requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from rmq.wire import names
@@ -31,10 +31,11 @@ from ..connection import DEFERRED, Connection
 from ..log import get_logger
 from ..services.handled_table import MAX_RUNS
 from ..services.ledger import Ledger
+from ..services.state import DeadHandled
 from ..services.topics import Topic, TopicTable
 from ..store.message_store import MessageStore, Placed
 from .appending import Appending, Ticket
-from .copies import Copy, Found, Sources, replay_copy, returned_copy
+from .copies import Copy, Found, LastBatch, Sources, replay_copy, returned_copy
 from .copy_line import CopyLine
 from .limits import check_entries
 from .send_back import check_ascending
@@ -129,9 +130,9 @@ class DeadAdminHandler:
         check_ascending(request.queue_offsets)
         known = {offset: self._known(topic, offset) for offset in request.queue_offsets}
         fresh = [offset for offset, result in known.items() if result is None]
-        self._check_room(topic, fresh)
+        change = self._handled.change(topic, fresh, DROPPED)
+        self._check_room(change)
         if fresh and not request.dry_run:
-            change = self._handled.change(topic, fresh, DROPPED)
             self._handled.apply(change)
             self._committer.record(change)
             log.info("dead_letters.dropped", group=request.group, count=len(fresh), offset=fresh[0])
@@ -150,11 +151,11 @@ class DeadAdminHandler:
             return refused(MessagesLost(f"retention removed the dead letters of {topic} up to {first}"))
         return refused(OffsetOutOfRange(f"offset {offset} is out of range: {topic}/0 holds {first} to {end}"))
 
-    def _check_room(self, topic: str, fresh: Sequence[int]) -> None:
+    def _check_room(self, change: DeadHandled) -> None:
         """Who picks here and there makes runs; each costs memory until retention takes it."""
-        runs = len(self._handled.change(topic, fresh, DROPPED).runs)
-        if (known := self._handled.length(topic)) + runs > MAX_RUNS:
-            many = f"the dead letters of {topic} were dealt with in {known} runs, {MAX_RUNS} may be so"
+        if self._handled.length_after(change) > MAX_RUNS:
+            known = self._handled.length(change.topic)
+            many = f"the dead letters of {change.topic} were dealt with in {known} runs, {MAX_RUNS} may be so"
             raise BadRequest(f"{many}: deal with those that lie between")
 
     # ---- replay
@@ -175,8 +176,10 @@ class DeadAdminHandler:
             self._answer(task)
             return None
         store, queue, ask = self._store, task.queue, task.ask
-        self._check_room(queue.topic, task.asked)
-        sources = Sources(queue, store.locator(queue), store.reader(), store.store_id)
+        self._check_room(self._handled.change(queue.topic, task.asked, REPLAYED))
+        sources = Sources(
+            queue, task.generation, store.locator(queue), store.reader(), store.store_id, last=LastBatch()
+        )
 
         def make(found: Found) -> Copy:
             return returned_copy(found) if ask.to_topic else replay_copy(found, ask.group)

@@ -21,6 +21,10 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (config.slots, config.batch, config.cache_messages, config.cache_bytes) == (20, 1, 1000, 64 << 20)
     assert (config.suspend_s, config.lock_retry_s, config.commit_every_s, config.start_from) == (1, 3, 0.2, "first")
     assert config.on_gap == "stop"
+    assert (config.orderly, config.model, config.max_span, config.send_back_retry_s) == (True, "clustering", 2000, 5)
+    assert (config.consume_timeout_s, config.max_attempts) == (900, -1)
+    assert (config.instance, config.offsets_dir, config.offsets_every_s) == ("default", "", 5)
+    assert config.auto_commit_every_s == 5
 
 
 def test_every_field_has_help_and_a_plain_type() -> None:
@@ -61,6 +65,9 @@ def test_every_field_has_help_and_a_plain_type() -> None:
         ({"instance": ""}, "instance: .* may hold only letters"),
         ({"model": "anycast"}, 'model must be "clustering" or "broadcasting", not \'anycast\''),
         ({"max_attempts": 0}, r"max_attempts must be -1 \(no limit\) or 1 and more, not 0"),
+        ({"max_span": 0}, "max_span must be from 1 to 65535, not 0"),
+        ({"send_back_retry_s": 0.0}, "send_back_retry_s must be from 0.01 to 3600, not 0"),
+        ({"auto_commit_every_s": -1.0}, "auto_commit_every_s must be from 0 to 3600, not -1"),
         ({"pull_interval_s": 66.0}, "pull_interval_s must be from 0 to 65.535, not 66"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s must be from"),
     ],

@@ -60,6 +60,7 @@ async def test_settings_come_from_a_configuration_and_from_arguments() -> None:
     )
     # The values that are there are accepted by name, too.
     assert Consumer("h:2", group="g", listener=listener, model="clustering", max_attempts=-1).config.broker == "h:2"
+    assert not Consumer("h:2", group="g", listener=listener, orderly=False).config.orderly
 
 
 async def test_what_is_no_topic_can_neither_be_subscribed_nor_unsubscribed(make: Make) -> None:

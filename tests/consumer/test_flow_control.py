@@ -12,6 +12,7 @@ from rmq.consumer import Consumer, ConsumeStatus
 from rmq.consumer.flow_control import cause_of
 from rmq.consumer.generation import Generation
 from rmq.consumer.thresholds import Thresholds
+from rmq.wire.errors import Internal
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
@@ -52,6 +53,61 @@ def test_the_limits_are_strict_and_each_has_its_words(
 ) -> None:
     """RocketMQ: a queue is not pulled above 1000 messages; ours shares the bytes out."""
     assert cause_of(messages, size, LIMITS, when_drained=when_drained) == cause
+
+
+@pytest.mark.parametrize(("span", "cause"), [(2000, None), (2001, "messages that are not finished are 2001 offsets")])
+def test_what_is_not_finished_may_be_2000_offsets_apart(span: int, cause: str | None) -> None:
+    found = cause_of(2, 2, LIMITS, when_drained=False, span=span, max_span=2000)
+
+    assert (found and found[: len(cause or "")]) == cause
+
+
+@pytest.mark.parametrize(
+    ("orderly", "last", "pulls"), [(False, 2000, True), (False, 2001, False), (True, 2001, True), (True, 9000, True)]
+)
+async def test_a_span_above_2000_stops_the_pulls_only_where_messages_are_finished_in_any_order(
+    broker: FakeBroker, make: Make, orderly: bool, last: int, pulls: bool
+) -> None:
+    """RocketMQ: consumeConcurrentlyMaxSpan. One message stays, all behind it are done but the last."""
+    broker.create("t")
+    for at in range(0, last, 500):
+        broker.send("t", 0, *[b"x"] * min(500, last - at))
+    go_on = asyncio.Event()
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        if not orderly and messages[0].queue_offset in (0, last):
+            await go_on.wait()
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, orderly=orderly, batch=1) as consumer:
+        await asyncio.sleep(2)
+        broker.send("t", 0, b"last")
+        await asyncio.sleep(2)
+        before = len(broker.sent(Op.PULL))
+        broker.send("t", 0, b"one more")
+        await asyncio.sleep(2)
+
+        assert (broker.sent(Op.PULL)[-1].payload.queues[0].queue_offset == last + 2) is pulls
+        assert (len(broker.sent(Op.PULL)) > before) is pulls
+        assert (held(consumer).flow_control is None) is pulls
+        go_on.set()
+        await asyncio.sleep(2)
+        assert broker.offsets["g", QUEUE] == last + 2
+
+
+async def test_what_waits_to_be_tried_again_counts_as_held(broker: FakeBroker, make: Make) -> None:
+    """Else a broker that takes nothing back would have a consumer fetch without end."""
+    broker.create("t")
+    for _ in range(10):
+        broker.send("t", 0, b"a", b"b")
+    broker.refuse[Op.SEND_BACK] = [Internal("disk")] * 100
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        return ConsumeStatus.RETRY
+
+    async with make(listener, topics={"t": "*"}, orderly=False, cache_messages=5, pull_bytes=1):
+        await asyncio.sleep(4)
+        assert asked(broker) == [0, 2, 4]
 
 
 def test_a_queue_that_holds_nothing_may_be_pulled_however_small_its_share() -> None:

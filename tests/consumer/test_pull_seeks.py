@@ -170,6 +170,16 @@ async def test_the_batch_in_hand_counts_for_nothing_after_a_seek_of_its_queue(
         assert offsets(await consumer.poll(1)) == [2, 3, 4, 5]
 
 
+async def test_a_hand_over_does_not_wait_for_a_batch_from_before_a_seek(broker: FakeBroker, pull: MakePull) -> None:
+    ten(broker)
+    async with pull(batch=4) as consumer:
+        await consumer.poll(1)
+        await consumer.seek(QUEUE, 2)
+        broker.set_members("g", "a")
+        await asyncio.sleep(0.2)
+        assert broker.holder("g", QUEUE) is None
+
+
 async def test_the_batch_in_hand_of_another_queue_is_done_all_the_same(broker: FakeBroker, pull: MakePull) -> None:
     ten(broker, 2)
     async with pull(batch=4) as consumer:

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.results import ResultType, is_success, read_status, result_type
+from rmq.consumer.results import (
+    ResultType,
+    acknowledged,
+    is_success,
+    read_concurrent_status,
+    read_status,
+    result_type,
+)
 from rmq.wire.model import ConsumeStatus
 
 SUCCESS, SUSPEND = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
 COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+RETRY = ConsumeStatus.RETRY
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,9 @@ COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
         (False, COMMIT, COMMIT, None),
         (False, ROLLBACK, ROLLBACK, None),
         (False, SUSPEND, SUSPEND, None),
+        # In order nothing is given back: the message itself is tried again.
+        (True, RETRY, SUSPEND, "listener.asks_to_retry"),
+        (False, RETRY, SUSPEND, "listener.asks_to_retry"),
         (True, None, SUSPEND, "listener.returned_nothing"),
         (False, None, SUSPEND, "listener.returned_nothing"),
         (True, "success", SUSPEND, "listener.returned_no_status"),
@@ -61,3 +72,32 @@ def test_types_of_results(
 ) -> None:
     assert result_type(status, error, timed_out=timed_out) is expected
     assert is_success(status, error) is success
+
+
+@pytest.mark.parametrize(
+    ("status", "read", "warning"),
+    [
+        (SUCCESS, SUCCESS, None),
+        (RETRY, RETRY, None),
+        (SUSPEND, RETRY, "listener.returned_ordered_status"),
+        (ROLLBACK, RETRY, "listener.returned_ordered_status"),
+        (COMMIT, SUCCESS, "listener.returned_ordered_status"),
+        (None, RETRY, "listener.returned_nothing"),
+        (True, RETRY, "listener.returned_no_status"),
+    ],
+)
+def test_where_messages_are_finished_in_any_order_an_answer_is_success_or_retry(
+    status: Any, read: ConsumeStatus, warning: str | None
+) -> None:
+    reading = read_concurrent_status(status)
+
+    assert reading.status is read
+    assert (reading.warning and reading.warning[0]) == warning
+
+
+@pytest.mark.parametrize(
+    ("ack_index", "done"),
+    [(None, 4), (3, 4), (4, 4), (99, 4), (1, 2), (0, 1), (-1, 0), (-9, 0), (True, None), ("1", None), (1.0, None)],
+)
+def test_an_ack_index_counts_the_messages_up_to_it(ack_index: Any, done: int | None) -> None:
+    assert acknowledged(ack_index, 4) == done

@@ -1,4 +1,4 @@
-"""Calls that take too long: their messages are given up at the head of the queue, and what they say later is nothing."""
+"""Calls that take too long: messages at the head are given up, and what is said of them later counts for nothing."""
 
 from __future__ import annotations
 

@@ -55,6 +55,23 @@ def test_runs_are_told_page_by_page(
     assert table.runs(TOPIC, from_offset, limit) == found
 
 
+@pytest.mark.parametrize(
+    ("offsets", "state", "after"),
+    [
+        ([], REPLAYED, 3), ([12], REPLAYED, 4), ([1], REPLAYED, 3), ([6, 7, 8], DROPPED, 2), ([6, 8], DROPPED, 3),
+        ([8], REPLAYED, 4),
+    ],
+)  # fmt: skip
+def test_it_is_known_before_how_many_runs_there_would_be(
+    table: HandledTable, offsets: list[int], state: int, after: int
+) -> None:
+    change = table.change(TOPIC, offsets, state)
+
+    assert table.length_after(change) == after
+    table.apply(change)
+    assert table.length(TOPIC) == after
+
+
 def test_neighbours_of_one_state_become_one_run(table: HandledTable) -> None:
     table.apply(table.change(TOPIC, [6, 7, 8], DROPPED))
 

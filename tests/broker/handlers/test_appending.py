@@ -1,0 +1,95 @@
+"""Copies and the changes that hold only with them are in the log together, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.handlers.appending import Appending, Ticket
+from rmq.broker.handlers.copies import Copy
+from rmq.broker.services.delays import Delays
+from rmq.wire import batch as batches
+from rmq.wire.batch import Rows
+from rmq.wire.errors import DiskFull, Refused, StoreFailed
+from rmq.wire.model import MessageQueue
+
+from ..builders import BORN_AT, ORDERS
+from ..copy_rig import DEAD, RETRIES, Rig, found_by_a_start
+
+
+@pytest.fixture
+def rig(memory_path: Path) -> Iterator[Rig]:
+    rig = Rig(memory_path)
+    rig.begin()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def appending(rig: Rig) -> Appending:
+    delays = Delays(rig.store.delays, [1_000_000, 5_000_000], max_delay_s=1e6, now_us=rig.wall)
+    return Appending(
+        rig.store, rig.committer, delays, rig.tables.ledger, make_topic=rig.make_topic, refusal=lambda: rig.refusal
+    )
+
+
+def copy(offset: int, to: MessageQueue, level: int = 0) -> Copy:
+    rows = Rows([b"x"], BORN_AT, properties=[{"RMQ_ORIGIN_OFFSET": str(offset)}])
+    data = bytes(batches.encode(*to, rows, delay_level=level))
+    return Copy(offset, 8 << 12, to, data, batches.check(data, stamped=False), level)
+
+
+def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig: Rig, appending: Appending) -> None:
+    seen: list[object] = []
+    change = rig.tables.ledger.copied.change("g", ORDERS, [1, 2])
+    ticket = Ticket(lambda: seen.append("durable"))
+
+    placed = appending.append(
+        [copy(1, DEAD), copy(2, RETRIES, 2)],
+        [change],
+        ticket,
+        lambda: seen.append(sorted(rig.tables.ledger.copied.offsets("g", ORDERS))),
+    )
+
+    assert [place.base_offset for place in placed] == [0, -1]
+    assert seen == [[1, 2], "durable"]
+    assert (len(rig.stored(DEAD)), [due_s for due_s, _ in rig.parked()]) == (1, [5])
+    after = found_by_a_start(rig)
+    assert sorted(after.ledger.copied.offsets("g", ORDERS)) == [1, 2]
+    assert {topic.name for topic in after.topics.all()} == {"orders", DEAD.topic, RETRIES.topic}
+
+
+def test_nothing_is_begun_while_nothing_may_be_stored(rig: Rig, appending: Appending) -> None:
+    rig.refusal = "only 3 MiB are free"
+    written = rig.store.log.written
+
+    with pytest.raises(DiskFull, match="only 3 MiB are free"):
+        appending.append([copy(1, DEAD)], [], Ticket(), lambda: None)
+    rig.turn()
+
+    assert rig.tables.topics.get(DEAD.topic) is None
+    assert rig.store.log.written == written
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreFailed)]
+)
+def test_a_write_that_fails_says_why_and_nothing_of_it_is_true(
+    rig: Rig, appending: Appending, number: int, kind: type[Refused]
+) -> None:
+    seen: list[str] = []
+    change = rig.tables.ledger.copied.change("g", ORDERS, [1])
+    rig.files.fail("write", "commitlog", number)
+
+    ticket = Ticket(lambda: seen.append("durable"))
+    with pytest.raises(kind, match=os.strerror(number)):
+        appending.append([copy(1, DEAD), copy(2, RETRIES, 1)], [change], ticket, lambda: seen.append("written"))
+
+    rig.files.heal()
+    rig.turn()
+    assert (seen, rig.stored(DEAD), rig.parked()) == ([], [], [])
+    assert not rig.tables.ledger.copied.offsets("g", ORDERS)
