@@ -91,6 +91,9 @@ def command(
     config = replace(config, orderly=not concurrent)
     if broadcast:
         config = replace(config, model="broadcasting")
+    given = click.get_current_context().params
+    if config.model != "broadcasting" and any(given[name] is not None for name in ("instance", "offsets_dir")):
+        raise click.UsageError("--instance and --offsets-dir are for members that --broadcast: give that, too.")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count, pull=pull))

@@ -160,6 +160,9 @@ class Rebalancer:
         """The broker has other topics than before, some maybe of the same names: nothing that was known is true."""
         self._topics = KnownTopics()
         self._members_version = 0
+        self._accepted, self.joined = {}, False  # there the group has no progress: it begins as it did here
+        self._unsure.clear()
+        self._refused.clear()
         self._end_dead()
 
     def _end_dead(self) -> None:

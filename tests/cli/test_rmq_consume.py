@@ -42,6 +42,8 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
         (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "t", "--orderly", "--instance", "x"], exit_codes.USAGE, "members that --broadcast"),
+        (["--topic", "t", "--concurrent", "--offsets-dir", "x"], exit_codes.USAGE, "members that --broadcast"),
         (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
         (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
         (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
