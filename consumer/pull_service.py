@@ -219,9 +219,10 @@ class PullService:
             now = self._gave_way_at = self._broker.now()
             if (batch := self._take(now)) is not None:
                 return batch
-            if self._closed or not wait:
+            stalled = self._stalled(now)
+            if self._closed or (not wait and (stalled or not self._line)):
                 return PulledBatch()
-            if self._stalled(now):
+            if stalled:
                 await asyncio.sleep(YIELD_S)
             elif not self._line:
                 self._woken.clear()
