@@ -29,7 +29,9 @@ class ConsumerConfig:
 
     broker: str = _setting("127.0.0.1:10911", "host:port of the broker")
     group: str = _setting("rmq-consume", "name of the consumer group; its members share the queues")
-    orderly: bool = _setting(True, "one message of a queue after the other; false: many at a time; rmq-consume: by its flags")
+    orderly: bool = _setting(
+        True, "one message of a queue after the other; false: many at a time; rmq-consume: by its flags"
+    )
     model: str = _setting(
         "clustering", "clustering: each message goes to one member of the group; broadcasting: to every member"
     )

@@ -239,8 +239,8 @@ class PullConsumer:
         """
         Count what was returned as done and have the progress of all queues committed; returns when it is durable.
 
-        So it is for whoever works on the batch. In ``on_assigned`` and ``on_revoked`` only what is done already is committed: a batch of another queue may be in
-        hand. Cancelling is safe: what was not sent is committed with the next.
+        So it is for the task that works on the batch. In ``on_assigned`` and ``on_revoked`` only what is done already
+        is committed: a batch of another queue may be in hand. Cancelling is safe: the next commit sends it.
 
         Raises:
             Fenced: queues went to another owner before; all others are committed. Told once.
