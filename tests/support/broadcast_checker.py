@@ -5,7 +5,7 @@ An *instance* has progress of its own, and one life after the other. The rules, 
 
 - A life begins where the last one ended: exactly there if that stopped cleanly, else not behind what was finished, and
   with nothing again that was finished well before the instance's progress was written for the last time.
-- Orderly: each message follows the one before; one that failed is given again until it is passed after its last attempt.
+- Orderly: each message follows the one before; one that failed is given again, and passed after its last attempt.
 - Concurrent: each message is given once in a life, and passed whatever becomes of it.
 - In the end an instance that lives has finished everything that was acknowledged.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from rmq.wire.model import MessageQueue
 
 from support.consumption_history import Continued, Hindered, Killed, Stopped
-from support.mixed_checker import SETTLE_S, Findings, named
+from support.mixed_checker import Findings, named
 from support.mixed_history import (
     CAST_ORDERLY,
     OK,
@@ -33,6 +33,7 @@ from support.mixed_history import (
 )
 from support.mixed_log import Log
 
+SETTLE_S = 2.0
 WRITING_S = 1.0  # from when progress is due to be written until it is
 
 
@@ -52,8 +53,11 @@ class _Line:
         self.offsets = offsets
         self.finished: dict[int, float] = {}
         self.next: int | None = None  # of this life; None before its first call
+        self.begin = 0  # of this life
         self.given: dict[int, int] = {}  # of this life: the attempt
+        self.done: dict[int, float] = {}  # of this life: what it finished, and when
         self.first = 0  # of the places, the lowest that is not finished
+        self.floor = 0  # what lies below is written, and not to be given again
 
     def place(self, offset: int) -> int:
         """The place of the first wanted message that is not below an offset."""
@@ -62,17 +66,30 @@ class _Line:
     def finish(self, place: int, at: float) -> None:
         """A message was finished."""
         self.finished.setdefault(place, at)
+        self.done.setdefault(place, at)
         while self.first in self.finished:
             self.first += 1
+
+    def born(self) -> None:
+        """Another life begins."""
+        self.next = None
+        self.given = {}
+        self.done = {}
+
+    def ended(self, written: Callable[[float], bool]) -> None:
+        """A life is over; what was finished at a time for which ``written`` is true has been written."""
+        if self.next is None:
+            return
+        place = self.begin
+        while place in self.done and written(self.done[place]):
+            place += 1
+        self.floor = max(self.floor, place)
 
 
 class _Instance:
     def __init__(self, lines: Callable[[], dict[MessageQueue, _Line]]) -> None:
         self.lines = lines()
         self.process: str | None = None
-        self.ended_at: float | None = None  # of the last life, if that was killed
-        self.left_cleanly = False
-        self.last = ""  # who it was in the life before
 
 
 class _Checker:
@@ -129,19 +146,30 @@ class _Checker:
             self._bad(event.at, f"{event.process} lives, and {instance.process} too, as {event.instance}")
         instance.process = event.process
         for line in instance.lines.values():
-            line.next = None
-            line.given = {}
+            line.born()
 
     def _left(self, event: Left) -> None:
-        if (instance := self._of.get(event.process)) is not None:
-            instance.process, instance.left_cleanly, instance.ended_at = None, True, event.at
+        self._ended(event.process, lambda _: True)
 
     def _killed(self, event: Killed) -> None:
-        if (instance := self._of.get(event.process)) is not None:
-            self.strict = False
-            instance.process, instance.left_cleanly, instance.ended_at = None, False, event.at
-            instance.last = event.process
-            self._running = {number: call for number, call in self._running.items() if call.process != event.process}
+        if event.process not in self._of:
+            return
+        self.strict = False
+        limit_s = self._group.setting("offsets_every_s", 5.0) + WRITING_S
+        self._ended(event.process, lambda at: self._awake(event.process, at, event.at) > limit_s)
+        self._running = {number: call for number, call in self._running.items() if call.process != event.process}
+
+    def _ended(self, process: str, written: Callable[[float], bool]) -> None:
+        if (instance := self._of.get(process)) is not None:
+            instance.process = None
+            for line in instance.lines.values():
+                line.ended(written)
+
+    def _awake(self, process: str, since: float, until: float) -> float:
+        """How long a process could do anything in a span."""
+        stops = [*self._stops, *((of, at, until) for of, at in self._stopped.items())]
+        still = sum(max(0.0, min(on, until) - max(began, since)) for of, began, on in stops if of == process)
+        return until - since - still
 
     # Calls
 
@@ -159,7 +187,7 @@ class _Checker:
         if places != list(range(places[0], places[0] + len(places))):
             self._bad(call.at, f"{named(call)} has a gap, or goes back")
         if line.next is None:
-            self._check_begin(instance, line, places[0], call)
+            self._check_begin(line, places[0], call)
             line.next = places[0]
         if places[0] != line.next:
             self._bad(call.at, f"{named(call)} is not what is due: that is {self._named(line, line.next)}")
@@ -173,29 +201,12 @@ class _Checker:
     def _others(self, call: Called) -> list[Called]:
         return [other for other in self._running.values() if other.call != call.call]
 
-    def _check_begin(self, instance: _Instance, line: _Line, place: int, call: Called) -> None:
+    def _check_begin(self, line: _Line, place: int, call: Called) -> None:
+        line.begin = place
         if place > line.first:
             self._bad(call.at, f"{named(call)} leaves a gap: {self._named(line, line.first)} is not finished")
-        elif place < line.first and instance.left_cleanly:
-            self._bad(call.at, f"{named(call)} goes back: {self._named(line, line.first)} is due after a clean stop")
-        elif place < line.first and instance.ended_at is not None:
-            awake_s = self._group.setting("offsets_every_s", 5.0) + WRITING_S
-            old = [
-                p
-                for p in range(place, line.first)
-                if self._awake(instance, max(line.finished[q] for q in range(p + 1))) > awake_s
-            ]
-            if old:
-                self._bad(call.at, f"{named(call)} goes back behind {self._named(line, old[-1])}, written long before")
-
-    def _awake(self, instance: _Instance, since: float) -> float:
-        """How long the last life of an instance could do anything, since then."""
-        assert instance.ended_at is not None
-        end, still = instance.ended_at, 0.0
-        for process, began, went_on in [*self._stops, *((of, at, end) for of, at in self._stopped.items())]:
-            if process == instance.last:
-                still += max(0.0, min(went_on, end) - max(began, since))
-        return end - since - still
+        elif place < line.floor:
+            self._bad(call.at, f"{named(call)} goes back: what lies below {self._named(line, line.floor)} was written")
 
     def _check_attempts(self, line: _Line, places: list[int], call: Called) -> None:
         for place, attempt in zip(places, call.attempts, strict=True):

@@ -60,7 +60,9 @@ FATES = {
 class FailingGroup:
     """Works until nothing is left and nothing waits. ``told`` hears what the broker has promised."""
 
-    def __init__(self, address: str, *, now: Callable[[], float], told: Callable[[str], None] = lambda what: None) -> None:
+    def __init__(
+        self, address: str, *, now: Callable[[], float], told: Callable[[str], None] = lambda what: None
+    ) -> None:
         self._connection = Connection(address, client="failing", now=now)
         self._told = told
         self._leases: dict[MessageQueue, tuple[int, int]] = {}  # epoch and next offset
@@ -128,4 +130,8 @@ def wrong(rows: list[Row]) -> list[str]:
     wanted = Counter((TOPIC, body, 0) for body in bodies)
     wanted += Counter((RETRIES, body, n) for body in bodies for n in range(1, FATES[body].copies + 1))
     wanted += Counter((DEAD, body, 0) for body in bodies if FATES[body].is_dead)
-    return [f"{found[what]} x {what}, not {wanted[what]}" for what in sorted({*found, *wanted}) if found[what] != wanted[what]]
+    return [
+        f"{found[what]} x {what}, not {wanted[what]}"
+        for what in sorted({*found, *wanted})
+        if found[what] != wanted[what]
+    ]

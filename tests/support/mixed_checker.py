@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from rmq.wire.model import MessageQueue
@@ -40,9 +41,8 @@ from support.mixed_history import (
     Told,
     Troubled,
 )
-from support.mixed_log import LATE_S, TINY_S, Downtimes, Log
+from support.mixed_log import TINY_S, Downtimes, Log
 
-SETTLE_S = 2.0
 Place = tuple[MessageQueue, int]
 
 
@@ -168,7 +168,10 @@ class _Checker:
         self._owners[event.queue] = event
 
     def _was_released(self, event: Released) -> None:
-        self._released[event.queue, event.epoch] = event
+        if event.offset >= 0:
+            self._released[event.queue, event.epoch] = event
+        elif any(place[0] == event.queue for place in self._given):
+            self._disturbed = True  # the broker was another one, and what was done could not be said
 
     # Calls
 
@@ -268,8 +271,9 @@ class _Checker:
         if call is None or self._running.pop(event.call, None) is None:
             return
         for (_, delivery), fate in zip(self._by_call[event.call], event.fates, strict=False):
-            # What is done under a lease that is lost counts for nothing.
-            delivery.fate = fate if event.call not in self._lost else "lost"
+            # What an owner that is fenced off has done counts for nothing.
+            owner = self._owners.get(call.queue)
+            delivery.fate = fate if owner is None or call.epoch >= owner.epoch else "fenced"
             delivery.ended, delivery.level = event.at, event.level
             delivery.expired = self._expired(call, event.at)
 
@@ -277,6 +281,7 @@ class _Checker:
 
     def _was_told(self, event: Told) -> None:
         self._told[event.queue] = max(self._told[event.queue], event.offset)
+        self._stored[event.queue] = max(self._stored[event.queue], event.offset)
 
     def _progress(self, event: Stored) -> None:
         for offset in range(self._stored[event.queue], event.offset):
@@ -307,9 +312,9 @@ class _Checker:
             elif all(row.at < self._due(one) - TINY_S for one in failures):
                 due = min(self._due(one) for one in failures)
                 self._bad(row.at, f"{row.body!r:.40} comes back early: delivery {row.attempts} waits to {due:.3f} s")
-            elif len(failures) == 1 and self._unhindered(failures[0], row.at):
-                if row.at > (due := self._due(failures[0])) + LATE_S + TINY_S:
-                    self._bad(row.at, f"{row.body!r:.40} comes back late: delivery {row.attempts} waits to {due:.3f} s")
+            elif len(failures) == 1 and self._is_late(failures[0], row.at):
+                due = self._due(failures[0])
+                self._bad(row.at, f"{row.body!r:.40} comes back late: delivery {row.attempts} waits to {due:.3f} s")
         limit = self._levels.limit(self._group)
         for row in self._log.topic(self._group.dead):
             given = self._of(row.body)
@@ -324,6 +329,9 @@ class _Checker:
         if failure.fate is None or failure.expired:  # it was taken from its call
             return failure.call.at + self._timeout_s + self._levels.delay_s(3, failure.attempt)
         return failure.ended + self._levels.delay_s(failure.level, failure.attempt)
+
+    def _is_late(self, failure: Delivery, at: float) -> bool:
+        return at > self._due(failure) + self._levels.late_s + TINY_S and self._unhindered(failure, at)
 
     def _unhindered(self, failure: Delivery, until: float) -> bool:
         if failure.fate != FAILED or failure.expired or self._disturbed:
@@ -341,7 +349,7 @@ class _Checker:
         for row in [*self._log.topic(self._topic), *self._log.topic(self._group.retries)]:
             if not self._wants(row) or row.body not in self._accepted:
                 continue
-            limit = max(row.at, self._healed + grace_s) + SETTLE_S
+            limit = max(row.at, self._healed + grace_s) + self._levels.settle_s
             given = self._given.get((row.queue, row.offset))
             if not given:
                 self._bad(limit, f"{row.queue} {row.offset} is never given to anybody")
@@ -359,8 +367,10 @@ class _Checker:
             return
         if len(done) + len(dead) != 1:
             self._bad(sent.at, f"{body!r:.40} was processed {len(done)} times and is {len(dead)} dead letters")
-        if [one.attempt for one in given] != list(range(1, len(given) + 1)):
-            self._bad(sent.at, f"{body!r:.40} was delivered as {[one.attempt for one in given]}")
+        # One that could not be given back before its queue was handed over has the same number once more.
+        attempts = [0, *(one.attempt for one in given)]
+        if any(after - before not in (0, 1) for before, after in pairwise(attempts)):
+            self._bad(sent.at, f"{body!r:.40} was delivered as {attempts[1:]}")
 
     def findings(self) -> Findings:
         """All of it."""

@@ -29,7 +29,6 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 
 from support import scripts
-from support.consumption_history import Lost
 from support.disk import RecordingFiles, memory_folder
 from support.fleet import NEVER, SETTLED_S, SOUND, TOPIC, Build, Fleet, Member
 from support.logged_errors import errors_told
@@ -57,6 +56,7 @@ from support.mixed_history import (
     Troubled,
 )
 from support.mixed_listeners import MixedListeners, MixedPlan, body_of
+from support.mixed_pull import PullMember
 from support.mixed_scripts import MixedScript, Post, Reject, group_of, instance_of
 from support.served import LateFlusher
 from support.simulated_processes import Process, SimulatedLoop
@@ -107,7 +107,6 @@ class Outcomes:
         self.accepted: dict[bytes, Accepted] = {}
         self.done: defaultdict[str, set[bytes]] = defaultdict(set)
         self._calls: dict[int, Called] = {}
-        self._lost: set[int] = set()
 
     def see(self, event: MixedEvent) -> None:
         """What has happened next."""
@@ -115,9 +114,7 @@ class Outcomes:
             self.accepted[event.body] = event
         elif isinstance(event, Called):
             self._calls[event.call] = event
-        elif isinstance(event, Lost):
-            self._lost.add(event.call)
-        elif isinstance(event, Returned) and event.call not in self._lost:
+        elif isinstance(event, Returned):
             call = self._calls.pop(event.call)
             group = self._script.group(call.process)
             done = self.done[_whose(group, call.process)]
@@ -239,7 +236,11 @@ class MixedFleet(Fleet):
         settings: dict[str, Any] = {"crash_limit": NEVER, **dict(group.settings)}
         if not group.shared:
             instance = instance_of(name)
-            settings |= {"model": "broadcasting", "instance": instance, "offsets_dir": str(self._folder / f"{group.name}-{instance}")}
+            settings |= {
+                "model": "broadcasting",
+                "instance": instance,
+                "offsets_dir": str(self._folder / f"{group.name}-{instance}"),
+            }
         return settings
 
     def _listening(self, group: Group, plan: MixedPlan) -> Any:
@@ -260,9 +261,7 @@ class MixedFleet(Fleet):
 
         return begin
 
-    def _pulling(self, group: Group, plan: MixedPlan) -> Any:
-        from support.mixed_pull import PullMember
-
+    def _pulling(self, group: Group, plan: MixedPlan) -> PullMember:
         return PullMember(
             self._config.listen, group, TOPIC, plan, self._listeners, connect=self._connect(plan.process.name),
             now=self._loop.time, settings=dict(group.settings), epoch=self._epoch_of,
@@ -357,7 +356,8 @@ class MixedFleet(Fleet):
             self._sending.append(process.task(self._send_one(producer, message, queue_id, number)))
 
     async def _until_processed(self) -> None:
-        until = self.now + PATIENCE_S + sum(self.levels.delay_s(0, n) for n in range(1, self.levels.max_retries + 1))
+        most = max(self.levels.limit(group) for group in self._script.groups)
+        until = self.now + PATIENCE_S + sum(self.levels.delay_s(0, n) for n in range(1, most))
         await asyncio.wait(self._sending, timeout=PATIENCE_S) if self._sending else None
         self.troubles += [f"not sent: {task!r}" for task in self._sending if not task.done()]
         for task in self._sending:
@@ -371,11 +371,11 @@ class MixedFleet(Fleet):
         await connection.open(timeout_s=5.0)
         names = [TOPIC, *(name for group in self._script.groups for name in (group.retries, group.dead))]
         try:
-            while True:
-                self.rows = await read_rows(connection, names)
-                over = not await waiting(connection) and not self._open()
-                if over or self.now > until:
-                    break
+            while self.now < until:
+                if not await waiting(connection):
+                    self.rows = await read_rows(connection, names)
+                    if not self._open():
+                        break
                 await asyncio.sleep(1.0)
             await asyncio.sleep(SETTLED_S)
             self.rows = await read_rows(connection, names)
@@ -408,5 +408,5 @@ def _levels(config: BrokerConfig) -> Levels:
 def free_files(consumer: Any) -> None:
     """What the system does when a process dies: its locks on files are gone."""
     running = getattr(consumer, "_running", None)
-    if running is not None and getattr(running, "_local", None) is not None:
+    if running is not None and running._local is not None:
         running._local._file.close()

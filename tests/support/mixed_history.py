@@ -207,10 +207,12 @@ MixedEvent: TypeAlias = (
 
 
 class Levels(NamedTuple):
-    """What the levels of a broker mean, and how often it gives a message back."""
+    """What the levels of a broker mean, how often it gives a message back, and how late anything may be."""
 
     seconds: tuple[float, ...]
     max_retries: int = 16
+    late_s: float = 0.1  # what waits for its time
+    settle_s: float = 2.0  # what nothing hinders
 
     def delay_s(self, asked: int, attempt: int) -> float:
         """The delay of a message that failed at this attempt, of which the listener asked for a level or for none."""

@@ -84,7 +84,8 @@ class MixedListeners:
         async def on_messages(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus | None:
             behaviour = plan.next.popleft() if plan.next else None
             lost = lambda: bool(context.lost)  # noqa: E731
-            with self.call(group.name, plan.process.name, messages, context.queue, context.epoch, lost) as call:
+            name, queue, epoch = plan.process.name, context.queue, context.epoch
+            with self.call(group.name, name, messages, queue=queue, epoch=epoch, lost=lost) as call:
                 await self.take_time(plan, behaviour)
                 if group.kind == CONCURRENT:
                     return self._concurrent(call, context, behaviour)
@@ -125,7 +126,7 @@ class MixedListeners:
 
     @contextlib.contextmanager
     def call(
-        self, group: str, process: str, messages: list[StoredMessage], queue: MessageQueue, epoch: int,
+        self, group: str, process: str, messages: list[StoredMessage], *, queue: MessageQueue, epoch: int,
         lost: Callable[[], bool],
     ) -> Iterator[Call]:  # fmt: skip
         """Note the begin and the end of a call."""

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 
 from support.mixed_history import Accepted, BrokerDown, BrokerUp, Group, Levels, MixedEvent, Row
 
-LATE_S = 0.1
 TINY_S = 1e-5  # clocks of the log count microseconds
 
 
@@ -61,8 +60,8 @@ class Downtimes:
         return any(down <= until and up >= since for down, up in self._spans)
 
     def back(self, since: float, until: float) -> float:
-        """When it came back last in a span; the begin of it if it was never away."""
-        return max([up for _, up in self._spans if since <= up <= until], default=since)
+        """When it came back last in a span, at the latest; the begin of it if it was never away."""
+        return max([min(up, until) for down, up in self._spans if since <= up and down <= until], default=since)
 
 
 def judge_log(events: list[MixedEvent], log: Log, groups: Iterable[Group], levels: Levels, topic: str) -> list[str]:
@@ -74,7 +73,9 @@ def judge_log(events: list[MixedEvent], log: Log, groups: Iterable[Group], level
     for sent in accepted:
         if sent.delay_s or sent.due is not None:
             bad += [
-                f"{row.at:.3f} s: {text}" for row in log.of(topic, sent.body) for text in _time(sent, row, downtimes)
+                f"{row.at:.3f} s: {text}"
+                for row in log.of(topic, sent.body)
+                for text in _time(sent, row, downtimes, levels.late_s)
             ]
     for group in groups:
         bad += _copies(log, group, levels, topic)
@@ -110,10 +111,10 @@ def _order(accepted: list[Accepted]) -> list[str]:
     return bad
 
 
-def _time(sent: Accepted, row: Row, downtimes: Downtimes) -> list[str]:
+def _time(sent: Accepted, row: Row, downtimes: Downtimes, late_s: float) -> list[str]:
     if row.at < sent.earliest - TINY_S:
         return [f"{sent.body!r:.40} was due at {sent.earliest:.3f} s: it is early"]
-    limit = max(sent.latest, downtimes.back(sent.sent_at, row.at + TINY_S)) + LATE_S + TINY_S
+    limit = max(sent.latest, downtimes.back(sent.sent_at, row.at + TINY_S)) + late_s + TINY_S
     return [f"{sent.body!r:.40} was due at {sent.latest:.3f} s: it is late"] if row.at > limit else []
 
 

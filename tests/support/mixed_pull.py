@@ -53,9 +53,9 @@ class PullMember:
         first = messages[0]
         queue, name = MessageQueue(first._origin.topic, first.queue_id), self._plan.process.name
         epoch = self._epoch(name, queue)
-        call = stack.enter_context(
-            self._listeners.call(self._group.name, name, messages, queue, epoch, lambda: self._lost(queue, epoch))
-        )
+        lost = lambda: self._lost(queue, epoch)  # noqa: E731
+        noted = self._listeners.call(self._group.name, name, messages, queue=queue, epoch=epoch, lost=lost)
+        call = stack.enter_context(noted)
         await self._listeners.take_time(self._plan, self._plan.next.popleft() if self._plan.next else None)
         call.fates = (OK,) * len(messages)
 

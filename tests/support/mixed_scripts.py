@@ -175,13 +175,15 @@ class _Author:
 
     def _actions(self) -> list[tuple[Callable[[], None], float]]:
         calm: list[tuple[Callable[[], None], float]] = [
-            (self._post, 8), (self._join, 4), (self._leave, 2), (self._slow, 4), (self._reject, 7), (self._restart, 1.5),
+            (self._post, 8), (self._join, 4), (self._leave, 2), (self._slow, 4), (self._reject, 7),
+            (self._restart, 1.5),
         ]  # fmt: skip
         if self._calm:
             return calm
         return [
             *calm, (self._kill, 3), (self._pause_or_resume, 4), (self._partition_or_heal, 4), (self._lag, 1),
             (self._close_unseen, 2), (self._block, 2), (self._crash, 3), (self._crash_when_due, 2),
+            (self._crash_at_send_back, 2),
         ]  # fmt: skip
 
     def _somebody(self) -> str:
@@ -298,4 +300,13 @@ class _Author:
             self._steps.append(Post("p1", 2, f"k{number}", 0, "a", 0, delay_s))
         around = self._chance.choice((-0.001, 0.0, 0.0005, 0.001, 0.002, 0.0021, 0.003, 0.004, 0.01))
         self._steps.append(Tick(delay_s + around))
+        self._crash()
+
+    def _crash_at_send_back(self) -> None:
+        """The broker dies around the moment at which messages are given back, or given up."""
+        member = self._somebody()
+        self._steps += [Post("p2", 3, f"k{key}", 0, "a", bad=self._chance.choice((1, 99))) for key in range(3)]
+        self._steps += [Slow(member, 0.3)] * 4
+        around = self._chance.choice((0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01))
+        self._steps.append(Tick(0.3 + around))
         self._crash()

@@ -7,16 +7,21 @@ Ordered groups and pull consumers, which get the messages of a queue one after t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rmq.wire.model import MessageQueue
+
 from support import consumption_history as ordered
 from support.broadcast_checker import judge_broadcast
-from support.consumption_checker import SETTLE_S, judge
+from support.consumption_checker import judge
 from support.mixed_checker import Findings, judge_concurrent
 from support.mixed_history import (
     CONCURRENT,
+    CUT,
     OK,
+    PULL,
     Accepted,
     Born,
     Called,
@@ -24,6 +29,7 @@ from support.mixed_history import (
     Levels,
     MixedEvent,
     Owned,
+    Released,
     Returned,
     Row,
     Stored,
@@ -75,16 +81,40 @@ def _judge_group(events: list[MixedEvent], log: Log, group: Group, levels: Level
         return judge_broadcast(events, log, group, TOPIC)
     verdict = judge(
         list(_in_order(events, log, group)), grace_s=grace_s, wants=group.wants,
-        settle_s=SETTLE_S,
+        settle_s=levels.settle_s,
     )  # fmt: skip
     violations = [f"{group.name}: {text}" for text in verdict.violations]
-    return Findings(violations, verdict.calls, verdict.fenced_overlaps, _is_calm(events, group), 0, 0)
+    calm, again = _is_calm(events, group), 0
+    if group.kind == PULL:  # nothing fails: what is given again was given in vain
+        counts = Counter(
+            (e.queue, offset) for e in events if isinstance(e, Called) and e.group == group.name for offset in e.offsets
+        )
+        twice = [
+            f"{group.name}: {queue} {offset} was given {n} times" for (queue, offset), n in counts.items() if n > 1
+        ]
+        again = len(twice)
+        violations += twice if calm else []
+    return Findings(violations, verdict.calls, verdict.fenced_overlaps, calm, again, 0)
 
 
 def _is_calm(events: list[MixedEvent], group: Group) -> bool:
+    """Whether nobody of a group died, and no lease was lost; nor given back in words that the broker did not take."""
     members = {event.process for event in events if isinstance(event, Born) and event.group == group.name}
-    rough = (ordered.BrokerCrashed, ordered.Killed, ordered.Lost)
-    return not any(isinstance(event, rough) and getattr(event, "process", "") in {"", *members} for event in events)
+    owners: dict[tuple[str, MessageQueue], Owned] = {}
+    released: set[tuple[MessageQueue, int]] = set()
+    for event in events:
+        if isinstance(event, ordered.BrokerCrashed | ordered.Lost):
+            return False
+        if isinstance(event, ordered.Killed) and event.process in members:
+            return False
+        if isinstance(event, Released) and event.offset >= 0:
+            released.add((event.queue, event.epoch))
+        elif isinstance(event, Owned) and event.group == group.name:
+            before = owners.get((group.name, event.queue))
+            if before is not None and (event.queue, before.epoch) not in released:
+                return False
+            owners[group.name, event.queue] = event
+    return True
 
 
 def _in_order(events: list[MixedEvent], log: Log, group: Group) -> Iterator[ordered.Event]:
@@ -93,36 +123,45 @@ def _in_order(events: list[MixedEvent], log: Log, group: Group) -> Iterator[orde
     for event in events:
         if getattr(event, "group", group.name) != group.name:
             continue
-        match event:
-            case Accepted():
-                for row in log.of(TOPIC, event.body):  # each by a producer of its own: their order is judged elsewhere
-                    at = max(event.at, row.at)
-                    name = f"{event.producer} {event.number}"
-                    yield ordered.Sent(at, row.queue, row.offset, event.body, name, event.number, event.tag)
-            case Owned():
-                yield ordered.Granted(event.at, event.process, event.queue, event.epoch, event.committed)
-            case Called():
+        if isinstance(event, Accepted):
+            yield from _sent(event, log)
+        elif isinstance(event, AS_THEY_ARE):
+            yield event
+        elif isinstance(event, Returned | ordered.Lost):
+            if event.call in calls:
+                yield event if isinstance(event, ordered.Lost) else _ended(event)
+        else:
+            if isinstance(event, Called):
                 calls.add(event.call)
-                yield ordered.Started(
-                    event.at, event.call, event.process, event.queue, event.epoch, event.offsets, event.attempts,
-                    event.bodies, event.lost,
-                )  # fmt: skip
-            case Returned() if event.call in calls:
-                good = all(fate == OK for fate in event.fates)
-                cut = any(fate == "cut" for fate in event.fates)
-                result = ordered.DONE if good else ordered.CUT if cut else ordered.AGAIN
-                yield ordered.Ended(event.at, event.call, result)
-            case Stored():
-                yield ordered.Committed(event.at, event.queue, event.offset)
-            case Told():
-                yield ordered.Promised(event.at, event.queue, event.offset)
-            case ordered.Lost() if event.call in calls:
-                yield event
-            case (
-                ordered.Stopped()
-                | ordered.Continued()
-                | ordered.Killed()
-                | ordered.BrokerCrashed()
-                | ordered.Hindered()
-            ):
-                yield event
+            yield from _of_a_queue(event)
+
+
+AS_THEY_ARE = (ordered.Stopped, ordered.Continued, ordered.Killed, ordered.BrokerCrashed, ordered.Hindered)
+
+
+def _sent(event: Accepted, log: Log) -> Iterator[ordered.Event]:
+    """Each by a producer of its own: their order is judged elsewhere."""
+    for row in log.of(TOPIC, event.body):
+        name = f"{event.producer} {event.number}"
+        at = max(event.at, row.at)
+        yield ordered.Sent(at, row.queue, row.offset, event.body, name, event.number, event.tag)
+
+
+def _ended(event: Returned) -> ordered.Ended:
+    good, cut = all(fate == OK for fate in event.fates), CUT in event.fates
+    return ordered.Ended(event.at, event.call, ordered.DONE if good else ordered.CUT if cut else ordered.AGAIN)
+
+
+def _of_a_queue(event: MixedEvent) -> Iterator[ordered.Event]:
+    match event:
+        case Owned():
+            yield ordered.Granted(event.at, event.process, event.queue, event.epoch, event.committed)
+        case Called():
+            yield ordered.Started(
+                event.at, event.call, event.process, event.queue, event.epoch, event.offsets, event.attempts,
+                event.bodies, event.lost,
+            )  # fmt: skip
+        case Stored():
+            yield ordered.Committed(event.at, event.queue, event.offset)
+        case Told():
+            yield ordered.Promised(event.at, event.queue, event.offset)

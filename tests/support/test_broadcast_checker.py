@@ -117,7 +117,12 @@ def test_an_instance_that_stopped_cleanly_goes_on_exactly_where_it_ended() -> No
 def test_an_instance_that_was_killed_gives_again_what_it_had_not_written() -> None:
     Story().born().call(0, 1).killed().born().call(0, 1, 2, 3).is_fine()
     Story().born().call(0, 1).killed().born().call(3).is_caught("leaves a gap")
-    Story().born().call(0, 1).killed(at=20.0).born().call(0, 1, 2, 3).is_caught("goes back behind")
+    Story().born().call(0, 1).killed(at=20.0).born().call(0, 1, 2, 3).is_caught("goes back")
+
+
+def test_a_life_in_between_that_did_nothing_changes_nothing() -> None:
+    Story().born().call(0, 1).killed().born().left().born().call(0, 1, 2, 3).is_fine()
+    Story().born().call(0, 1).left().born().killed().born().call(0, 1, 2, 3).is_caught("goes back")
 
 
 def test_two_lives_of_an_instance_at_once_are_caught() -> None:

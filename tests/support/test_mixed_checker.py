@@ -252,8 +252,11 @@ def test_a_call_that_begins_without_a_lease_is_caught() -> None:
     Story().owns().call(0, lost=True).call(1).commits(2).is_caught("could not be proven")
 
 
-def test_what_is_done_under_a_lost_lease_counts_for_nothing() -> None:
-    Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).ends(OK).commits(1).is_caught("0 is not finished")
+def test_what_is_done_under_a_lease_that_another_has_counts_for_nothing() -> None:
+    story = Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).owns(2, 0, process="b").ends(OK)
+
+    story.commits(1).is_caught("0 is not finished")
+    Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).ends(OK).commits(1).is_fine()  # it was proven again
 
 
 # Delays and the end

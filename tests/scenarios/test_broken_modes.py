@@ -1,0 +1,271 @@
+"""
+The checkers of the other modes can fail: builds with one protection taken away, each found out by the script it needs.
+
+Each is broken from outside, by a part that does not do what it should; the sound build passes the same script. Those
+that any script may meet are found by the first generated ones, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Set
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rmq.broker.app import Broker
+from rmq.broker.delivery import Delivery, Due
+from rmq.broker.services.copied_table import CopiedTable
+from rmq.broker.services.lock_table import LockTable
+from rmq.consumer.concurrent import ConcurrentService
+from rmq.consumer.concurrent_queue import Chunk, ConcurrentQueue
+from rmq.consumer.generation import Generation
+from rmq.consumer.hand_over import Workers
+from rmq.consumer.running import Running
+from rmq.consumer.send_backs import Fate
+from rmq.wire.model import MessageQueue
+
+from support.crash import KEPT
+from support.fleet import SOUND, Build
+from support.mixed_fleet import play_mixed
+from support.mixed_history import CAST_ORDERLY, CONCURRENT, Group
+from support.mixed_scripts import MixedScript, MixedStep, Post, Reject, mixed_script
+from support.mixed_verdict import MixedVerdict, judge_mixed
+from support.network import DOWN
+from support.scripts import CloseUnseen, Crash, Heal, Join, Kill, Partition, Pause, Resume, Slow, Tick
+from support.simulated_processes import ORDERS
+
+ENOUGH = 40  # scripts, of the 100 that are played
+
+pytestmark = pytest.mark.slow
+
+
+# What is broken: the consumer
+
+
+class Forgetting:
+    """Says that failed messages were given back."""
+
+    async def give_back(self, generation: Generation, messages: Any, **_: Any) -> Fate:
+        """Nothing is done."""
+        return Fate.GIVEN_BACK
+
+
+class Highest(ConcurrentQueue):
+    """Takes the highest finished message for the progress."""
+
+    _highest = 0
+
+    def done(self, chunk: Chunk) -> None:
+        messages = self.messages_of(chunk)
+        if messages:
+            self._highest = max(self._highest, messages[-1].queue_offset + 1)
+        super().done(chunk)
+
+    @property
+    def commit_offset(self) -> int:
+        return max(self._highest, super().commit_offset)
+
+
+class Rushing:
+    """Hands queues over without waiting for the running calls."""
+
+    def __init__(self, inner: Workers) -> None:
+        self._inner = inner
+
+    def start_generation(self, generation: Generation) -> None:
+        """As ever."""
+        self._inner.start_generation(generation)
+
+    async def finish_generation(self, generation: Generation) -> None:
+        """Not waited for."""
+
+
+def forgetting(running: Running) -> None:
+    if isinstance(running.service, ConcurrentService):
+        running.service._failures = Forgetting()
+
+
+def highest(running: Running) -> None:
+    if isinstance(running.service, ConcurrentService):
+        running.rebalancer._make_cache = partial(Highest, max_span=2000)
+
+
+def rushing(running: Running) -> None:
+    running.rebalancer._hand_overs._workers = Rushing(running)
+
+
+def writing_ahead(running: Running) -> None:
+    """A broadcasting member writes that it is further than it is."""
+    if running._local is not None:
+        progress = running._local.progress
+        honest = progress.note
+        progress.note = lambda queue, at: honest(queue, at._replace(offset=at.offset + 10))  # type: ignore[method-assign]
+
+
+# What is broken: the broker
+
+
+class EarlyBroker(Broker):
+    """Its clock of deliveries is a fifth of a second ahead."""
+
+    def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._build_handlers(loop)
+        honest = self._serving.delivery._now_us
+        self._serving.delivery._now_us = lambda: honest() + 200_000
+
+
+class Unmarked(Delivery):
+    """Delivers without a word of what it delivers."""
+
+    def _stage(self, due: Due) -> str | None:
+        assert due.checked is not None
+        header = due.checked.header
+        self._store.stage(MessageQueue(header.topic, header.queue_id), header.topic_gen, due.data, due.checked)
+        return None
+
+
+class RepeatingBroker(Broker):
+    """Does not know after a crash what it has delivered."""
+
+    def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._build_handlers(loop)
+        self._serving.delivery.__class__ = Unmarked
+
+
+class Forgetful(CopiedTable):
+    """Knows of nothing that was copied."""
+
+    def offsets(self, group: str, queue: MessageQueue) -> Set[int]:
+        return frozenset()
+
+
+class CopyingBroker(Broker):
+    """Copies what it is asked to copy, however often."""
+
+    def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._build_services(loop)
+        self._ledger.copied = Forgetful()
+
+
+class NoFencing(LockTable):
+    """Believes everybody who says that a queue is its own."""
+
+    def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:
+        """Let everybody pass."""
+
+    def renew(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
+        """Say yes."""
+        super().renew(group, queue, session, epoch, now=now)
+        return True
+
+
+class UnfencedBroker(Broker):
+    """A broker whose epochs fence nobody off."""
+
+    def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._build_services(loop)
+        self._locks = NoFencing(self.config.lock_lease_s)
+
+
+# What finds it
+
+SHORT = (("message_delay_level", "1s 2s 1s 2s"), ("max_retries", 2))
+ONE = Group("g1", CONCURRENT, (("batch", 1), ("slots", 2)))
+GOOD, BAD = Post("p1", 2, "k", 0), Post("p1", 2, "k", 0, bad=1)
+NEVER_GOOD = Post("p1", 2, "k", 0, bad=99)
+DELAYED = Post("p1", 3, "k", 0, None, 0, 0.5)
+
+
+def scripted(*steps: MixedStep, group: Group = ONE, queues: int = 1) -> MixedScript:
+    return MixedScript(0, queues, (group,), steps, SHORT)
+
+
+FAILS = scripted(GOOD, BAD, Join("g1-1"), Tick(5.0))
+OVERTAKEN = scripted(Join("g1-1"), Tick(0.5), Slow("g1-1", 3.0), GOOD, Tick(1.0), Post("p1", 1, "k", 0), Tick(5.0))
+WAITS = scripted(Join("g1-1"), DELAYED, Tick(2.0))
+WAITS_AND_CRASHES = scripted(Join("g1-1"), DELAYED, Tick(1.0), Crash(KEPT, 0.0), Tick(3.0))
+REPLY_LOST = scripted(  # of a send-back of a message that the progress cannot pass
+    Join("g1-1"), Tick(0.5), Slow("g1-1", 25.0), Slow("g1-1", 0.5), Post("p1", 1, "k", 0), BAD, Tick(0.3),
+    Partition("g1-1", (DOWN,)), Tick(0.6), Heal("g1-1", cut=True), Tick(12.0),
+)  # fmt: skip
+HANDED_OVER = scripted(
+    *(Post("p1", 4, f"k{key}", 0) for key in range(6)), Join("g1-1"), *[Slow("g1-1", 4.0)] * 4, Tick(1.0), Join("g1-2"),
+    Tick(6.0), queues=2,
+)  # fmt: skip
+COMES_BACK = scripted(
+    *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-i1-1"), *[Slow("g1-i1-1", 0.6)] * 20, Tick(5.5),
+    Kill("g1-i1-1"), Tick(0.5), Join("g1-i1-2"), Tick(3.0), group=Group("g1", CAST_ORDERLY),
+)  # fmt: skip
+CUT_OFF = scripted(
+    *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-1"), *[Slow("g1-1", 9.0)] * 3, Tick(0.5), CloseUnseen("g1-1"),
+    Join("g1-2"), Tick(9.5), Heal("g1-1", cut=True), Tick(3.0),
+)  # fmt: skip
+GIVEN_UP = scripted(NEVER_GOOD, Join("g1-1"), Reject("g1-1", 1, "ack", -1), Tick(9.0))
+
+
+def stopped_and_resumed(order: str) -> MixedScript:
+    """An owner gets SIGSTOP within a call, its lease runs out, another takes over, and it goes on."""
+    return scripted(
+        *(Post("p1", 10, "k", 0) for _ in range(15)), Join("g1-1"), *[Slow("g1-1", 0.3)] * 200, Tick(1.05),
+        Join("g1-2"), *[Slow("g1-2", 0.3)] * 200, Tick(1.0), Pause("g1-1"), Tick(70.0), Resume("g1-1", order),
+        Tick(3.0),
+    )  # fmt: skip
+
+
+def verdict(one: MixedScript, build: Build) -> MixedVerdict:
+    played = play_mixed(one, build)
+    found = judge_mixed(played.history, played.rows, one.groups, played.levels, grace_s=played.grace_s)
+    if build is SOUND:
+        found.violations.extend(played.troubles)
+    print(found)
+    return found
+
+
+BROKEN = {
+    "send-back that forgets": (Build(change=forgetting), FAILS, "neither processed nor a dead letter"),
+    "progress of the highest": (Build(change=highest), OVERTAKEN, "is not finished"),
+    "early delivery": (Build(broker=EarlyBroker), WAITS, "it is early"),
+    "delay delivered twice": (Build(broker=RepeatingBroker), WAITS_AND_CRASHES, "in the log 2 times"),
+    "send-back that repeats": (Build(broker=CopyingBroker), REPLY_LOST, "given back 2 times"),
+    "hand-over that rushes": (Build(change=rushing), HANDED_OVER, "which was not told"),
+    "progress written ahead": (Build(change=writing_ahead), COMES_BACK, "leaves a gap"),
+}
+
+
+@pytest.mark.parametrize(("build", "one", "text"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_build_is_caught_and_the_sound_one_is_not(build: Build, one: MixedScript, text: str) -> None:
+    assert any(text in line for line in verdict(one, build).violations)
+    assert verdict(one, SOUND).violations == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_fencing_off_is_caught_by_an_owner_that_was_stopped_and_resumed(order: str) -> None:
+    one = stopped_and_resumed(order)
+
+    assert any("fence" in line for line in verdict(one, Build(broker=UnfencedBroker)).violations)
+    assert verdict(one, SOUND).violations == []
+
+
+@pytest.mark.parametrize("one", [CUT_OFF, GIVEN_UP], ids=["cut off", "given up"])
+def test_the_sound_build_passes_what_is_rough(one: MixedScript) -> None:
+    assert verdict(one, SOUND).violations == []
+
+
+FOUND = {
+    "forgetting": Build(change=forgetting), "highest": Build(change=highest), "early": Build(broker=EarlyBroker),
+    "repeating": Build(broker=RepeatingBroker),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("build", FOUND.values(), ids=FOUND)
+def test_generated_scripts_find_it_too(build: Build) -> None:
+    for seed in range(1, ENOUGH + 1):
+        one = mixed_script(seed)
+        played = play_mixed(one, build)
+        found = judge_mixed(played.history, played.rows, one.groups, played.levels, grace_s=played.grace_s)
+        if found.violations:
+            print(seed, found)
+            return
+    pytest.fail(f"{ENOUGH} scripts have not found it")
