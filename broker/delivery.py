@@ -203,9 +203,17 @@ class Delivery:
         self._work()
 
     def _work(self) -> None:
-        """Append for 2 ms; the next turn comes back to what is left."""
+        """Append for a while; a defect in that must not end delivery for good."""
         if not self._is_running:
             return
+        try:
+            self._append()
+        except Exception as error:
+            log.exception("delay.defect")
+            self._give_up(error)
+
+    def _append(self) -> None:
+        """Append for 2 ms; the next turn comes back to what is left."""
         until = self._clock() + WORK_S
         self._committer.in_order()  # a topic that ends in this turn ends before it
         done: list[tuple[Due, str | None]] = []
@@ -218,9 +226,7 @@ class Delivery:
         ticket = _Ticket()
         self._committer.append_now(changes, ticket, lambda: self._written(mark, done))
         if ticket.error is not None:
-            self._line.clear()
-            self._is_busy = False
-            self._failed(ticket.error)
+            self._give_up(ticket.error)
         elif self._line:
             self._loop.call_soon(self._work)
         else:
@@ -249,6 +255,11 @@ class Delivery:
         for why, count in Counter(why for _, why in done if why is not None).items():
             first = next(due.entry for due, reason in done if reason == why)
             log.warning("delay.passed", batches=count, reason=why, position=first.position, due_at=first.due_at)
+
+    def _give_up(self, error: Exception) -> None:
+        self._line.clear()
+        self._is_busy = False
+        self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1

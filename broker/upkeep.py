@@ -62,6 +62,7 @@ class Upkeep:
         self._served: list[Callable[[], None]] = []  # by the work that is under way
         self._told_people = -1  # the log position that the files for people show
         self.checkpoint_position = checkpoint_position
+        self._waiting_from = self._captured_from = store.delays.oldest  # of what waited at the checkpoint
         self._checkpoint_at = self._retention_at = self._people_at = now()
         self._checkpoint_batches = store.batches_written
         self.failures = 0
@@ -135,6 +136,7 @@ class Upkeep:
     def capture(self) -> CheckpointWork:
         """The checkpoint of this moment; the caller lets it be done, and ends with :meth:`saved`."""
         store = self._store
+        self._captured_from = store.delays.oldest
         indexes = self._take_index_work(everything=True)
         return CheckpointWork(indexes, store.directory.path, store.checkpoint(self._snapshot(True)))
 
@@ -143,6 +145,7 @@ class Upkeep:
         self._checkpoint_batches = self._store.batches_written
         if error is None:
             self.checkpoint_position = work.checkpoint.position
+            self._waiting_from = self._captured_from
         else:
             log.error("checkpoint.failed", error=str(error))
         self._indexed(work.indexes, error)
@@ -180,7 +183,8 @@ class Upkeep:
         before_us = self._wall_us() - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
         if len(store.log.segments) == 1 or not (before_us or schedule.retention_bytes):
             return False
-        oldest = store.delays.oldest  # what waits lies in the log alone
+        # What waits lies in the log alone; so does what was delivered since the checkpoint, if a crash takes the copy.
+        oldest = self._waiting_from
         needed_from = self.checkpoint_position if oldest is None else min(oldest, self.checkpoint_position)
         search = RetentionSearch(
             store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes, needed_from,

@@ -38,6 +38,10 @@ class Consumer:
             consumer.subscribe("orders", "created || paid")
             await consumer.run()
 
+    With ``orderly=False`` up to ``slots`` calls run beside each other, also of one queue, and messages are finished in
+    any order: those that fail are given back to the broker, which delivers them again later, and makes dead letters of
+    those that failed 16 times more. The listener gets a :class:`~rmq.consumer.context.ConcurrentContext` then.
+
     With ``model="broadcasting"`` every member gets every message, and keeps its progress in a file of its own (see
     ``instance`` and ``offsets_dir``); nothing is locked.
 

@@ -21,6 +21,7 @@ from ..store.log_reader import LogReader
 from ..store.lookup import Locator
 
 PORTION_BYTES: Final = 8 << 20  # of copies that are made before they are appended
+PORTION_COPIES: Final = 128  # appending so many takes about 2 ms
 MAX_ATTEMPTS: Final = (1 << 16) - 1  # that the column of a batch can hold
 
 ORIGIN_QUEUE: Final = "RMQ_ORIGIN_QUEUE"
@@ -66,15 +67,33 @@ class Copy(NamedTuple):
     level: int = 0
 
 
-class Sources:
-    """The messages of a queue as they could be read when this was made; each batch is read once, in order."""
+class LastBatch:
+    """
+    The batch that was read last, for whoever reads next.
 
-    def __init__(self, queue: MessageQueue, locator: Locator, reader: LogReader, store_id: int) -> None:
+    When all messages fail, as they do when a database is down, they are sent back one by one: then the next one lies
+    in the same batch. It belongs to one reader at a time.
+    """
+
+    __slots__ = ("batch",)
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+
+class Sources:
+    """The messages of a queue as they could be read when this was made; a batch is read once for those in a row."""
+
+    def __init__(
+        self, queue: MessageQueue, generation: int, locator: Locator, reader: LogReader, store_id: int,
+        *, last: LastBatch,
+    ) -> None:  # fmt: skip
         self._queue = queue
+        self._generation = generation
         self._locator = locator
         self._reader = reader
         self._store_id = store_id
-        self._last: Batch | None = None
+        self._last = last
 
     def find(self, offset: int) -> Found:
         """
@@ -83,11 +102,16 @@ class Sources:
         Raises:
             Damaged: it cannot be read, or something else lies in its place.
         """
-        last = self._last
-        if last is None or not last.header.base_offset <= offset < last.header.end_offset:
-            last = self._last = self._batch(offset)
-        (message,) = last.pick([offset - last.header.base_offset])
-        return Found(message, last)
+        source = self._last.batch
+        if source is None or not self._holds(source, offset):
+            source = self._last.batch = self._batch(offset)
+        (message,) = source.pick([offset - source.header.base_offset])
+        return Found(message, source)
+
+    def _holds(self, source: Batch, offset: int) -> bool:
+        header = source.header
+        is_here = (header.topic, header.queue_id, header.topic_gen) == (*self._queue, self._generation)
+        return is_here and header.base_offset <= offset < header.end_offset
 
     def _batch(self, offset: int) -> Batch:
         damaged = f"{self._queue} is damaged at offset {offset}"
@@ -99,8 +123,7 @@ class Sources:
             source = batches.read(data, store_id=self._store_id)
         except Refused as error:
             raise Damaged(f"{damaged}: {error.text}") from error
-        header = source.header
-        if (header.topic, header.queue_id) != self._queue or not header.base_offset <= offset < header.end_offset:
+        if not self._holds(source, offset):
             raise Damaged(f"{damaged}: another message lies in its place")
         return source
 
@@ -120,7 +143,7 @@ class Sources:
                     made.append(error)
                     continue
                 size += len(copy.batch)
-                if made and size > PORTION_BYTES:
+                if made and (size > PORTION_BYTES or len(made) == PORTION_COPIES):
                     break
                 made.append(copy)
         return made

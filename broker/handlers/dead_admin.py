@@ -35,7 +35,7 @@ from ..services.state import DeadHandled
 from ..services.topics import Topic, TopicTable
 from ..store.message_store import MessageStore, Placed
 from .appending import Appending, Ticket
-from .copies import Copy, Found, Sources, replay_copy, returned_copy
+from .copies import Copy, Found, LastBatch, Sources, replay_copy, returned_copy
 from .copy_line import CopyLine
 from .limits import check_entries
 from .send_back import check_ascending
@@ -177,7 +177,9 @@ class DeadAdminHandler:
             return None
         store, queue, ask = self._store, task.queue, task.ask
         self._check_room(self._handled.change(queue.topic, task.asked, REPLAYED))
-        sources = Sources(queue, store.locator(queue), store.reader(), store.store_id)
+        sources = Sources(
+            queue, task.generation, store.locator(queue), store.reader(), store.store_id, last=LastBatch()
+        )
 
         def make(found: Found) -> Copy:
             return returned_copy(found) if ask.to_topic else replay_copy(found, ask.group)

@@ -35,7 +35,7 @@ from ..services.state import Committed
 from ..services.topics import TopicTable
 from ..store.message_store import MessageStore
 from .appending import Appending, Ticket
-from .copies import Copy, Found, Sources, dead_copy, retry_copy
+from .copies import Copy, Found, LastBatch, Sources, dead_copy, retry_copy
 from .copy_line import CopyLine
 from .limits import check_entries
 from .progress import MAX_ATTEMPTS, ProgressHandler, session_of
@@ -115,6 +115,7 @@ class SendBackHandler:
         self._delays = delays
         self._max_retries = max_retries
         self._now = now
+        self._last = LastBatch()
         self.dead = 0
         self.sent_back = 0
 
@@ -161,11 +162,14 @@ class SendBackHandler:
         store, group, queue = self._store, request.group, request.queue
         failed = {offset: self._ledger.attempts.of_message(group, queue, offset) for offset in left}
         last_level = self._delays.last_level
-        sources = Sources(queue, store.locator(queue), store.reader(), store.store_id)
+        sources = Sources(
+            queue, request.generation, store.locator(queue), store.reader(), store.store_id, last=self._last
+        )
 
         def make(found: Found) -> Copy:
             if request.is_dead_letter:
-                return dead_copy(found, group, failed[found.message.queue_offset], request.reason)
+                attempts = max(failed[found.message.queue_offset], found.attempts)
+                return dead_copy(found, group, attempts, request.reason)
             # What the message itself says counts too: a consumer that forgets must not retry for ever.
             attempts = max(request.attempts[found.message.queue_offset], found.attempts + 1)
             level = fate(

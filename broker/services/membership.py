@@ -156,9 +156,15 @@ class Membership:
         return list(self._groups.get(group, {}).values())
 
     def subscribed(self, group: str) -> dict[str, str]:
-        """What all members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it."""
-        joined = (member for member in self._groups.get(group, {}).values() if member.mode is not None)
-        return next((member.subscriptions for member in joined), {})
+        """
+        What the members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it.
+
+        All have the same, unless they are assigned their queues: then it is what any of them has.
+        """
+        joined = [member for member in self._groups.get(group, {}).values() if member.mode is not None]
+        if joined and joined[0].mode is not None and joined[0].mode.model == ASSIGNED:
+            return {topic: tags for member in joined for topic, tags in member.subscriptions.items()}
+        return joined[0].subscriptions if joined else {}
 
     def is_member(self, group: str, session_id: bytes) -> bool:
         """Whether a session has joined a group."""
@@ -202,7 +208,7 @@ class Membership:
     def _check(self, group: str, mode: GroupMode, subscriptions: Mapping[str, str], session: Session) -> None:
         names.check_group(group)
         _check_mode(mode)
-        _check_subscriptions(subscriptions)
+        _check_subscriptions(group, subscriptions)
         if group not in session.groups and len(session.groups) >= MAX_GROUPS:
             raise BadRequest(f"a session can be in {MAX_GROUPS} groups at once: leave one first")
         other = self._another(group, session.id)
@@ -212,8 +218,9 @@ class Membership:
             raise GroupMismatch(
                 f"group {group!r} is {other.mode}; this member asked for {mode}: give all members the same settings"
             )
-        if other.subscriptions != subscriptions and mode.model != ASSIGNED:
-            raise GroupMismatch(_difference(group, other.subscriptions, subscriptions))
+        theirs, ours = _chosen(group, other.subscriptions), _chosen(group, subscriptions)
+        if theirs != ours and mode.model != ASSIGNED:
+            raise GroupMismatch(_difference(group, theirs, ours))
 
     def _another(self, group: str, session_id: bytes) -> Member | None:
         # All that have joined agree, so that any other one will do.
@@ -231,9 +238,19 @@ def _check_mode(mode: GroupMode) -> None:
         raise BadRequest(f"the strategy has {len(mode.strategy)} characters, at most {MAX_STRATEGY} are allowed")
 
 
-def _check_subscriptions(subscriptions: Mapping[str, str]) -> None:
-    if len(subscriptions) > MAX_SUBSCRIPTIONS:
-        raise BadRequest(f"a member subscribes to at most {MAX_SUBSCRIPTIONS} topics, not {len(subscriptions)}")
+def _chosen(group: str, subscriptions: Mapping[str, str]) -> dict[str, str]:
+    """
+    What a user has chosen to consume: members subscribe to the retries of their group by themselves.
+
+    Those of a version that does not know of retries may be in a group with others while all of them are replaced.
+    """
+    retries = names.retry_topic(group)
+    return {topic: expression for topic, expression in subscriptions.items() if topic != retries}
+
+
+def _check_subscriptions(group: str, subscriptions: Mapping[str, str]) -> None:
+    if (count := len(_chosen(group, subscriptions))) > MAX_SUBSCRIPTIONS:
+        raise BadRequest(f"a member subscribes to at most {MAX_SUBSCRIPTIONS} topics, not {count}")
     for topic, expression in subscriptions.items():
         names.check_readable(topic)
         if len(expression) > MAX_EXPRESSION:

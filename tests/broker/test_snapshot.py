@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rmq.broker.people import documents
 from rmq.broker.replay import Replay
+from rmq.broker.services.delay_table import DelayTable, Mark, Parked
 from rmq.broker.services.ledger import Ledger
 from rmq.broker.services.lock_table import LockTable
 from rmq.broker.services.parked_log import ParkedLog
@@ -11,6 +12,9 @@ from rmq.broker.services.producers import ProducerTable
 from rmq.broker.services.state import (
     Change,
     Copied,
+    DeadHandled,
+    DelaysReached,
+    DelaysWaiting,
     QueueHolds,
     SnapshotEnded,
     Started,
@@ -19,7 +23,9 @@ from rmq.broker.services.state import (
 )
 from rmq.broker.services.topics import TopicTable
 from rmq.broker.snapshot import Snapshot
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import AttemptRun
+from rmq.wire.retry_ops import DeadRun
 
 from .builders import ORDERS, Opened
 
@@ -52,6 +58,7 @@ class Tables:
         self.ledger.attempts.record("g", ORDERS, [AttemptRun(17, 20, 3)])
         self.ledger.suspects.abandon("g", ORDERS, epoch=1, committed=17, fetched=30)
         self.ledger.copied.apply(Copied("g", *ORDERS, [18, 19]))
+        self.ledger.handled.apply(DeadHandled("%DLQ%g", [DeadRun(2, 5, 1), DeadRun(5, 6, 2)]))
 
 
 def test_an_empty_broker_tells_who_it_is_and_that_this_is_all(memory_path: Path) -> None:
@@ -79,6 +86,18 @@ def test_a_snapshot_brings_all_tables_back(memory_path: Path) -> None:
     assert told(fresh) == told(tables)
     assert replay.grace_s == 5.0
     assert QueueHolds("orders", 1, 0, 0, 2, [1, 0]) in changes
+    opened.close()
+
+
+def test_what_is_known_of_dead_letters_that_retention_took_is_not_told(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    tables.fill()
+    opened.append(*[b"x"] * 9, to=MessageQueue("%DLQ%g", 0))
+    opened.store.queue(MessageQueue("%DLQ%g", 0)).raise_min(4)
+
+    told = tables.snapshot(opened).changes(rings=False)
+
+    assert [change.runs for change in told if isinstance(change, DeadHandled)] == [[(4, 5, 1), (5, 6, 2)]]
     opened.close()
 
 
@@ -127,4 +146,25 @@ def test_people_are_told_of_topics_leases_and_offsets_and_where_that_was(memory_
 
     assert documents(told) == documents(tables.snapshot(opened).changes(rings=False))
     assert not any(isinstance(change, QueueHolds) for change in told)
+    opened.close()
+
+
+def test_a_checkpoint_tells_what_waits_and_a_segment_only_how_far_delivery_came(memory_path: Path) -> None:
+    opened, tables = Opened(memory_path), Tables()
+    opened.store.delays.reach(Mark(70, 800))
+    entries = [Parked(80, 808, 200, 3), Parked(3_000_000, 80, 100, 1)]
+    for entry in entries:
+        opened.store.delays.add(entry)
+
+    in_log, in_checkpoint = (tables.snapshot(opened).changes(rings=rings) for rings in (False, True))
+
+    assert [type(change) for change in in_log] == [Started, DelaysReached, SnapshotEnded]
+    assert in_log[1] == (70, 800)
+    assert [type(change) for change in in_checkpoint] == [Started, DelaysReached, DelaysWaiting, SnapshotEnded]
+    back, parked = DelayTable(), ParkedLog()
+    for change in unpack_changes(pack_changes(in_checkpoint)):
+        if isinstance(change, DelaysReached | DelaysWaiting):
+            parked.apply(change)
+    parked.fill(back)
+    assert (back.reached, back.page(Mark(), 9)) == (Mark(70, 800), entries)
     opened.close()

@@ -49,11 +49,12 @@ def test_the_numbers_name_each_part_of_the_broker(broker: str) -> None:
     numbers = json.loads(admin("broker", "stats", "--broker", broker, "--json").stdout)
 
     assert shown.stdout.splitlines()[0].split() == ["PART", "NAME", "VALUE"]
-    assert set(numbers) == {"broker", "log", "flush", "commit", "upkeep", "serving"}
+    assert set(numbers) == {"broker", "log", "flush", "commit", "upkeep", "delays", "serving"}
     assert numbers["broker"]["address"] == broker
     assert numbers["broker"]["refuses_sends"] is None
     assert numbers["log"]["log_written"] >= numbers["log"]["log_durable"] >= 0
     assert numbers["upkeep"]["key_index_lag_bytes"] >= 0
+    assert numbers["delays"]["waiting_batches"] == 0
 
 
 def test_a_copy_of_a_running_broker_is_sound_and_can_be_started(broker: str, topic: str, tmp_path: Path) -> None:

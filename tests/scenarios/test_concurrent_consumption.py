@@ -221,3 +221,53 @@ async def test_a_restart_of_the_broker_between_two_retries_repeats_and_loses_not
 
     assert [call[0].attempt for call in listener.calls] == [1, 2, 3, 4]
     assert await dead_letters(broker) == []
+
+
+async def test_a_replayed_dead_letter_comes_to_a_concurrent_group_as_a_first_delivery(broker: InMemoryBroker) -> None:
+    listener = Seen(lambda message, context: RETRY if len(listener.calls) == 1 else SUCCESS)
+    await produce(broker, b"x")
+
+    async with consumer_of(broker, listener, max_attempts=1) as consumer, Admin(broker.address) as admin:
+        await asyncio.sleep(1)
+        await admin.replay_dead("g", [0])
+        await asyncio.sleep(1)
+        assert {queue.topic for queue in consumer.assignment} == {"orders"}
+
+    assert [(call[0].topic, call[0].attempt) for call in listener.calls] == [("orders", 1), ("orders", 1)]
+
+
+async def test_a_replayed_dead_letter_comes_to_an_ordered_group(broker: InMemoryBroker) -> None:
+    """Every member of a clustering group subscribes to the retries of the group."""
+    answers = [ConsumeStatus.SUSPEND]
+    listener = Seen(lambda message, context: answers.pop() if answers else SUCCESS)
+    await produce(broker, b"x", b"y")
+
+    async with consumer_of(broker, listener, orderly=True, max_attempts=1), Admin(broker.address) as admin:
+        await asyncio.sleep(1)
+        assert (await admin.replay_dead("g", [0]))[0].is_new
+        await asyncio.sleep(1)
+
+    assert listener.bodies == [b"x", b"y", b"x"]
+    assert {call[0].topic for call in listener.calls} == {"orders"}
+
+
+async def test_a_reset_of_offsets_takes_effect_when_running_calls_have_ended(broker: InMemoryBroker) -> None:
+    """What they did counts for nothing: not their progress, and not what they would have given back."""
+    queue, go_on, calls = MessageQueue("orders", 0), asyncio.Event(), list[tuple[int, int]]()
+
+    async def listener(messages: list[StoredMessage], context: ConcurrentContext) -> ConsumeStatus:
+        calls.append((messages[0].queue_offset, messages[0].attempt))
+        await go_on.wait()
+        return SUCCESS if context.lost or len(calls) > 6 else RETRY
+
+    await produce(broker, b"0", b"1", b"2", b"3")
+    async with consumer_of(broker, listener, slots=3), Admin(broker.address) as admin:
+        await asyncio.sleep(1)
+        reset = asyncio.create_task(admin.reset_offsets("g", {queue: 2}))
+        await asyncio.sleep(1)
+        go_on.set()
+        await reset
+        await asyncio.sleep(2)
+        assert await committed(broker, queue) == 4
+
+    assert sorted(calls) == [(0, 1), (1, 1), (2, 1), (2, 1), (3, 1)]

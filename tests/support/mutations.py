@@ -29,6 +29,7 @@ BATCHES = [
     bytes(batch.encode(TOPIC, 0, Rows([b"body"], BORN_AT))),
     bytes(batch.encode(TOPIC, 1, Rows([b"a", b"", b"c" * 300], BORN_AT), by=ProducerMark(7, 1, 0))),
     bytes(batch.encode(TOPIC, 2, FULL)),
+    bytes(batch.encode(TOPIC, 3, Rows([b"later"], BORN_AT), delay_level=18)),
 ]
 MOST_BYTES = 4 << 20  # of what is repeated
 VALUES: list[Any] = [
@@ -68,6 +69,7 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.GET_MESSAGE: [f"{rng.getrandbits(64):016x}{offset << 12:016x}"],
         Op.OFFSETS_AT: [rng.choice((0, BORN_AT, 1 << 62)), [[TOPIC, queue]]],
         Op.STATS: [],
+        Op.LIST_DELAYS: [rng.choice((0, BORN_AT)), 0, rng.choice((1, 100)), rng.choice((None, TOPIC))],
         Op.DELETE_TOPIC: [f"t{rng.randrange(50)}", rng.choice((0, 1))],
         Op.GROW_TOPIC: [f"t{rng.randrange(50)}", rng.choice((4, 5, 8))],
         Op.DESCRIBE_TOPIC: [TOPIC],

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import Files
+from rmq.wire.errors import WireError
 
 from support.crash import POLICIES, Crash, Image, crashes, digest, materialise
 from support.disk import Recording, RecordingFiles, memory_folder
@@ -98,7 +99,7 @@ class Prover:
                 return recovered._replace(rebuilt=await self._rebuild(log_of(image)))
             except StoreError as error:
                 return f"the start was refused: {error}"
-            except (AssertionError, ArithmeticError, LookupError, OSError, ValueError) as error:
+            except (AssertionError, ArithmeticError, LookupError, OSError, ValueError, WireError) as error:
                 return f"the start failed: {error!r}"
 
     async def _rebuild(self, log: Image) -> Found:

@@ -289,7 +289,8 @@ class Workload:
             key = self._chance.choice(held)
             if self._take(("committed", key[0], *queue)):
                 group, (connection, epoch) = key[0], self._leases[key]
-                offset = self._progress(key)
+                if not (self._failing.get(key) or key in self._announced):  # it is written late, perhaps behind those
+                    offset = self._progress(key)
         start = max(self._ends[queue] - 3, 0)
         asked = ops.PullQueue(*queue, start, epoch, offset)
         self._in_use[queue.topic] += 1

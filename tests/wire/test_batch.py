@@ -29,6 +29,7 @@ from support.batches import (
     quick,
     sample,
     stamped,
+    times,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -61,6 +62,15 @@ def test_the_bytes_of_a_batch_never_change(name: str, rows: Rows) -> None:
     assert sample(rows) == golden(GOLDEN / f"{name}.hex")
 
 
+def test_the_bytes_of_a_parked_batch_never_change() -> None:
+    """The same message, due at a time that stands in the place of its offset."""
+    due = STAMP._replace(kind=layout.KIND_PARKED, base_offset=STAMP.stored_at + 10_000_000)
+    data = stamped(batch.encode("orders", 2, MINIMAL, by=MARK, delay_level=3), due)
+
+    assert data == golden(GOLDEN / "batch_parked.hex")
+    assert batch.check(data, stamped=True).header.base_offset == 1_700_000_010_123_456
+
+
 def test_the_minimal_golden_batch_reads_as_one_empty_message() -> None:
     (message,) = batch.read(golden(GOLDEN / "batch_minimal.hex"), store_id=STORE_ID).messages()
 
@@ -68,13 +78,17 @@ def test_the_minimal_golden_batch_reads_as_one_empty_message() -> None:
     assert (message.ordering_key, message.born_at) == (None, from_us(BORN_AT))
 
 
+any_delay = st.tuples(st.integers(0, 65_535), st.just(0)) | st.tuples(st.just(0), times)
+
+
 @quick
-@given(any_rows())
-def test_any_rows_come_back(rows: Rows) -> None:
-    data = batch.encode("orders", 2, rows, by=MARK)
+@given(any_rows(), any_delay)
+def test_any_rows_come_back(rows: Rows, delay: tuple[int, int]) -> None:
+    data = batch.encode("orders", 2, rows, by=MARK, delay_level=delay[0], deliver_at=delay[1])
     batch.check(data, stamped=False)
 
     read = batch.read(stamped(data), store_id=STORE_ID)
+    assert (read.header.delay_level, read.header.deliver_at) == delay
     messages = read.messages()
     count = len(rows.bodies)
 

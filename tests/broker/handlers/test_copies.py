@@ -10,8 +10,10 @@ import pytest
 from rmq.broker.handlers.copies import (
     MAX_ATTEMPTS,
     PORTION_BYTES,
+    PORTION_COPIES,
     Copy,
     Found,
+    LastBatch,
     Sources,
     came_from,
     dead_copy,
@@ -68,8 +70,10 @@ class Log:
         return None
 
 
-def sources(log: Log, queue: MessageQueue = ORDERS) -> Sources:
-    return Sources(queue, Locator(0, 99, log.place), cast(LogReader, log), STORE)
+def sources(log: Log, last: LastBatch | None = None, *, generation: int = 1, queue: MessageQueue = ORDERS) -> Sources:
+    return Sources(
+        queue, generation, Locator(0, 99, log.place), cast(LogReader, log), STORE, last=last or LastBatch()
+    )  # fmt: skip
 
 
 def found(data: bytes, index: int = 0) -> Found:
@@ -218,3 +222,32 @@ def test_a_portion_ends_before_the_copy_that_is_too_much_and_has_one_at_least() 
 
     assert offsets_of(sources(log).copies([0, 1, 2], keep)) == [0, 1]
     assert offsets_of(sources(log).copies([2], keep)) == [2]
+
+
+def test_a_portion_has_so_many_copies_at_most() -> None:
+    log = Log(stored(*[b"x"] * (PORTION_COPIES + 2)))
+
+    assert len(sources(log).copies(range(PORTION_COPIES + 2), keep)) == PORTION_COPIES
+
+
+def test_the_batch_that_was_read_last_serves_the_next_request_too() -> None:
+    log, last = Log(stored(b"a", b"b", b"c"), stored(b"d", base=3, at=8192)), LastBatch()
+
+    for offset in (0, 1, 2, 3, 2):
+        sources(log, last).copies([offset], keep)
+
+    assert log.reads == [4096, 8192, 4096]
+
+
+def test_the_batch_that_was_read_last_is_not_taken_for_one_of_another_queue_or_topic() -> None:
+    last = LastBatch()
+    sources(Log(stored(b"a")), last).copies([0], keep)
+
+    (anew,) = sources(Log(), last, generation=2).copies([0], keep)
+    (other,) = sources(Log(stored(b"b", to=MessageQueue("orders", 1))), last, queue=MessageQueue("orders", 1)).copies(
+        [0], keep
+    )
+
+    assert isinstance(anew, Damaged)
+    assert isinstance(other, Copy)
+    assert read(other).body == b"b"

@@ -213,8 +213,9 @@ def test_a_failed_write_takes_letters_and_progress_back_and_keeps_other_changes(
     assert again.topics.get((DEAD if rig.kind == "dead" else RETRIES).topic) is not None
 
 
-def test_retention_that_was_faster_is_told_as_lost(memory_path: Path) -> None:
-    rig = Rig(memory_path, segment_bytes=700)
+@pytest.mark.parametrize("kind", KINDS)
+def test_retention_that_was_faster_is_told_as_lost(memory_path: Path, kind: str) -> None:
+    rig = Rig(memory_path, segment_bytes=700, kind=kind)
     rig.begin()
     rig.ask(1, 0, commit=1)
     rig.store.log.sync()

@@ -52,6 +52,25 @@ def test_members_are_sorted_however_they_came(table: Membership, a: Session, b: 
     assert table.sessions("g") == [b.id, a.id]
 
 
+def test_members_that_know_of_retries_and_others_may_be_in_one_group(table: Membership, a: Session, b: Session) -> None:
+    """Else the members of a group could not be replaced one by one by those of this version."""
+    assert table.join("g", MODE, ORDERS, a, now=0.0)
+    assert table.join("g", MODE, {"%RETRY%g": "*", **ORDERS}, b, now=0.0)
+
+    with pytest.raises(GroupMismatch, match="'orders'"):
+        table.join("g", MODE, {"%RETRY%g": "*"}, session("c"), now=0.0)
+    with pytest.raises(GroupMismatch, match="%RETRY%other"):
+        table.join("g", MODE, {"%RETRY%other": "*", **ORDERS}, session("c"), now=0.0)
+
+
+def test_the_retries_of_a_group_are_none_of_the_topics_a_member_may_have(table: Membership, a: Session) -> None:
+    most = {f"t{i}": "*" for i in range(1024)}
+
+    assert table.join("g", MODE, {"%RETRY%g": "*", **most}, a, now=0.0)
+    with pytest.raises(BadRequest, match="at most 1024 topics, not 1025"):
+        table.join("h", MODE, {"%RETRY%g": "*", **most}, a, now=0.0)
+
+
 def test_joining_again_is_a_heartbeat_and_changes_nothing(table: Membership, a: Session) -> None:
     table.join("g", MODE, ORDERS, a, now=0.0)
 
@@ -178,6 +197,7 @@ def test_members_that_are_assigned_their_queues_subscribe_to_what_they_like(
     with pytest.raises(GroupMismatch, match="ordered, assigned, allocation evenly"):
         table.join("g", MODE, ORDERS, b, now=0.0)
     assert table.subscribing("payments") == ["g"]
+    assert table.subscribed("g") == {**ORDERS, "payments": "*"}
 
 
 def test_an_unknown_model_is_refused(table: Membership, a: Session) -> None:
