@@ -19,6 +19,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
+from .agreement import agree
 from .allocation import EVERYTHING, Strategy
 from .broadcaster import Broadcaster
 from .cache import MakeCache
@@ -361,6 +362,7 @@ class Running:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     await self._link.wait_connected()
+                    await self._agree()
                     log_epoch = self._broker.log_epoch
                     leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
@@ -371,6 +373,14 @@ class Running:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
+
+    async def _agree(self) -> None:
+        """Have a broker that started anew say whether it has what was done; without an answer nothing is said of it."""
+        if self._local is not None:
+            return
+        timeout_s = self._config.request_timeout_s
+        asked = [agree(generation, self._broker, timeout_s=timeout_s) for generation in self.generations.values()]
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 def _note_reply(status: int, _: object) -> None:

@@ -43,6 +43,7 @@ from support.mixed_history import (
 )
 from support.mixed_log import TINY_S, Downtimes, Log
 
+RECONNECTING_S = 5.0  # for a member to be at work with a broker that is back
 Place = tuple[MessageQueue, int]
 
 
@@ -168,10 +169,8 @@ class _Checker:
         self._owners[event.queue] = event
 
     def _was_released(self, event: Released) -> None:
-        if event.offset >= 0:
+        if event.offset >= 0 or not self._disturbed:  # a broker that crashed may not have what was done
             self._released[event.queue, event.epoch] = event
-        elif any(place[0] == event.queue for place in self._given):
-            self._disturbed = True  # the broker was another one, and what was done could not be said
 
     # Calls
 
@@ -337,7 +336,7 @@ class _Checker:
         if failure.fate != FAILED or failure.expired or self._disturbed:
             return False
         troubled = any(trouble.process == failure.call.process for trouble in self._troubled)
-        return not troubled and not self._downtimes.touch(failure.call.at, until)
+        return not troubled and not self._downtimes.touch(failure.call.at - RECONNECTING_S, until)
 
     # The end
 
