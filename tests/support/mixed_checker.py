@@ -208,7 +208,7 @@ class _Checker:
                 self._fenced.add(older.call)
 
     def _expired(self, call: Called, at: float) -> bool:
-        return at - call.at > self._timeout_s
+        return at - call.at >= self._timeout_s - TINY_S
 
     def _check_given(self, call: Called, row: Row, attempt: int) -> None:
         place = row.queue, row.offset
