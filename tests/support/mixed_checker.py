@@ -108,6 +108,7 @@ class _Checker:
         self._released: dict[tuple[MessageQueue, int], Released] = {}
         self._told: defaultdict[MessageQueue, int] = defaultdict(int)
         self._stored: defaultdict[MessageQueue, int] = defaultdict(int)
+        self._doubts: list[tuple[MessageQueue, int, float, str]] = []  # progress that is wrong if it lasts
         self._disturbed = False
         self._troubled: list[Troubled] = []
         self._healed = 0.0
@@ -155,6 +156,8 @@ class _Checker:
 
     def _crashed(self, event: BrokerCrashed) -> None:
         self._disturbed = True
+        # Progress that nobody was told of may be gone, and the copies that were written with it.
+        self._doubts = [doubt for doubt in self._doubts if doubt[1] < self._told[doubt[0]]]
         for queue in self._stored:
             self._stored[queue] = self._told[queue]
 
@@ -286,7 +289,8 @@ class _Checker:
         for offset in range(self._stored[event.queue], event.offset):
             row = self._log.at.get((event.queue, offset))
             if row is not None and self._wants(row) and not self._settled(row, event.at):
-                self._bad(event.at, f"{event.queue} is committed up to {event.offset}, and {offset} is not finished")
+                text = f"{event.queue} is committed up to {event.offset}, and {offset} is not finished"
+                self._doubts.append((event.queue, offset, event.at, text))
         self._stored[event.queue] = max(self._stored[event.queue], event.offset)
 
     def _wants(self, row: Row) -> bool:
@@ -342,6 +346,8 @@ class _Checker:
 
     def ends(self, grace_s: float) -> None:
         """Everything is processed or given up, in time, and committed."""
+        for _, _, at, text in self._doubts:
+            self._bad(at, text)
         for body, sent in self._accepted.items():
             if self._group.wants(sent.tag):
                 self._check_end(body, sent)
