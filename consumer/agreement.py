@@ -1,40 +1,44 @@
 """
-``agree``: find out whether a broker that started again still has what our progress is about.
+Whether a broker that started anew has what our progress is about: asked where no pull would show it any more.
 
-While a queue is pulled, its pulls show that. One that is given up is not pulled any more: without asking, what was
-done of it since would be given back as if it had not been done.
+While a queue is ours, its pulls find that out (see :meth:`~rmq.consumer.generation.Generation.agrees`). One that is
+given up has none: what was done in it while the broker was away would not be said, and done again by the next owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Final
 
-from rmq.client.log import get_logger
-from rmq.wire.errors import OK, Damaged, Fenced, MessagesLost, Refused
+from rmq.wire.errors import OK, Damaged, Fenced, MessagesLost
 from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue
 
 from .generation import Generation
 from .group_client import GroupClient
 
-log = get_logger("rmq.consumer")
+AGREEING: Final = (
+    OK,
+    EMPTY,
+    Damaged.code,
+    MessagesLost.code,
+)  # answers of a broker that has compared its log with ours
 
-AGREEING = (OK, EMPTY, Damaged.code, MessagesLost.code)  # answers of a broker that has compared its log with ours
 
+async def agree(generation: Generation, broker: GroupClient, *, timeout_s: float) -> None:
+    """
+    Ask for what follows our progress, only for the answer; nothing is asked of a broker that is known to agree.
 
-async def agree(generations: Iterable[Generation], broker: GroupClient) -> None:
-    """Ask for each of which that is not known; raises what a request does, but for refusals."""
-    for generation in generations:
-        cache, log_epoch = generation.cache, broker.log_epoch
-        offset = cache.commit_offset
-        if generation.lease.lost or generation.agrees(log_epoch) or offset == NO_OFFSET:
-            continue
-        asked = PullQueue(*generation.queue, offset, generation.epoch, NO_OFFSET, cache.log_epochs.before(offset))
-        try:
-            answer = await broker.probe(asked)
-        except Fenced as error:
-            generation.lose(error.text)
-        except Refused as error:
-            log.warning("progress.unproven", queue=str(generation.queue), queue_offset=offset, error=str(error))
-        else:
-            if answer is not None and answer.status in AGREEING and broker.log_epoch == log_epoch:
-                generation.agreed = log_epoch
+    Raises:
+        RmqError: there is no answer.
+    """
+    log_epoch, cache = broker.log_epoch, generation.cache
+    at = cache.commit_offset
+    if at < 0 or generation.lease.lost or generation.agrees(log_epoch):
+        return
+    wanted = PullQueue(*generation.queue, at, generation.epoch, NO_OFFSET, cache.log_epochs.before(at))
+    try:
+        result = await broker.pull(wanted, wait_s=0.0, max_bytes=1, timeout_s=timeout_s)
+    except Fenced as error:
+        generation.lose(error.text)
+        return
+    if result is not None and result.status in AGREEING:
+        generation.agreed = log_epoch

@@ -201,10 +201,6 @@ class GroupClient:
         """Ask one queue for batches; None if the broker said nothing about it."""
         return await self._pull(ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue]), timeout_s)
 
-    async def probe(self, queue: ops.PullQueue) -> ops.PullResult | None:
-        """Ask one queue whether it has what lies before an offset; what comes behind it does not matter."""
-        return await self.pull(queue, wait_s=0.0, max_bytes=1, timeout_s=self._timeout_s)
-
     async def _pull(self, pull: ops.Pull, timeout_s: float) -> ops.PullResult | None:
         reply = await self.link.request(Op.PULL, pull, timeout_s=timeout_s)
         results = decode_list(ops.PullResult, reply)

@@ -123,6 +123,11 @@ class Rebalancer:
         self._join_due = 0.0
         self.notice()
 
+    def rest(self, resting: bool) -> None:
+        """Give everything back and leave the group, until told otherwise; the subscriptions are kept."""
+        self._subscribed.resting = resting
+        self.subscribed()
+
     def members_changed(self, members: list[str], version: int) -> None:
         """The broker told who is in the group; a list without ourselves says nothing about us."""
         if self._learn_members(members, version):

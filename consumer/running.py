@@ -374,10 +374,10 @@ class Running:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     await self._link.wait_connected()
+                    await self._agree()
+                    log_epoch = self._broker.log_epoch
+                    leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
-                        await agree(list(self.generations.values()), self._broker)
-                        log_epoch = self._broker.log_epoch
-                        leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                         await self._broker.leave(leases)
                         log.info("group.left", group=self._broker.group, leases=len(leases))
                         return
@@ -385,6 +385,14 @@ class Running:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
+
+    async def _agree(self) -> None:
+        """Have a broker that started anew say whether it has what was done; without an answer nothing is said of it."""
+        if self._local is not None:
+            return
+        timeout_s = self._config.request_timeout_s / 3  # the request that leaves has to have time left
+        asked = [agree(generation, self._broker, timeout_s=timeout_s) for generation in self.generations.values()]
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 def _is_another_store(before: ops.HelloReply, hello: ops.HelloReply) -> bool:

@@ -45,6 +45,8 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "--instance", "x"], exit_codes.USAGE, "members that --broadcast"),
         (["--topic", "t", "--concurrent", "--offsets-dir", "x"], exit_codes.USAGE, "members that --broadcast"),
         (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
+        (["--topic", "t", "--orderly", "--instance", "left"], exit_codes.USAGE, "--instance is for members that keep"),
+        (["--topic", "t", "--pull", "--offsets-dir", "/x"], exit_codes.USAGE, "--offsets-dir is for members that keep"),
         (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
         (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),

@@ -19,8 +19,9 @@ from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue, StoredMess
 from rmq.consumer.sync import Consumer
 from rmq.wire.errors import ConfigError, GroupMismatch
 
-from .sync_shapes import interrupt, public, same_shape
+from .sync_shapes import public, same_shape
 from support.broker_thread import BrokerThread, eventually
+from support.interrupts import interrupt
 
 DEADLINE_S = 30.0
 SUCCESS = ConsumeStatus.SUCCESS

@@ -18,8 +18,9 @@ from rmq.consumer import MessageQueue, NotAssigned
 from rmq.consumer.sync import PullConsumer
 from rmq.wire.errors import ConfigError
 
-from .sync_shapes import interrupt, public, same_shape
+from .sync_shapes import public, same_shape
 from support.broker_thread import BrokerThread, eventually
+from support.interrupts import interrupt_soon
 
 DEADLINE_S = 30.0
 
@@ -136,9 +137,10 @@ def test_ctrl_c_ends_a_poll_that_waits(broker: BrokerThread, topic: str) -> None
     with pulling(broker, topic) as polling:
         while polling.poll(0.05):
             pass
-        threading.Timer(0.05, interrupt).start()
+        interrupting = interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             polling.poll(None)
+        interrupting.join()
 
         send(broker, topic, 1)
         assert [message.body for message in polling.poll()] == [b"0"]
@@ -151,7 +153,7 @@ def test_a_handler_of_a_signal_stops_it_in_the_middle_of_a_poll(broker: BrokerTh
     try:
         while polling.poll(0.05):
             pass
-        threading.Timer(0.05, interrupt, [signal.SIGTERM]).start()
+        interrupt_soon(signal.SIGTERM)
         assert polling.poll(None) == []
     finally:
         signal.signal(signal.SIGTERM, before)
