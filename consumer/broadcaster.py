@@ -88,11 +88,16 @@ class Broadcaster(GroupClient):
         self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
     ) -> ops.JoinReply:
         """Become or stay a member. Where it begins is its own business, so the broker is told nothing of that."""
+        progress = self._offsets.progress
+        store_id = progress.store_id
         reply = await super().join(subscriptions, strategy=strategy)
-        there = {info.topic for info in reply.topics}
-        if missing := subscriptions.keys() - there:
-            self._offsets.progress.known(missing)  # all queues that they will ever have come into being later
-            self._offsets.turned()
+        missing = subscriptions.keys() - {info.topic for info in reply.topics}
+        if new := [topic for topic in missing if not progress.is_known(topic)]:
+            self._refuse_if_moved(store_id)
+            progress.known(new)  # all queues that they will ever have come into being later
+            if not await self._offsets.write():
+                self._offsets.turned()
+            self._refuse_if_moved(store_id)
         before, self._expressions = self._expressions, dict(subscriptions)
         for pull, topic in list(self._parked.items()):
             if topic in before and before[topic] != subscriptions.get(topic):

@@ -231,7 +231,9 @@ class Running:
                 "broker.other_store",
                 group=self._broker.group,
                 store_id=f"{hello.store_id:016x}",
-                before=f"{before.store_id:016x}",
+                log_epoch=hello.log_epoch,
+                store_id_before=f"{before.store_id:016x}",
+                log_epoch_before=before.log_epoch,
                 advice="its topics and its messages are others: what was done before does not count there",
             )
             self.rebalancer.another_store()

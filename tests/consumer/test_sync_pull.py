@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -193,6 +195,22 @@ def test_hooks_that_are_plain_functions_may_use_the_consumer(broker: BrokerThrea
 
     assert ("assigned", MessageQueue(topic, 0)) in told
     assert ("revoked", MessageQueue(topic, 0)) in told
+
+
+def test_while_the_interpreter_exits_a_hook_is_left_out_and_that_is_told(
+    broker: BrokerThread, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[MessageQueue] = []
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()  # as the interpreter does with all of them
+
+    with pulling(broker, topic, on_revoked=told.extend) as polling:
+        assert polling.poll()
+        polling._thread.run(lambda: asyncio.get_running_loop().set_default_executor(ended))
+
+    assert told == []
+    assert "hook.left_out" in caplog.text
+    assert "hook.raised" not in caplog.text
 
 
 def test_mistakes_are_told(broker: BrokerThread, topic: str) -> None:
