@@ -22,7 +22,7 @@ from support.processes import BrokerProcess, ConsumerProcess, Running
 CONSUME = "rmq.cli.rmq_consume"
 FIELDS = {
     "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "ordering_key", "attempt",
-    "epoch", "born_at", "stored_at", "origin_id",
+    "epoch", "born_at", "stored_at", "copy_of",
 }  # fmt: skip
 
 
