@@ -11,6 +11,8 @@ from rmq.wire.errors import ConfigError
 
 from .delay_levels import parse_levels
 
+MAX_DELAY_S = 100 * 365 * 86_400
+
 
 def _setting(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
@@ -39,7 +41,9 @@ class BrokerConfig:
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "how long each level of delay is, from level 1 on"
     )
-    max_delay_s: float = _setting(2_592_000.0, "the longest delay; the log is kept from the oldest waiting message on")
+    max_delay_s: float = _setting(
+        2_592_000.0, "the longest delay of a send; the log is kept from the oldest waiting one on"
+    )
     max_retries: int = _setting(16, "a message given back more often becomes a dead letter, unless its consumer says")
     default_queues: int = _setting(4, "queues of a topic that was made automatically")
     lock_lease_s: float = _setting(60.0, "a queue lock not renewed for longer than this is free")
@@ -72,9 +76,14 @@ class BrokerConfig:
             if not getattr(self, longer) > getattr(self, shorter):
                 lengths = getattr(self, longer), getattr(self, shorter)
                 raise ConfigError(f"{longer} ({lengths[0]}) must be longer than {shorter} ({lengths[1]})")
-        parse_levels(self.message_delay_level)
+        self._check_delays()
         if not 1 <= self.default_queues <= 1024:
             raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
+
+    def _check_delays(self) -> None:
+        parse_levels(self.message_delay_level)
+        if self.max_delay_s > MAX_DELAY_S:
+            raise ConfigError(f"max_delay_s must be at most {MAX_DELAY_S} (100 years), not {self.max_delay_s}")
 
     def data_path(self) -> Path:
         """The data directory, with the default resolved."""

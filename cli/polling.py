@@ -28,7 +28,10 @@ async def _print_until(asked: asyncio.Event, consumer: PullConsumer, printer: Pr
     try:
         await asyncio.wait([printing, enough], return_when=asyncio.FIRST_COMPLETED)
         await consumer.stop()
-        await printing  # raises what ended it, if that was an error
+        printing.cancel()  # if it still waits for a reader: what that would read was given back
+        await asyncio.wait([printing])
+        if not printing.cancelled():
+            printing.result()  # raises what ended it, if that was an error
     finally:
         enough.cancel()
         printing.cancel()

@@ -36,7 +36,7 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset if message.queue_offset >= 0 else None,  # it waits for its time
         "message_id": message.message_id,
-        "origin_id": message.origin_id,
+        "copy_of": message.copy_of,
         "tag": message.tag,
         "keys": list(message.keys),
         **_body(message.body),

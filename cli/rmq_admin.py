@@ -78,7 +78,7 @@ command.add_command(topic)
 @log_options("error")
 def lock_status(group: str | None, watch: bool, interval: float, broker: str, as_json: bool) -> None:
     """
-    Show who holds which queue of which ordered group.
+    Show who holds which queue of which group.
 
     The epoch is the fencing token that listeners see; a lock that is not renewed any more is free when "expires in"
     reaches 0. With --json: one array of objects (with --watch: one a line).

@@ -91,11 +91,24 @@ def command(
     config = replace(config, orderly=not concurrent)
     if broadcast:
         config = replace(config, model="broadcasting")
+    if config.model != "broadcasting" and (given := _given("instance", "offsets_dir")):
+        raise click.UsageError(f"{given} is for members that keep their own progress: it goes with --broadcast.")
+    if pull and not config.auto_commit_every_s:
+        raise click.UsageError("--pull commits what was printed by itself: auto_commit_every_s must be more than 0.")
     wanted = dict.fromkeys(topics, tags)
     if listener is None:
         run(_print(config, wanted, as_json, count, pull=pull))
     else:
         run(_hand_over(config, wanted, listener))
+
+
+def _given(*names: str) -> str | None:
+    """The first of these options that stands on the command line."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            return _FLAGS[name].partition(" ")[0]
+    return None
 
 
 async def _print(

@@ -56,7 +56,7 @@ class Receipt:
 
     @property
     def message_id(self) -> str:
-        """32 hex digits that name it for ever; what is delivered of a delayed one tells them as its ``origin_id``."""
+        """32 hex digits that name it for ever; what is delivered of a delayed one tells them as its ``copy_of``."""
         return message_id(self._store_id, handle(self._part.physical_offset, self._part.first + self._step))
 
     @property

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from rmq.client.log import get_logger
 from rmq.wire import ops
-from rmq.wire.errors import OK, BadRequest, ConnectionLost
+from rmq.wire.errors import OK, BadRequest, ConnectionLost, StoreFailed, TopicNotFound
 from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op
@@ -48,6 +48,9 @@ class _Start(NamedTuple):
     status: int
     offset: int
     text: str | None = None
+
+
+_NOT_KEPT = _Start(StoreFailed.code, 0, "where it begins cannot be kept, since nothing can be written")
 
 
 class Broadcaster(GroupClient):
@@ -85,11 +88,16 @@ class Broadcaster(GroupClient):
         self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
     ) -> ops.JoinReply:
         """Become or stay a member. Where it begins is its own business, so the broker is told nothing of that."""
+        progress = self._offsets.progress
+        store_id = progress.store_id
         reply = await super().join(subscriptions, strategy=strategy)
-        there = {info.topic for info in reply.topics}
-        if missing := subscriptions.keys() - there:
-            self._offsets.progress.known(missing)  # all queues that they will ever have come into being later
-            self._offsets.turned()
+        missing = subscriptions.keys() - {info.topic for info in reply.topics}
+        if new := [topic for topic in missing if not progress.is_known(topic)]:
+            self._refuse_if_moved(store_id)
+            progress.known(new)  # all queues that they will ever have come into being later
+            if not await self._offsets.write():
+                self._offsets.turned()
+            self._refuse_if_moved(store_id)
         before, self._expressions = self._expressions, dict(subscriptions)
         for pull, topic in list(self._parked.items()):
             if topic in before and before[topic] != subscriptions.get(topic):
@@ -112,7 +120,9 @@ class Broadcaster(GroupClient):
         starts: dict[MessageQueue, _Start] = {}
         for queue in queues:
             at = progress.of(queue, generations[queue.topic])
-            if at is not None:
+            if generations[queue.topic] is None:  # it was deleted since somebody wanted it
+                starts[queue] = _Start(TopicNotFound.code, 0, f"there is no topic {queue.topic!r}")
+            elif at is not None:
                 starts[queue] = _Start(OK, at.offset)
             elif topics.is_new(queue) or progress.is_known(queue.topic):
                 starts[queue] = _Start(OK, 0)
@@ -127,7 +137,12 @@ class Broadcaster(GroupClient):
         )
         await self._offsets.write()
         self._refuse_if_moved(store_id)
-        found = (starts[queue] for queue in queues)
+        found = [
+            _NOT_KEPT
+            if starts[queue].status == OK and not self._offsets.is_written(queue, generations[queue.topic])
+            else starts[queue]
+            for queue in queues
+        ]
         return [ops.Grant(start.status, NO_EPOCH, start.offset, text=start.text) for start in found]
 
     def _decided(self, queue: MessageQueue, generation: int | None, start: _Start) -> None:

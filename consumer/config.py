@@ -29,7 +29,9 @@ class ConsumerConfig:
 
     broker: str = _setting("127.0.0.1:10911", "host:port of the broker")
     group: str = _setting("rmq-consume", "name of the consumer group; its members share the queues")
-    orderly: bool = _setting(True, "one message of a queue after the other; false: many at a time, in any order")
+    orderly: bool = _setting(
+        True, "one message of a queue after the other; false: many at a time; rmq-consume: by its flags"
+    )
     model: str = _setting(
         "clustering", "clustering: each message goes to one member of the group; broadcasting: to every member"
     )
@@ -47,14 +49,18 @@ class ConsumerConfig:
     room: str = _setting("", "the machine room of this member, for the strategies that look at rooms")
     namespace: str = _setting("", "prefix that keeps the groups and topics of one team apart from those of others")
     slots: int = _setting(20, "how many calls of the listener run at the same time, in order: of as many queues")
-    batch: int = _setting(1, "most messages in one call of the listener")
+    batch: int = _setting(1, "most messages in one call of the listener, or of a poll")
     max_attempts: int = _setting(
         -1, "a message that failed this often becomes a dead letter; -1: never if orderly, else after 16 retries"
     )
     crash_limit: int = _setting(
         5, "a queue stops (or dead-letters, with max_attempts) at a message that ended the process this often"
     )
-    consume_timeout_s: float = _setting(900.0, "a call that took longer than this is reported as a time-out")
+    consume_timeout_s: float = _setting(
+        900.0,
+        "a call that takes longer is a time-out; not orderly: its messages come again; pull consumer: without a poll "
+        "its queues go to others",
+    )
     cancel_on_loss: bool = _setting(False, "cancel a running call when its lock is lost; one in a thread runs on")
     max_continuous_s: float = _setting(60.0, "a queue gives its slot to others after this long, between two calls")
     turn_share_s: float = _setting(0.0, "give the slot up after this long if another queue waits for it; 0 is off")
@@ -92,7 +98,11 @@ class ConsumerConfig:
     commit_every_s: float = _setting(0.2, "longest time that progress stays unreported")
     request_timeout_s: float = _setting(3.0, "time for the broker to answer a request")
     stall_limit_s: float = _setting(5.0, "no batch is started while the event loop is late by more than this")
-    drain_s: float = _setting(30.0, "how long a stop waits for running calls before they are cancelled")
+    drain_s: float = _setting(
+        30.0,
+        "how long a stop waits for running calls before they are cancelled; pull consumer: and a hand-over for what "
+        "was polled",
+    )
 
     def __post_init__(self) -> None:
         self._check_types()

@@ -311,8 +311,10 @@ class Consumer:
             self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
 
     async def _finish(self, running: Running) -> None:
+        # While the interpreter exits, those that run have ended, and the others would wait for ever.
+        is_exiting = self._threads is not None and self._threads.is_exiting
         try:
-            await running.stop()
+            await running.stop(drain_s=0.0 if is_exiting else None)
         finally:
             if self._threads is not None:
                 self._threads.close()

@@ -16,6 +16,7 @@ from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import LeaseEnd
 
+from .agreement import agree
 from .generation import Generation
 from .group_client import GroupClient
 from .offsets import lease_end
@@ -24,6 +25,7 @@ from .tasks import TaskSet
 log = get_logger("rmq.consumer")
 
 RELEASE_RETRY_S = 0.1
+ANSWER_S = 3.0  # for a broker to say whether it has what was done
 TELL_EVERY_S = 1.0  # a call that keeps its queue is counted and told of at most this often
 
 
@@ -98,6 +100,7 @@ class HandOvers:
             if self._stopping:
                 return False
             try:
+                await agree(generation, self._broker, timeout_s=ANSWER_S)
                 await self._broker.release([lease_end(generation, self._broker.log_epoch)])
                 log.info("queue.released", queue=str(generation.queue), epoch=generation.epoch)
                 return True

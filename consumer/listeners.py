@@ -22,6 +22,9 @@ AsyncListener = Callable[[list[StoredMessage], Any], Awaitable[Result]]
 BlockingListener = Callable[[list[StoredMessage], Any], Result]
 Listener = AsyncListener | BlockingListener
 
+# What pools say from the moment on at which the interpreter exits; the first also when they were shut down.
+_EXITING = ("cannot schedule new futures", "interpreter shutdown")
+
 
 class Threads:
     """A pool with a thread for each slot; the loop's own has too few on a small machine."""
@@ -29,6 +32,8 @@ class Threads:
     def __init__(self, listener: BlockingListener, slots: int) -> None:
         self._listener = listener
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="rmq-listener")
+        self._is_closed = False
+        self.is_exiting = False  # the interpreter: no call begins any more
 
     async def __call__(self, messages: list[StoredMessage], context: CallContext) -> Result:
         """
@@ -42,9 +47,10 @@ class Threads:
         try:
             running = loop.run_in_executor(self._pool, run)
         except RuntimeError as error:
-            if "interpreter shutdown" not in str(error):
+            if self._is_closed or not any(words in str(error) for words in _EXITING):
                 raise
             # The program ends while the loop runs on in a thread: no call begins any more, and none has failed.
+            self.is_exiting = True
             await loop.create_future()
             raise
         result = await outlast(running)
@@ -60,6 +66,7 @@ class Threads:
 
     def close(self) -> None:
         """Let idle threads end."""
+        self._is_closed = True
         self._pool.shutdown(wait=False)
 
 

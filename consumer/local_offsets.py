@@ -42,7 +42,7 @@ def open_offsets(
     except BaseException:
         file.close()
         raise
-    return LocalOffsets(generations, config, LocalProgress(group, config.instance, found), file, now=now)
+    return LocalOffsets(generations, config, LocalProgress(group, config.instance, found), file, now=now, found=found)
 
 
 class File(Protocol):
@@ -50,6 +50,7 @@ class File(Protocol):
 
     def write(self, content: OffsetsContent) -> None: ...
     def put_aside(self, content: OffsetsContent) -> Path | None: ...
+    def kept(self, store_id: int) -> OffsetsContent | None: ...
     def close(self) -> None: ...
 
 
@@ -69,7 +70,9 @@ class LocalOffsets:
         file: File,
         *,
         now: Callable[[], float],
+        found: OffsetsContent | None = None,
     ) -> None:
+        """``found`` is what the file holds."""
         self.progress = progress
         self._generations = generations
         self._config = config
@@ -77,7 +80,8 @@ class LocalOffsets:
         self._now = now
         self._turned = asyncio.Event()
         self._aside: list[OffsetsContent] = []  # the progress in stores that the broker does not have any more
-        self._written: OffsetsContent | None = None
+        self._written = found
+        self._closed = False
         self._writing: asyncio.Future[None] | None = None
         self._told_at = float("-inf")
         self.busy: Callable[[], bool] = lambda: False  # whether turns are running; set by the composition root
@@ -95,10 +99,21 @@ class LocalOffsets:
             if not await self.write() or self.busy():
                 self._turned.set()  # there is more to come, or the same again
 
-    def enter(self, store_id: int) -> bool:
-        """The broker has this store; says whether it is another than before, so that what was done means nothing."""
-        is_other = self.progress.store_id not in (0, store_id)
-        before = self.progress.enter(store_id)
+    def enter(self, store_id: int) -> None:
+        """
+        The broker has this store; if that is another than before, what was done means nothing there.
+
+        A store that comes back, since the other was a mistake, is gone on with where it was left.
+        """
+        if store_id == self.progress.store_id:
+            return
+        if self.progress.store_id:
+            self._note_all()
+        kept = next((content for content in reversed(self._aside) if content.store_id == store_id), None)
+        kept = kept or self._file.kept(store_id)
+        before = self.progress.enter(store_id, kept)
+        if kept is not None:
+            log.info("offsets.store_is_back", store_id=f"{store_id:016x}")
         if before is not None:
             self._aside.append(before)
             log.warning(
@@ -107,7 +122,6 @@ class LocalOffsets:
                 progress_in=f"{before.store_id:016x}",
                 advice="the progress in the other store does not count here, and is put aside",
             )
-        return is_other
 
     def note(self, generation: Generation) -> None:
         """
@@ -121,19 +135,35 @@ class LocalOffsets:
             log_epoch = generation.cache.log_epochs.before(offset)
             self.progress.note(generation.queue, QueueProgress(generation.topic_generation, offset, log_epoch))
 
-    async def write(self) -> bool:
-        """Write what is new; says whether that is on the disk. Cancelling leaves a write that has begun going on."""
-        while self._writing is not None and not self._writing.done():
-            await asyncio.wait([self._writing])
+    def _note_all(self) -> None:
         for generation in self._generations.values():
             self.note(generation)
+
+    def is_written(self, queue: MessageQueue, generation: int | None) -> bool:
+        """Whether the disk has progress in a queue of this generation of its topic."""
+        content = self._written
+        if content is None or content.store_id != self.progress.store_id:
+            return False
+        at = content.queues.get(queue)
+        return at is not None and at.generation == generation
+
+    async def write(self) -> bool:
+        """
+        Write what is new; says whether that is on the disk. Cancelling leaves a write that has begun going on.
+
+        After :meth:`close` nothing is written: the file may be another process's.
+        """
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+        if self._closed:
+            return False
+        self._note_all()
         content = self.progress.content()
         if content == self._written or not content.store_id:
             self._mark(content)
             return True
-        self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
         try:
-            await asyncio.shield(self._writing)
+            await self._save_in_thread(content)
         except OSError as error:
             self._tell(error)
             return False
@@ -147,11 +177,19 @@ class LocalOffsets:
             at = content.queues.get(generation.queue)
             generation.reported = NO_OFFSET if at is None else at.offset
 
+    async def _save_in_thread(self, content: OffsetsContent) -> None:
+        try:
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
+        except RuntimeError:  # the program ends while the loop runs on in a thread: no other begins, nobody is kept
+            self._save(content)
+        else:
+            await asyncio.shield(self._writing)
+
     def _save(self, content: OffsetsContent) -> None:
-        """In a thread, one at a time."""
+        """One at a time."""
         while self._aside:
-            self._file.put_aside(self._aside[-1])
-            self._aside.pop()
+            self._file.put_aside(self._aside[0])
+            del self._aside[0]  # meanwhile the loop may have put another behind it
         self._file.write(content)
 
     def _tell(self, error: OSError) -> None:
@@ -169,6 +207,7 @@ class LocalOffsets:
             self._told_at = float("-inf")  # a failure is told in any case
             await self.write()
         finally:
+            self._closed = True
             if self._writing is None or self._writing.done():
                 self._file.close()
             else:

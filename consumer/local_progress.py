@@ -29,13 +29,17 @@ class LocalProgress:
         """The store that all of it is about; 0 before the first is known."""
         return self._content.store_id
 
-    def enter(self, store_id: int) -> OffsetsContent | None:
-        """The broker has this store; returns the progress in another one, if there was any: it means nothing here."""
+    def enter(self, store_id: int, kept: OffsetsContent | None = None) -> OffsetsContent | None:
+        """
+        The broker has this store; returns the progress in another one, if there was any: it means nothing here.
+
+        ``kept`` is the progress that was made in this store before the other.
+        """
         before = self.content()
         if store_id == self.store_id:
             return None
-        self._content = OffsetsContent(before.group, before.instance, store_id)
-        self._topics, self._queues = set(), {}
+        self._content = kept or OffsetsContent(before.group, before.instance, store_id)
+        self._topics, self._queues = set(self._content.topics), dict(self._content.queues)
         return before if before.topics or before.queues else None
 
     def is_known(self, topic: str) -> bool:

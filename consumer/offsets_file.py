@@ -6,7 +6,8 @@ The directory of a member holds::
     offsets.json        the progress; replaced as a whole, so that it is the old or the new one at any moment
     offsets.json.bak    the one before, read where the first is missing, empty, torn or damaged
     offsets.json.tmp    the next one, while it is written
-    offsets-<id>.json   the progress in another store, put aside when the broker turned out to have a new one
+    offsets-<id>.json   the progress in another store, put aside when the broker turned out to have a new one, and
+                        gone on with should the other come back
     lock                held (``flock``) as long as the member runs; the system frees it however the process ends
 """
 
@@ -132,6 +133,7 @@ class OffsetsFile:
         except BlockingIOError as error:
             owner = os.pread(fd, _PID_DIGITS, 0).decode("ascii", "replace")
             os.close(fd)
+            self._read(MAIN)  # if it is another member's, that is what to say
             raise ConfigError(
                 f"instance {self._instance!r} of group {self._group!r} runs already with {self.directory}"
                 f"{f' (process {owner})' if owner.isdigit() else ''}: give each member on this machine another instance"
@@ -145,6 +147,8 @@ class OffsetsFile:
         """Let others have it; a second call does nothing."""
         fd, self._lock = self._lock, None
         if fd is not None:
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has it, too
             with suppress(OSError):
                 os.close(fd)
 
@@ -218,10 +222,27 @@ class OffsetsFile:
 
     def put_aside(self, content: OffsetsContent) -> Path | None:
         """Keep the progress in a store that the broker does not have any more, for people; None if that fails."""
-        path = self.directory / f"offsets-{content.store_id:016x}.json"
+        path = self.directory / _aside(content.store_id)
         try:
             self._disk.write_durably(path, encode(content))
         except OSError as error:
             log.error("offsets.not_put_aside", file=str(path), reason=error.strerror or str(error))
             return None
         return path
+
+    def kept(self, store_id: int) -> OffsetsContent | None:
+        """The progress in a store that was put aside, if there is any; one that cannot be used is told of."""
+        name = _aside(store_id)
+        try:
+            content, why_not = self._read(name)
+        except ConfigError as error:
+            content, why_not = None, str(error)
+        if content is not None and content.store_id != store_id:
+            content, why_not = None, "it is about another store"
+        if why_not is not None:
+            log.error("offsets.aside_unused", file=str(self.directory / name), reason=why_not)
+        return content
+
+
+def _aside(store_id: int) -> str:
+    return f"offsets-{store_id:016x}.json"

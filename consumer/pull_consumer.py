@@ -50,7 +50,8 @@ class PullConsumer:
     ends, or not committed, is delivered again.
 
     Queues are shared out, locked and handed over as those of a :class:`~rmq.consumer.Consumer`; one of them that is
-    given to another member waits for a batch in hand for at most ``drain_s``. One task polls.
+    given to another member waits for a batch in hand for at most ``drain_s``. All of them go to others when nobody
+    polls or commits for ``consume_timeout_s`` (15 min), and come back with the next poll. One task polls.
     """
 
     def __init__(
@@ -238,8 +239,8 @@ class PullConsumer:
         """
         Count what was returned as done and have the progress of all queues committed; returns when it is durable.
 
-        In ``on_assigned`` and ``on_revoked`` only what is done already is committed: a batch of another queue may be in
-        hand. Cancelling is safe: what was not sent is committed with the next.
+        So it is for the task that works on the batch. In ``on_assigned`` and ``on_revoked`` only what is done already
+        is committed: a batch of another queue may be in hand. Cancelling is safe: the next commit sends it.
 
         Raises:
             Fenced: queues went to another owner before; all others are committed. Told once.

@@ -8,6 +8,7 @@ from typing import Any
 from .cache import MakeCache
 from .generation import Generation
 from .listeners import AsyncListener
+from .presence import Presence
 from .pull_cache import PullCache
 from .pull_commits import PullCommits
 from .pull_seeks import Seeks
@@ -52,12 +53,14 @@ class PullRunning(Running):
             believed=self.keeper.believed,
             progressed=self.reporter.turned,
         )
+        self.presence = Presence(self._config.consume_timeout_s, now=self._broker.now, rest=self._rest)
         self.polls = PullService(
             self._config,
             self._broker,
             tasks=self.tasks,
             leases=self.keeper,
             losses=self.commits,
+            presence=self.presence,
             statistics=self.statistics,
             stalled=self.stalls.stalled,
             on_assigned=self._on_assigned,
@@ -65,11 +68,15 @@ class PullRunning(Running):
         )
         return self.polls
 
+    def _rest(self, resting: bool) -> None:
+        self.rebalancer.rest(resting)
+
     def start(self) -> None:
         """Start every loop."""
         super().start()
         if self._config.auto_commit_every_s:
             self.tasks.start(self.commits.run(), "auto-commit")
+        self.tasks.start(self.presence.watch(), "presence of the user")
 
     def start_generation(self, generation: Generation) -> None:
         """Pull a queue, unless the user has paused it."""

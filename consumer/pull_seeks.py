@@ -74,7 +74,11 @@ class Seeks:
 
     async def seek_to_time(self, generation: Generation, time: datetime) -> int:
         """Go on at the first message that was stored at a time or later, behind the last if there is none."""
-        found = await self._broker.offset_at(generation.queue, to_us(time.astimezone(UTC)))
+        try:
+            time_us = to_us(time.astimezone(UTC))
+        except (ValueError, OverflowError, OSError) as error:
+            raise ConfigError(f"{time} is a time that has no equal in UTC: take a later or an earlier one") from error
+        found = await self._broker.offset_at(generation.queue, time_us)
         if found.status != OK:
             raise from_wire(found.status, found.text or code_name(found.status))
         await self._go_to(generation, found.offset, is_first=False)

@@ -23,6 +23,7 @@ from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
 from .lease_keeper import Leases, until_proven
+from .presence import Presence
 from .pull_cache import cache_of
 from .pulled_batch import PulledBatch
 from .ready_line import ReadyLine
@@ -61,6 +62,7 @@ class PullService:
         tasks: TaskSet,
         leases: Leases,
         losses: Losses,
+        presence: Presence,
         statistics: Statistics,
         stalled: Callable[[float], bool] = lambda _: False,
         on_assigned: RebalanceHook | None = None,
@@ -72,6 +74,7 @@ class PullService:
         self._tasks = tasks
         self._leases = leases
         self._losses = losses
+        self._presence = presence
         self._statistics = statistics
         self._stalled = stalled
         self._on_assigned = on_assigned
@@ -204,6 +207,13 @@ class PullService:
         Cancelling is safe: nothing was taken then.
         """
         self.finished()
+        self._presence.came()
+        try:
+            return await self._poll(timeout_s)
+        finally:
+            self._presence.went()
+
+    async def _poll(self, timeout_s: float | None) -> PulledBatch:
         now = self._broker.now()
         if now - self._gave_way_at <= SLICE_S and (batch := self._take(now)) is not None:
             return batch
@@ -219,9 +229,10 @@ class PullService:
             now = self._gave_way_at = self._broker.now()
             if (batch := self._take(now)) is not None:
                 return batch
-            if self._closed or not wait:
+            stalled = self._stalled(now)
+            if self._closed or (not wait and (stalled or not self._line)):
                 return PulledBatch()
-            if self._stalled(now):
+            if stalled:
                 await asyncio.sleep(YIELD_S)
             elif not self._line:
                 self._woken.clear()
@@ -256,6 +267,7 @@ class PullService:
         self._in_hand = None
         cache_of(generation).commit()
         generation.guard.release()
+        self._presence.seen()
         now = self._broker.now()
         timed_out = now - since >= self._config.consume_timeout_s
         self._statistics.of(generation.shown.topic).succeeded(now, count, 1, now - since, timed_out)

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rmq.client.log import get_logger
-from rmq.wire.errors import (
-    OK,
-    Damaged,
-    Fenced,
-    MessagesLost,
-    RmqError,
-)
+from rmq.wire.errors import Fenced, RmqError
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue, PullResult
+from rmq.wire.ops import NO_OFFSET, PullQueue, PullResult
 
+from .agreement import AGREEING
 from .config import ConsumerConfig
 from .flow_control import FlowControl, stands_still
 from .generation import Generation
@@ -26,8 +21,6 @@ from .statistics import Statistics
 from .tasks import TaskSet
 
 log = get_logger("rmq.consumer")
-
-AGREEING = (OK, EMPTY, Damaged.code, MessagesLost.code)  # answers of a broker that has compared its log with ours
 
 
 class Puller:

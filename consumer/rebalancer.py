@@ -123,6 +123,11 @@ class Rebalancer:
         self._join_due = 0.0
         self.notice()
 
+    def rest(self, resting: bool) -> None:
+        """Give everything back and leave the group, until told otherwise; the subscriptions are kept."""
+        self._subscribed.resting = resting
+        self.subscribed()
+
     def members_changed(self, members: list[str], version: int) -> None:
         """The broker told who is in the group; a list without ourselves says nothing about us."""
         if self._learn_members(members, version):
@@ -160,6 +165,9 @@ class Rebalancer:
         """The broker has other topics than before, some maybe of the same names: nothing that was known is true."""
         self._topics = KnownTopics()
         self._members_version = 0
+        self._accepted, self.joined = {}, False  # there the group has no progress: it begins as it did here
+        self._unsure.clear()
+        self._refused.clear()
         self._end_dead()
 
     def _end_dead(self) -> None:

@@ -19,6 +19,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
 from rmq.wire.ops import Op, Push
 
+from .agreement import agree
 from .allocation import EVERYTHING, Strategy
 from .broadcaster import Broadcaster
 from .cache import MakeCache
@@ -106,6 +107,7 @@ class Running:
             open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
         )
         self._broker = self._client(group, now)
+        self._hello: ops.HelloReply | None = None  # the broker's newest
         self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
@@ -221,16 +223,28 @@ class Running:
     # What the broker says
 
     def _on_connected(self, hello: ops.HelloReply) -> None:
+        if self._local is not None:
+            self._local.enter(hello.store_id)
+        before, self._hello = self._hello, hello
+        if before is not None and _is_another_store(before, hello):
+            log.warning(
+                "broker.other_store",
+                group=self._broker.group,
+                store_id=f"{hello.store_id:016x}",
+                log_epoch=hello.log_epoch,
+                store_id_before=f"{before.store_id:016x}",
+                log_epoch_before=before.log_epoch,
+                advice="its topics and its messages are others: what was done before does not count there",
+            )
+            self.rebalancer.another_store()
         if isinstance(self.keeper, LeaseKeeper):
             self._resume(self.keeper, hello)
         elif self._local is not None:
-            self._recognise(self._local, hello)
+            self._compare_logs(hello)
         self.rebalancer.connected()
 
-    def _recognise(self, local: LocalOffsets, hello: ops.HelloReply) -> None:
-        """What was done counts in the store where it was done; a log that is another may have lost messages."""
-        if local.enter(hello.store_id):
-            self.rebalancer.another_store()
+    def _compare_logs(self, hello: ops.HelloReply) -> None:
+        """A log that is another may have lost messages: the next pull tells."""
         for generation in self.generations.values():
             if not generation.agrees(hello.log_epoch):
                 generation.ask_now()
@@ -324,14 +338,15 @@ class Running:
         for generation in self.generations.values():
             generation.drop()
 
-    async def stop(self) -> None:
+    async def stop(self, *, drain_s: float | None = None) -> None:
         """
         Stop rebalancing, stop pulling, drain the running calls, then commit, unlock and leave in one request.
 
-        Renewals go on until the calls have ended, so that they end under their leases.
+        Renewals go on until the calls have ended, so that they end under their leases. ``drain_s`` is in place of the
+        setting.
         """
         try:
-            await self._end_calls()
+            await self._end_calls(self._config.drain_s if drain_s is None else drain_s)
         finally:
             if self._local is not None:
                 await self._local.close()
@@ -340,15 +355,13 @@ class Running:
         await self._link.close()
         self.generations.clear()
 
-    async def _end_calls(self) -> None:
+    async def _end_calls(self, drain_s: float) -> None:
         if self._rebalancing is not None:
             # The pass under way ends first, so that what it is granted is known and given back.
             await asyncio.wait([self._rebalancing])
         generations = list(self.generations.values())
         await self.tasks.cancel(*(generation.puller for generation in generations))
-        await asyncio.gather(
-            *(self.service.finish(generation, within_s=self._config.drain_s) for generation in generations)
-        )
+        await asyncio.gather(*(self.service.finish(generation, within_s=drain_s) for generation in generations))
         await self.rebalancer.hand_overs_ended()
         for generation in self.generations.values():
             generation.ended.set()  # what is to be committed goes with the request that leaves
@@ -361,6 +374,7 @@ class Running:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     await self._link.wait_connected()
+                    await self._agree()
                     log_epoch = self._broker.log_epoch
                     leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
                     try:
@@ -371,6 +385,19 @@ class Running:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
+
+    async def _agree(self) -> None:
+        """Have a broker that started anew say whether it has what was done; without an answer nothing is said of it."""
+        if self._local is not None:
+            return
+        timeout_s = self._config.request_timeout_s / 3  # the request that leaves has to have time left
+        asked = [agree(generation, self._broker, timeout_s=timeout_s) for generation in self.generations.values()]
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _is_another_store(before: ops.HelloReply, hello: ops.HelloReply) -> bool:
+    """Whether a broker has other topics and members than it had; a backup that was put back is one, too."""
+    return hello.store_id != before.store_id or hello.log_epoch < before.log_epoch
 
 
 def _note_reply(status: int, _: object) -> None:

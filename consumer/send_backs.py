@@ -32,7 +32,7 @@ class Fate(Enum):
 
     GIVEN_BACK = "given back"  # the queue may pass them
     REFUSED = "refused"  # they are still ours to deal with
-    UNKNOWN = "unknown"  # the broker may have taken them: asking again is the way to know
+    UNKNOWN = "unknown"  # the broker may have taken them, or lost them: asking again in a while is the way to know
     LOST = "lost"  # the queue is not ours any more: whoever has it gets them
 
 
@@ -76,7 +76,7 @@ class SendBacks:
         if generation.lease.lost:
             return Fate.LOST
         if not generation.agrees(self._broker.log_epoch):
-            return Fate.REFUSED
+            return Fate.UNKNOWN
         reached = progress()
         try:
             fates = await self._broker.send_back(

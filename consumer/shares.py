@@ -68,6 +68,8 @@ class Shares:
             before = self._told.get(topic)
             if topic == self._retry_topic and before is None and not share.queues:
                 continue  # nothing was given back as yet
+            if before is None and not share.queues:
+                log.warning("topic.awaited", topic=topic, now="it does not exist: waiting until somebody makes it")
             if share.error is not None:
                 if before is None or before.error != share.error:
                     log.error(

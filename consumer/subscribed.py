@@ -18,17 +18,20 @@ class Subscribed:
     def __init__(self, chosen: dict[str, Subscription], retry_topic: str | None) -> None:
         self._chosen = chosen
         self.retry_topic = retry_topic
+        self.resting = False  # nothing is consumed for the time being, whatever the user wants
         self._every_retry = Subscription()
 
     def __bool__(self) -> bool:
-        return bool(self._chosen)
+        return bool(self._chosen) and not self.resting
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._chosen or (topic == self.retry_topic and bool(self._chosen))
+        return bool(self) and (topic in self._chosen or topic == self.retry_topic)
 
     def all(self) -> dict[str, Subscription]:
         """Everything that is to be consumed; nothing if the user wants nothing."""
-        if not self._chosen or self.retry_topic is None:
+        if not self:
+            return {}
+        if self.retry_topic is None:
             return dict(self._chosen)
         return {self.retry_topic: self._every_retry, **self._chosen}
 

@@ -14,6 +14,7 @@ A pull consumer for code without asyncio.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import threading
@@ -24,6 +25,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
+from rmq.client.log import get_logger
 from rmq.client.loop_thread import LoopEnded
 from rmq.wire.model import MessageQueue
 
@@ -38,6 +40,8 @@ from .pulled_batch import PulledBatch
 from .running import Connect
 from .sync_base import STOPPED, BlockingConsumer
 from .thread_tasks import ThreadTasks
+
+log = get_logger("rmq.consumer")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,8 +84,8 @@ class PullConsumer(BlockingConsumer):
             group=group,
             strategy=strategy,
             topics=topics,
-            on_assigned=_in_thread(on_assigned),
-            on_revoked=_in_thread(on_revoked),
+            on_assigned=_in_thread(on_assigned, "on_assigned"),
+            on_revoked=_in_thread(on_revoked, "on_revoked"),
             config=config,
             connect=connect,
             now=now,
@@ -202,7 +206,7 @@ async def _close(consumer: AsyncPullConsumer, tasks: ThreadTasks) -> None:
     await consumer.stop()
 
 
-def _in_thread(hook: RebalanceHook | None) -> RebalanceHook | None:
+def _in_thread(hook: RebalanceHook | None, name: str) -> RebalanceHook | None:
     """A hook that may block, and use the consumer; what is no function is left to be refused."""
     called = getattr(hook, "__call__", None)  # noqa: B004  an object whose call is a coroutine function
     if hook is None or not callable(hook) or any(map(inspect.iscoroutinefunction, (hook, called))):
@@ -210,7 +214,13 @@ def _in_thread(hook: RebalanceHook | None) -> RebalanceHook | None:
 
     @functools.wraps(hook)
     async def call(queues: list[MessageQueue]) -> None:
-        waits = await asyncio.to_thread(hook, queues)
+        within = contextvars.copy_context()
+        try:
+            running = asyncio.get_running_loop().run_in_executor(None, within.run, hook, queues)
+        except RuntimeError:  # no thread begins any more
+            log.warning("hook.left_out", hook=name, reason="the program ends, and did not stop the consumer")
+            return
+        waits = await running
         if waits is not None:
             await waits
 

@@ -129,7 +129,7 @@ class BatchOrigin:
         """32 hex digits: the store and the handle."""
         return message_id(self.store_id, handle(self.header.physical_offset, index))
 
-    def origin_id(self, index: int) -> str | None:
+    def copy_of(self, index: int) -> str | None:
         """The id of what a message was copied from: a whole batch is copied in its order, or one message alone."""
         origin = self.header.origin
         return message_id(self.store_id, origin + index) if origin else None

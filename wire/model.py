@@ -112,13 +112,13 @@ class StoredMessage:
         return self._origin.message_id(self._index)
 
     @property
-    def origin_id(self) -> str | None:
+    def copy_of(self) -> str | None:
         """
         The id of the message that it was copied from; None if it is no copy.
 
         A delayed message is such a copy, made when its time came: this is the id that its producer was told.
         """
-        return self._origin.origin_id(self._index)
+        return self._origin.copy_of(self._index)
 
     @property
     def tag(self) -> str | None:

@@ -22,7 +22,7 @@ class Delays:
     ) -> None:
         self._table = table
         self._levels = levels
-        self._longest = int(min(max_delay_s * 1_000_000, layout.MAX_TIME))  # it may be infinite
+        self._longest = int(max_delay_s * 1_000_000)
         self.now_us = now_us
 
     def start(self) -> None:

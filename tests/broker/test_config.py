@@ -43,6 +43,8 @@ from rmq.wire.errors import ConfigError
         ({"max_connections": -1}, "max_connections must not be negative, not -1"),
         ({"min_free_bytes": -1}, "min_free_bytes must not be negative, not -1"),
         ({"max_retries": -1}, "max_retries must not be negative, not -1"),
+        ({"max_delay_s": 0}, "max_delay_s must be more than 0, not 0"),
+        ({"max_delay_s": float("inf")}, "max_delay_s must be at most 3153600000 (100 years), not inf"),
         ({"segment_bytes": 4095}, "segment_bytes must be at least 4096, not 4095"),
         ({"default_queues": 0}, "default_queues must be 1 to 1024, not 0"),
         ({"default_queues": 1025}, "default_queues must be 1 to 1024, not 1025"),

@@ -48,7 +48,7 @@ def test_a_message_for_people() -> None:
         "queue_id      2",
         "queue_offset  1000",
         "message_id    0123456789abcdef0000000000200000",
-        "origin_id     -",
+        "copy_of       -",
         "tag           created",
         "keys          o-17",
         "properties    trace=a1",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import select
 import signal
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -75,6 +78,27 @@ async def test_what_could_not_be_printed_is_not_committed_and_not_waited_for() -
         assert (printer.closed, await committed(broker)) == (True, 4)
 
 
+async def test_a_signal_does_not_wait_for_ever_for_a_reader_that_reads_nothing() -> None:
+    reader, writer = os.pipe()
+    with open(writer, "wb", buffering=0) as pipe:
+        async with InMemoryBroker(min_free_bytes=0) as broker:
+            await sent(broker, 3000)  # more than a pipe holds
+            printer = Printer(Output(pipe), as_json=True)
+            settings = replace(config(broker, batch=100), drain_s=0.1)
+            printing = asyncio.create_task(poll_and_print(settings, {"t": "*"}, printer))
+            async with asyncio.timeout(10):
+                while select.select([], [pipe], [], 0)[1]:
+                    await asyncio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
+                await printing
+            written = await committed(broker)
+        os.set_blocking(reader, False)
+        lines = os.read(reader, 1 << 20).count(b"\n")
+    os.close(reader)
+
+    assert 0 < written <= lines
+
+
 async def test_a_group_that_consumes_something_else_ends_it_with_that() -> None:
     async with InMemoryBroker(min_free_bytes=0) as broker:
         await sent(broker, 1)
@@ -89,6 +113,7 @@ async def test_a_group_that_consumes_something_else_ends_it_with_that() -> None:
     [
         (["--listener", "a:b"], "--pull prints what it gets"),
         (["--broadcast"], "--pull shares the queues of its group"),
+        (["-o", "auto_commit_every_s=0"], "auto_commit_every_s must be more than 0"),
         (["--orderly"], "give one of --orderly, --concurrent, --pull"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_message_is_one_json_object_with_every_field() -> None:
         "queue_id": 2,
         "queue_offset": 17,
         "message_id": f"{0xAB:016x}{(800 // layout.ALIGN) << 12:016x}",
-        "origin_id": None,
+        "copy_of": None,
         "tag": "paid",
         "keys": ["o-17", "x"],
         "body": '{"n": 1}',

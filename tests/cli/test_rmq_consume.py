@@ -22,7 +22,7 @@ from support.processes import BrokerProcess, ConsumerProcess, Running
 CONSUME = "rmq.cli.rmq_consume"
 FIELDS = {
     "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "ordering_key", "attempt",
-    "epoch", "born_at", "stored_at", "origin_id",
+    "epoch", "born_at", "stored_at", "copy_of",
 }  # fmt: skip
 
 
@@ -42,7 +42,11 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
         (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "t", "--orderly", "--instance", "x"], exit_codes.USAGE, "goes with --broadcast"),
+        (["--topic", "t", "--concurrent", "--offsets-dir", "x"], exit_codes.USAGE, "goes with --broadcast"),
         (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
+        (["--topic", "t", "--orderly", "--instance", "left"], exit_codes.USAGE, "--instance is for members that keep"),
+        (["--topic", "t", "--pull", "--offsets-dir", "/x"], exit_codes.USAGE, "--offsets-dir is for members that keep"),
         (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
         (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),

@@ -19,6 +19,7 @@ from rmq.client.loop_thread import LoopEnded, LoopThread
 from rmq.wire.errors import TopicNotFound
 
 from support.broker_thread import eventually
+from support.interrupts import interrupt
 
 DEADLINE_S = 20.0
 
@@ -37,13 +38,6 @@ def thread() -> Iterator[LoopThread]:
 
 async def echo(value: Any) -> Any:
     return value
-
-
-def interrupt(number: signal.Signals = signal.SIGINT) -> None:
-    """As a terminal does: the main thread gets it."""
-    main = threading.main_thread().ident
-    assert main is not None
-    signal.pthread_kill(main, number)
 
 
 def in_threads(*functions: Callable[[], object]) -> list[threading.Thread]:

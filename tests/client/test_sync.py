@@ -6,7 +6,6 @@ import asyncio
 import gc
 import inspect
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from rmq.client.sync import Producer
 from rmq.wire import errors
 
 from support.broker_thread import BrokerThread, eventually
+from support.interrupts import interrupt
 
 TOPIC = "orders"
 DEADLINE_S = 30.0
@@ -176,12 +176,10 @@ def test_ctrl_c_ends_a_send_that_waits_and_nothing_else(broker: BrokerThread) ->
     with Producer(broker.address) as producer:
         producer.send(Message("interrupted", b""))
         broker.hold()
-        main = threading.main_thread().ident
-        assert main is not None
         waiting = threading.Thread(
             target=lambda: (
                 eventually(lambda: bool(producer._producer._deadlines._parcels), "a message that waits"),
-                signal.pthread_kill(main, signal.SIGINT),
+                interrupt(),
             )
         )
         waiting.start()

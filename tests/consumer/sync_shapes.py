@@ -1,10 +1,8 @@
-"""How the consumers for code without asyncio are compared with those for it, and signals as a terminal sends them."""
+"""How the consumers for code without asyncio are compared with those for it."""
 
 from __future__ import annotations
 
 import inspect
-import signal
-import threading
 
 
 def public(kind: type) -> set[str]:
@@ -22,10 +20,3 @@ def same_shape(ours: object, theirs: object) -> bool:
 def _shape(function: object) -> list[tuple[str, object, object, object]]:
     parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     return [(one.name, one.kind, one.default, one.annotation) for one in parameters]
-
-
-def interrupt(number: signal.Signals = signal.SIGINT) -> None:
-    """As a terminal does: the main thread gets it."""
-    main = threading.main_thread().ident
-    assert main is not None
-    signal.pthread_kill(main, number)

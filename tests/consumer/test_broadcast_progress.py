@@ -155,6 +155,45 @@ async def test_another_store_is_told_and_begun_anew_with_the_old_progress_put_as
     assert (tmp_path / "a" / f"offsets-{broker.store_id - 1:016x}.json").exists()
 
 
+async def test_a_store_that_was_away_for_another_one_is_read_from_where_it_was_left(
+    broker: FakeBroker, member: Make
+) -> None:
+    """Somebody started the broker with the wrong directory, and noticed."""
+    fill(broker, queues=1)
+    recorder = Recorder()
+    async with member(recorder, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+        broker.go_down()
+        topics, broker.topics, broker.store_id = broker.topics, {}, broker.store_id + 1
+        broker.come_up()
+        await asyncio.sleep(1)
+        broker.go_down()
+        broker.topics, broker.store_id = topics, broker.store_id - 1
+        broker.send("t", 0, b"before anybody was back")
+        broker.come_up()
+        await asyncio.sleep(2)
+
+    assert recorder.offsets == [3]
+
+
+async def test_a_queue_whose_beginning_cannot_be_written_is_not_read_until_it_can(
+    broker: FakeBroker, member: Make, tmp_path: Path
+) -> None:
+    """Else a member that begins at the end and crashes would begin at a later one, and pass what came between."""
+    fill(broker, queues=1)
+    recorder = Recorder()
+    async with member(recorder, topics={"t": "*"}, start_from="last") as consumer:
+        (tmp_path / "a").rename(tmp_path / "b")
+        await asyncio.sleep(1)
+        assert consumer.assignment == []
+        broker.send("t", 0, b"new")
+        (tmp_path / "b").rename(tmp_path / "a")
+        await asyncio.sleep(4)
+
+    assert recorder.offsets == [3]
+    assert saved(tmp_path / "a") == {"t/0": 4}
+
+
 async def test_a_broker_that_comes_back_with_another_store_is_read_as_a_new_one(
     broker: FakeBroker, member: Make, tmp_path: Path
 ) -> None:

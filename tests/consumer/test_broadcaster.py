@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,22 @@ async def test_a_topic_that_is_made_or_grows_is_read_from_0_whatever_start_from_
         await asyncio.sleep(1)
 
     assert by_queue(recorder) == {0: [0, 1], 1: [0]}
+
+
+async def test_that_a_topic_was_not_there_yet_is_kept_from_the_first_moment_on(
+    broker: FakeBroker, member: Make, tmp_path: Path
+) -> None:
+    """Else a member that is killed, and back when the topic is there, would pass what was sent meanwhile."""
+    async with member(topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(0.1)
+        shutil.copytree(tmp_path / "a", tmp_path / "killed")
+    fill(broker, queues=1)
+    recorder = Recorder()
+
+    async with member(recorder, topics={"t": "*"}, start_from="last", offsets_dir=str(tmp_path / "killed")):
+        await asyncio.sleep(1)
+
+    assert recorder.offsets == [0, 1, 2]
 
 
 async def test_a_queue_that_was_made_while_the_member_was_away_is_read_from_0(broker: FakeBroker, member: Make) -> None:

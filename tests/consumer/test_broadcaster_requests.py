@@ -109,6 +109,16 @@ async def test_a_queue_that_is_gone_is_no_grant_and_nothing_is_kept_of_it(tmp_pa
     await offsets.close()
 
 
+async def test_a_queue_of_a_topic_that_was_deleted_meanwhile_is_no_grant_and_nobody_is_asked(tmp_path: Path) -> None:
+    link, broadcaster, offsets = await silent(tmp_path, queues=1)
+
+    (grant,) = await broadcaster.acquire([MessageQueue("gone", 0)])
+
+    assert (grant.status, grant.text) == (TopicNotFound.code, "there is no topic 'gone'")
+    assert link.asked == []
+    await offsets.close()
+
+
 async def test_a_topic_is_known_when_it_is_decided_where_all_its_queues_begin(tmp_path: Path) -> None:
     """Else one that is killed in between would read the others from 0, which it was told not to."""
     link, broadcaster, offsets = await silent(tmp_path, queues=2)

@@ -373,3 +373,28 @@ async def test_no_call_starts_while_the_loop_is_behind(broker: FakeBroker, start
 
     assert len(times) == 6
     assert times[2] > times[1] + 3.0
+
+
+async def test_after_a_crash_everything_behind_a_message_that_was_not_done_comes_again(
+    broker: FakeBroker, start: Make
+) -> None:
+    """RocketMQ: a low offset that is stuck has all behind it delivered again; so listeners have to be idempotent."""
+    fill(broker, 10)
+    stuck, second = asyncio.Event(), Recorder()
+
+    async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
+        if messages[0].queue_offset == 2:
+            await stuck.wait()
+        return SUCCESS
+
+    async with start(listener, drain_s=0.0, request_timeout_s=0.1):
+        await asyncio.sleep(1)
+        assert broker.offsets["g", QUEUE] == 2
+        (crashed,) = broker.connections
+        crashed.cut()
+        broker.end_session(crashed.session)
+        async with start(second):
+            await asyncio.sleep(1)
+
+    assert (second.offsets, set(second.attempts)) == (list(range(2, 10)), {1})
+    assert broker.offsets["g", QUEUE] == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import threading
 from functools import partial
 from typing import Any
@@ -136,10 +137,18 @@ async def test_stop_iteration_of_a_thread_arrives_as_a_runtime_error() -> None:
     threads.close()
 
 
-async def test_while_the_interpreter_exits_no_call_begins_and_none_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_idle", [False, True], ids=["no thread yet", "a thread that waits"])
+async def test_while_the_interpreter_exits_no_call_begins_and_none_fails(
+    monkeypatch: pytest.MonkeyPatch, is_idle: bool
+) -> None:
     """The loop of a consumer without asyncio runs in a thread, and so a little longer than the program."""
     listener, threads = adapt(lambda messages, context: ConsumeStatus.SUCCESS, 1)
+    if is_idle:
+        await listener([], None)  # type: ignore[arg-type]
     monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as the interpreter does
+    for idle in [thread for thread in threading.enumerate() if thread.name.startswith("rmq-listener")]:
+        concurrent.futures.thread._threads_queues[idle].put(None)
+        idle.join()
 
     call = asyncio.ensure_future(listener([], None))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -38,6 +39,9 @@ class FakeFile:
     def put_aside(self, content: OffsetsContent) -> None:
         assert not self.running, "put aside while it is written"
         self.aside.append(content)
+
+    def kept(self, store_id: int) -> OffsetsContent | None:
+        return next((content for content in self.aside if content.store_id == store_id), None)
 
     def write(self, content: OffsetsContent) -> None:
         self.running += 1
@@ -150,8 +154,8 @@ async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
     await rig.offsets.write()
     before = rig.offsets.progress.content()
 
-    assert not rig.offsets.enter(7)
-    assert rig.offsets.enter(8)
+    rig.offsets.enter(7)
+    rig.offsets.enter(8)
     rig.at(0)
     await rig.offsets.write()
 
@@ -160,11 +164,46 @@ async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
     assert "offsets.other_store" in caplog.text
 
 
-async def test_a_store_that_is_met_first_is_no_other_one() -> None:
+@pytest.mark.parametrize("is_written", [False, True], ids=["at once", "after a write"])
+async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_written: bool) -> None:
+    rig = Rig()
+    rig.at(3)  # done, and not written yet
+    rig.offsets.enter(8)
+    rig.at(0)
+    if is_written:
+        await rig.offsets.write()
+    rig.generations.clear()
+
+    rig.offsets.enter(7)
+
+    assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 3, 0)
+
+
+async def test_a_store_that_changes_while_another_is_put_aside_is_put_aside_as_well() -> None:
+    rig = Rig()
+    inner = rig.file.put_aside
+
+    def put_aside(content: OffsetsContent) -> None:
+        rig.file.put_aside = inner  # type: ignore[method-assign]
+        rig.offsets.enter(9)  # the loop's turn, as this runs in a thread
+        inner(content)
+
+    rig.file.put_aside = put_aside  # type: ignore[method-assign]
+    rig.at(3)
+    rig.offsets.enter(8)
+    rig.at(5)
+    await rig.offsets.write()
+
+    assert [(content.store_id, content.queues[QUEUE].offset) for content in rig.file.aside] == [(7, 3), (8, 5)]
+
+
+async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.offsets.progress = LocalProgress("g", "a")
 
-    assert not rig.offsets.enter(8)
+    rig.offsets.enter(8)
+
+    assert "offsets.other_store" not in caplog.text
 
 
 async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> None:
@@ -278,6 +317,36 @@ async def test_a_stop_whose_write_fails_gives_the_file_away_and_says_so(caplog: 
 
     assert rig.file.closed_after == 0
     assert sum("offsets.not_written" in record.getMessage() for record in caplog.records) == 2
+
+
+async def test_nothing_is_written_after_the_file_was_given_away() -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.file.errors = [OSError(28, "No space left on device")] * 2
+    rig.progressed(3)
+    await asyncio.sleep(6)  # the first failed, and is due again in 4 s
+
+    await rig.offsets.close()
+    rig.progressed(4)
+
+    assert not await rig.offsets.write()
+    await asyncio.sleep(60)
+    assert rig.file.writes == []
+    await stop()
+
+
+async def test_a_program_that_ends_without_a_stop_writes_all_the_same() -> None:
+    """No pool begins anything then, and the loop of a consumer without asyncio runs on in its thread."""
+    rig = Rig()
+    pool = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    pool.shutdown()
+    rig.at(3)
+
+    await rig.offsets.close()
+
+    assert [offset for _, offset in rig.file.writes] == [3]
+    assert rig.file.closed_after == 1
 
 
 async def test_two_that_wait_for_a_write_do_not_write_at_the_same_time() -> None:

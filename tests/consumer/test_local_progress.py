@@ -27,6 +27,15 @@ def test_progress_in_another_store_counts_for_nothing_and_is_given_back() -> Non
     assert progress.content() == OffsetsContent("g", "a", 8)
 
 
+def test_progress_that_was_kept_of_a_store_counts_when_that_is_back() -> None:
+    progress = LocalProgress("g", "a", FOUND)
+    progress.enter(8)
+
+    progress.enter(7, FOUND)
+
+    assert progress.content() == FOUND
+
+
 def test_a_member_that_has_none_gives_none_back() -> None:
     progress = LocalProgress("g", "a")
 

@@ -248,6 +248,22 @@ def test_the_progress_in_another_store_is_put_aside(tmp_path: Path) -> None:
 
     assert path == tmp_path / "offsets-00000000000000ab.json"
     assert decode(path.read_bytes()).store_id == 0xAB
+    assert file.kept(0xAB) == progress(5, store_id=0xAB)
+    assert file.kept(0xAC) is None
+    file.close()
+
+
+@pytest.mark.parametrize("content", [b"", encode(progress(5)), encode(progress(5, store_id=0xAB, instance="b"))])
+def test_what_was_put_aside_and_cannot_be_used_is_told_of_and_left(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, aside = opened(tmp_path), tmp_path / "offsets-00000000000000ab.json"
+    aside.write_bytes(content)
+
+    assert file.kept(0xAB) is None
+
+    assert "offsets.aside_unused" in caplog.text
+    assert aside.read_bytes() == content
     file.close()
 
 
@@ -267,6 +283,26 @@ def test_a_second_member_is_refused_in_one_sentence_until_the_first_has_closed(t
     first.close()
     first.close()
     opened(tmp_path).close()
+
+
+def test_a_second_member_with_the_directory_of_another_is_told_whose_it_is(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    first.write(progress(5))
+
+    with pytest.raises(ConfigError, match="holds the progress of instance 'a' of group 'g': set offsets_dir"):
+        OffsetsFile(tmp_path, "g", "b").open()
+    first.close()
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    assert first._lock is not None
+    in_the_fork = os.dup(first._lock)
+
+    first.close()
+
+    opened(tmp_path).close()
+    os.close(in_the_fork)
 
 
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:

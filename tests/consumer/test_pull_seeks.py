@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -307,6 +307,9 @@ async def test_what_is_no_time_or_not_held_is_refused(broker: FakeBroker, pull: 
         not_a_time: Any = 5
         with pytest.raises(ConfigError, match="a time must be a datetime, not 5"):
             await consumer.seek_to_time("t", not_a_time)
+        too_early = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
+        with pytest.raises(ConfigError, match=r"0001-01-01 00:00:00.* is a time that has no equal in UTC"):
+            await consumer.seek_to_time("t", too_early)
         with pytest.raises(NotAssigned, match="this consumer holds no queue of other"):
             await consumer.seek_to_time("other", TIME)
 

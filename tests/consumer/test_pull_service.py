@@ -130,6 +130,18 @@ async def test_unwanted_messages_are_passed_in_one_poll(broker: FakeBroker, pull
         assert consumer.position(QUEUE) == 9
 
 
+async def test_a_poll_without_time_passes_unwanted_messages_to_what_is_there_behind_them(
+    broker: FakeBroker, pull: MakePull
+) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, *[b"x"] * 9, tags=["b"] * 9)
+    broker.send("t", 1, b"y", tags=["a"])
+    async with pull(topics={"t": "a"}) as consumer:
+        await asyncio.sleep(1)
+        assert [message.body for message in await consumer.poll(0)] == [b"y"]
+        assert await consumer.poll(0) == []
+
+
 async def test_a_cancelled_poll_loses_no_message_at_whatever_step_it_is_cancelled(
     broker: FakeBroker, pull: MakePull
 ) -> None:

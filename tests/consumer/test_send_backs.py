@@ -90,7 +90,7 @@ async def test_nothing_is_asked_of_a_broker_that_may_have_lost_the_messages() ->
     """It may have given their offsets to others, which must not be taken for these."""
     broker, (generation, messages) = Broker([3, 3]), held(agreed=6)
 
-    assert await give_back(broker, generation, messages) is Fate.REFUSED
+    assert await give_back(broker, generation, messages) is Fate.UNKNOWN
     assert broker.asked == []
 
 

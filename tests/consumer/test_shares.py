@@ -62,6 +62,16 @@ def test_a_change_is_told_once_with_strategy_sizes_and_result(caplog: pytest.Log
         assert part in told[1]
 
 
+def test_a_topic_that_does_not_exist_when_it_is_subscribed_to_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    shares = Shares(AVERAGE)
+    for infos in ([], [], TOPICS["t"], []):  # one that goes later is told of by whoever hears of that
+        shares.report("g", shares.of_topics({"ordres": infos}, ["a"], "a", held=[]))
+
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "topic.awaited" in told[0] and "ordres" in told[0]
+
+
 def test_a_failure_is_told_once_until_it_is_another(caplog: pytest.LogCaptureFixture) -> None:
     shares = Shares(named(fails_at_t))
     for _ in range(3):

@@ -24,6 +24,18 @@ def test_the_retries_of_the_group_come_with_the_first_subscription_and_go_with_t
     assert not subscribed.all()
 
 
+def test_a_member_that_rests_consumes_nothing_and_forgets_nothing() -> None:
+    subscribed = Subscribed({"orders": ORDERS}, "%RETRY%g")
+    wanted = subscribed.all()
+
+    subscribed.resting = True
+    assert (bool(subscribed), subscribed.all(), "orders" in subscribed, "%RETRY%g" in subscribed) == (
+        False, {}, False, False,
+    )  # fmt: skip
+    subscribed.resting = False
+    assert subscribed.all() == wanted
+
+
 def test_a_group_whose_members_share_nothing_out_has_no_retries() -> None:
     subscribed = Subscribed({"orders": ORDERS}, None)
 

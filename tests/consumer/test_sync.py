@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue, StoredMess
 from rmq.consumer.sync import Consumer
 from rmq.wire.errors import ConfigError, GroupMismatch
 
-from .sync_shapes import interrupt, public, same_shape
+from .sync_shapes import public, same_shape
 from support.broker_thread import BrokerThread, eventually
+from support.interrupts import interrupt
 
 DEADLINE_S = 30.0
 SUCCESS = ConsumeStatus.SUCCESS
@@ -347,3 +349,50 @@ def test_a_program_that_does_not_stop_it_ends_and_loses_nothing(broker: BrokerTh
     with Consumer(broker.address, group=topic, listener=again, topics={topic: "*"}) as running:
         running.run()
     assert again.bodies == sent
+
+
+ENDING = """
+import sys, time, threading
+from rmq.client import Message
+from rmq.client.sync import Producer
+from rmq.consumer import ConsumeStatus
+from rmq.consumer.sync import Consumer
+address, topic, directory = sys.argv[1:]
+began = threading.Event()
+def listener(messages, context):
+    print(messages[0].body.decode(), flush=True)
+    if messages[0].body == b"slow":
+        began.set()
+        time.sleep(0.3)  # meanwhile the program comes to its end, and idle threads go
+        producer.send(Message(topic, b"late"), queue_id=1)
+        time.sleep(0.3)
+    return ConsumeStatus.SUCCESS
+consumer = Consumer(
+    address, group=topic, listener=listener, topics={topic: "*"}, orderly=False, model="broadcasting",
+    offsets_dir=directory,
+)
+producer = Producer(address)
+producer.open()
+consumer.start()
+producer.send(Message(topic, b"first"), queue_id=1)
+producer.send(Message(topic, b"slow"), queue_id=0)
+began.wait(20)
+"""
+
+
+@pytest.mark.slow
+def test_a_message_that_comes_while_the_program_ends_has_not_failed_and_comes_again(
+    broker: BrokerThread, topic: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, broker.address, topic, str(tmp_path)],
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+
+    assert sorted(done.stdout.split()) == ["first", "slow"]
+    assert "passed" not in done.stderr
+    again = Heard(lambda: running.stop(), at=1)
+    settings: dict[str, Any] = {"model": "broadcasting", "offsets_dir": str(tmp_path), "orderly": False}
+    with Consumer(broker.address, group=topic, listener=again, topics={topic: "*"}, **settings) as running:
+        running.run()
+    assert again.bodies == [b"late"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,8 +18,9 @@ from rmq.consumer import MessageQueue, NotAssigned
 from rmq.consumer.sync import PullConsumer
 from rmq.wire.errors import ConfigError
 
-from .sync_shapes import interrupt, public, same_shape
+from .sync_shapes import public, same_shape
 from support.broker_thread import BrokerThread, eventually
+from support.interrupts import interrupt_soon
 
 DEADLINE_S = 30.0
 
@@ -134,9 +137,10 @@ def test_ctrl_c_ends_a_poll_that_waits(broker: BrokerThread, topic: str) -> None
     with pulling(broker, topic) as polling:
         while polling.poll(0.05):
             pass
-        threading.Timer(0.05, interrupt).start()
+        interrupting = interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             polling.poll(None)
+        interrupting.join()
 
         send(broker, topic, 1)
         assert [message.body for message in polling.poll()] == [b"0"]
@@ -149,7 +153,7 @@ def test_a_handler_of_a_signal_stops_it_in_the_middle_of_a_poll(broker: BrokerTh
     try:
         while polling.poll(0.05):
             pass
-        threading.Timer(0.05, interrupt, [signal.SIGTERM]).start()
+        interrupt_soon(signal.SIGTERM)
         assert polling.poll(None) == []
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -191,6 +195,22 @@ def test_hooks_that_are_plain_functions_may_use_the_consumer(broker: BrokerThrea
 
     assert ("assigned", MessageQueue(topic, 0)) in told
     assert ("revoked", MessageQueue(topic, 0)) in told
+
+
+def test_while_the_interpreter_exits_a_hook_is_left_out_and_that_is_told(
+    broker: BrokerThread, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[MessageQueue] = []
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()  # as the interpreter does with all of them
+
+    with pulling(broker, topic, on_revoked=told.extend) as polling:
+        assert polling.poll()
+        polling._thread.run(lambda: asyncio.get_running_loop().set_default_executor(ended))
+
+    assert told == []
+    assert "hook.left_out" in caplog.text
+    assert "hook.raised" not in caplog.text
 
 
 def test_mistakes_are_told(broker: BrokerThread, topic: str) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import textwrap
 from dataclasses import fields
+from typing import Any
 
-from rmq.consumer import ConsumeContext, ConsumerConfig
+import pytest
+
+import rmq.consumer
+from rmq.broker.testing import InMemoryBroker
+from rmq.client import Admin, Message, Producer
+from rmq.consumer import ConcurrentContext, ConsumeContext, Consumer, ConsumerConfig, StoredMessage
 
 from .running import EXAMPLES
 
 TEXT = (EXAMPLES.parent / "docs" / "listeners.md").read_text()
+CONTEXTS = (ConsumeContext, ConcurrentContext)
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_what_is_quoted_of_the_fencing_example_is_in_it() -> None:
     example = (EXAMPLES / "fencing_sqlite.py").read_text()
 
-    quoted = BLOCKS[1:]
+    quoted = [block for block in BLOCKS if block.startswith(" ")]
     assert len(quoted) == 2
     assert [block for block in quoted if block not in example] == []
 
@@ -34,4 +42,54 @@ def test_every_setting_and_every_part_of_the_context_that_is_named_exists() -> N
 
     assert {"batch", "max_attempts", "crash_limit", "cancel_on_loss", "drain_s", "stall_limit_s"} <= named & settings
     assert {name for name in named if name.endswith("_s")} <= settings
-    assert all(hasattr(ConsumeContext, name) for name in context), context
+    assert [name for name in context if not any(hasattr(kind, name) for kind in CONTEXTS)] == []
+
+
+async def run_block(text: str, broker: InMemoryBroker, **names: Any) -> dict[str, Any]:
+    """Run the one block with this text as the body of a coroutine; what it has defined."""
+    (block,) = [block.replace("127.0.0.1:10911", broker.address) for block in BLOCKS if text in block]
+    scope: dict[str, Any] = {name: getattr(rmq.consumer, name) for name in rmq.consumer.__all__} | names
+    exec(f"async def run():\n{textwrap.indent(block, '    ')}\n    return locals()", scope)
+    defined: dict[str, Any] = await scope["run"]()
+    return defined
+
+
+async def test_the_listener_without_order_gives_back_what_it_says() -> None:
+    tries: list[bytes] = []
+
+    async def deliver(message: StoredMessage) -> bool:
+        tries.append(message.body)
+        return message.body != b"2"
+
+    async with InMemoryBroker(min_free_bytes=0) as broker, Producer(broker.address) as producer:
+        on_mail = (await run_block("ack_index", broker, deliver=deliver))["on_mail"]
+        await producer.send_bodies("mails", [b"1", b"2", b"3"], queue_id=0)
+        group: dict[str, Any] = {"group": "g", "orderly": False, "batch": 3, "topics": {"mails": "*"}}
+        async with Consumer(broker.address, listener=on_mail, **group), Admin(broker.address) as admin:
+            async with asyncio.timeout(10):
+                while (await admin.delays()).total_messages < 2:
+                    await asyncio.sleep(0.01)
+
+    assert tries == [b"1", b"2"]
+
+
+async def test_the_loop_without_a_listener_gets_the_wanted_messages() -> None:
+    class Enough(Exception):
+        pass
+
+    booked: list[tuple[bytes, int]] = []
+
+    async def book(message: StoredMessage, epoch: int) -> None:
+        booked.append((message.body, epoch))
+        if len(booked) == 2:
+            raise Enough
+
+    async with InMemoryBroker(min_free_bytes=0) as broker, Producer(broker.address) as producer:
+        for tag in ("created", "shipped", "paid"):
+            await producer.send(Message("orders", tag.encode(), tag=tag), sharding_key="o-17")
+
+        with pytest.raises(Enough):
+            await run_block("PullConsumer", broker, book=book)
+
+    assert [body for body, _ in booked] == [b"created", b"paid"]
+    assert booked[0][1] > 0

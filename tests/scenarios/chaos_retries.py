@@ -118,11 +118,11 @@ class Fleet:
             assert not any("Traceback" in line for line in member.errors), member.errors[-30:]
 
 
-async def produce(fleet: Fleet, seconds: float) -> None:
-    """One message after the other; some fail, some wait, some are given up."""
+async def produce(fleet: Fleet, seconds: float, least: int) -> None:
+    """One message after the other, ``least`` or more; some fail, some wait, some are given up."""
     number, until = 0, now() + seconds
     async with Producer(fleet.address, delivery_timeout_s=60.0) as producer:
-        while now() < until:
+        while now() < until or number < least:
             number += 1
             bad = 1 if number % 5 == 1 else 99 if number % 11 == 5 else 0
             body = body_of(bad, f"{'dead' if number % 33 == 5 else 'p'}/{number}", 0)
@@ -163,12 +163,12 @@ async def settled(fleet: Fleet) -> list[Row]:
         raise AssertionError(f"not settled within {HEALING_S:g} s of the healing: {behind}; {errors}") from None
 
 
-async def run(seconds: float, seed: int, *, every: tuple[float, float] = (1.0, 3.0)) -> MixedVerdict:
+async def run(seconds: float, seed: int, *, least: int = 0, every: tuple[float, float] = (1.0, 3.0)) -> MixedVerdict:
     """So many seconds of it, then healing and judgement; raises if not everything is over in the end."""
     with tempfile.TemporaryDirectory(prefix="rmq-retries-") as name, ExitStack() as stack:
         chance = Random(seed)
         fleet = await asyncio.to_thread(Fleet, Path(name), stack, chance)
-        producing = asyncio.create_task(produce(fleet, seconds))
+        producing = asyncio.create_task(produce(fleet, seconds, least))
         while not producing.done():
             await asyncio.wait([producing], timeout=chance.uniform(*every))
             if not producing.done():

@@ -15,6 +15,7 @@ from rmq.broker.services.lock_table import LockTable
 from rmq.client.connection import Connection
 from rmq.consumer.generation import Generation
 from rmq.consumer.hand_over import Workers
+from rmq.consumer.orderly import OrderlyScheduler
 from rmq.consumer.queue_gates import QueueGates
 from rmq.consumer.running import Running
 from rmq.wire.model import MessageQueue
@@ -89,7 +90,8 @@ def without_guard(running: Running) -> None:
 
 def without_guard_and_gate(running: Running) -> None:
     without_guard(running)
-    running.scheduler.gates = NoGates()
+    assert isinstance(running.service, OrderlyScheduler)
+    running.service.gates = NoGates()
 
 
 UNFENCED = Build(broker=UnfencedBroker)

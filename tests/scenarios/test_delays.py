@@ -94,7 +94,7 @@ async def consume(broker: InMemoryBroker, listener: Recorder, end_us: int) -> No
 
 def check_times(receipts: list[Receipt], dues: list[int], listener: Recorder) -> None:
     """Every message came once, with the id its producer was told, not before its time and hardly after it."""
-    found = {seen.message.origin_id: seen for seen in listener.seen}
+    found = {seen.message.copy_of: seen for seen in listener.seen}
     assert len(listener.seen) == len(found) == len(receipts)
     for receipt, due in zip(receipts, dues, strict=True):
         seen = found[receipt.message_id]
@@ -190,7 +190,7 @@ async def test_others_do_not_wait_for_delayed_messages_of_their_queue(broker: In
     assert [receipt.queue_offset for receipt in receipts] == [-1, 0, 1, -1, 2]
     assert listener.bodies == [b"first", b"past", b"second", b"soon", b"later"]
     assert [seen.message.queue_offset for seen in listener.seen] == list(range(5))
-    assert [seen.message.origin_id is not None for seen in listener.seen] == [False, False, False, True, True]
+    assert [seen.message.copy_of is not None for seen in listener.seen] == [False, False, False, True, True]
 
 
 async def test_delayed_batches_of_many_keep_their_order_and_their_receipts_over_broken_connections(
@@ -215,7 +215,7 @@ async def test_delayed_batches_of_many_keep_their_order_and_their_receipts_over_
 
     delivered = listener.seen[1:]
     assert [seen.message.body for seen in delivered] == [b"%d/%d" % (i, j) for i in range(60) for j in range(5)]
-    assert [seen.message.origin_id for seen in delivered] == [receipt.message_id for receipt in receipts]
+    assert [seen.message.copy_of for seen in delivered] == [receipt.message_id for receipt in receipts]
     assert all(seen.late_us >= 1_000_000 for seen in delivered)
 
 
@@ -259,7 +259,7 @@ async def test_compressed_delayed_messages_are_delivered_with_all_that_belongs_t
     ]
     assert before.messages == []
     assert [one.message_id for one in after.messages] == [one.message_id for one in found[::-1]]
-    assert [one.origin_id for one in found] == [receipt.message_id for receipt in receipts]
+    assert [one.copy_of for one in found] == [receipt.message_id for receipt in receipts]
     assert {one.attempt for one in found} == {1}
 
 
@@ -283,6 +283,6 @@ async def test_what_waits_is_listed_until_it_is_delivered(broker: InMemoryBroker
         ("orders", 3, 0),
     ]
     assert [row.message_id for row in of_orders.rows] == [many[0].message_id]
-    assert (parked.body, parked.queue_offset, parked.origin_id) == (b"2", -1, None)
+    assert (parked.body, parked.queue_offset, parked.copy_of) == (b"2", -1, None)
     assert [row.message_id for row in later.rows] == [many[0].message_id]
     assert nothing == ([], False, 0, 0)

@@ -33,7 +33,7 @@ def test_lines_of_level_1_are_printed_a_second_after_they_were_typed_also_over_a
     assert [message["body"] for message in found] == ["one", "two", "three"]
     assert [message["queue_offset"] for message in found] == [0, 1, 2]
     typed = [*produce.lines, *again.lines]
-    assert [message["origin_id"] for message in found] == [line.split()[2] for line in typed]
+    assert [message["copy_of"] for message in found] == [line.split()[2] for line in typed]
     assert [line.split()[1] for line in typed] == ["delayed"] * 3
     for message in found:
         waited = datetime.fromisoformat(message["stored_at"]) - datetime.fromisoformat(message["born_at"])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from support.consumption_checker import judge
 from support.fleet import play
+from support.mixed_fleet import play_mixed
+from support.mixed_history import CONCURRENT, ORDERLY, Called, Group
+from support.mixed_scripts import MixedScript, Post
 from support.network import DOWN, UP
-from support.scripts import Join, Leave, Partition, Pause, Reset, Script, Send, Slow, Step, Tick
+from support.scripts import Join, Leave, Partition, Pause, Reset, Restart, Script, Send, Slow, Step, Tick
 
 SENT = tuple(Send("p1", 15, f"k{key}", 0) for key in range(8))
 # One of the two queues that c1 works on falls to c2, which waits for it.
@@ -38,3 +43,18 @@ def test_a_queue_that_was_reset_while_its_owner_was_cut_off_goes_on_when_that_is
     played = play(script)
 
     assert judge(played.history, grace_s=0.0, settle_s=4.0).violations + played.troubles == []
+
+
+@pytest.mark.parametrize("kind", [CONCURRENT, ORDERLY])
+def test_a_hand_over_that_a_clean_restart_of_the_broker_comes_into_gives_nothing_again(kind: str) -> None:
+    """A queue that was given up pulled no more, so that nobody knew whether the broker had what was done meanwhile."""
+    sent = [Post("p1", 3, f"k{key}", 0) for key in range(6)]
+    joined = (Join("g1-1"), *[Slow("g1-1", 4.0)] * 6, Tick(1.0), Join("g1-2"), Tick(1.0))
+    script = MixedScript(0, 2, (Group("g1", kind, (("batch", 1),)),), (*sent, *joined, Restart(0.5), Tick(8.0)))
+
+    played = play_mixed(script)
+
+    given = Counter(body for event in played.history if isinstance(event, Called) for body in event.bodies)
+    assert {body: count for body, count in given.items() if count > 1} == {}
+    assert len(given) == 18 + 2  # and the last of each queue
+    assert played.troubles == []

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_seconds_of_broker_kills_lose_nothing_and_repeat_no_retry_no_delay_and_no_dead_letter() -> None:
-    verdict = await run(4.0, seed=3, every=(0.6, 1.4))
+    verdict = await run(3.0, seed=3, least=120, every=(0.6, 1.4))
 
     assert verdict.violations == []
     assert verdict.retried > 20

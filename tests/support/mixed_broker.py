@@ -104,9 +104,7 @@ def _row(queue: MessageQueue, message: StoredMessage) -> Row:
     parts = [said.get(f"RMQ_ORIGIN_{part}") for part in ("TOPIC", "QUEUE", "OFFSET")]
     first = None if parts[0] is None else "/".join(map(str, parts))
     at = (message._origin.header.stored_at - BEGAN_US) / 1e6
-    return Row(
-        queue, message.queue_offset, message.body, message.attempt - 1, at, message.tag, message.origin_id, first
-    )
+    return Row(queue, message.queue_offset, message.body, message.attempt - 1, at, message.tag, message.copy_of, first)
 
 
 async def waiting(connection: Connection) -> int:

@@ -43,6 +43,7 @@ from support.mixed_history import (
 )
 from support.mixed_log import TINY_S, Downtimes, Log
 
+RECONNECTING_S = 5.0  # for a member to be at work with a broker that is back
 Place = tuple[MessageQueue, int]
 
 
@@ -107,6 +108,7 @@ class _Checker:
         self._released: dict[tuple[MessageQueue, int], Released] = {}
         self._told: defaultdict[MessageQueue, int] = defaultdict(int)
         self._stored: defaultdict[MessageQueue, int] = defaultdict(int)
+        self._doubts: list[tuple[MessageQueue, int, float, str]] = []  # progress that is wrong if it lasts
         self._disturbed = False
         self._troubled: list[Troubled] = []
         self._healed = 0.0
@@ -154,6 +156,8 @@ class _Checker:
 
     def _crashed(self, event: BrokerCrashed) -> None:
         self._disturbed = True
+        # Progress that nobody was told of may be gone, and the copies that were written with it.
+        self._doubts = [doubt for doubt in self._doubts if doubt[1] < self._told[doubt[0]]]
         for queue in self._stored:
             self._stored[queue] = self._told[queue]
 
@@ -168,10 +172,8 @@ class _Checker:
         self._owners[event.queue] = event
 
     def _was_released(self, event: Released) -> None:
-        if event.offset >= 0:
+        if event.offset >= 0 or not self._disturbed:  # a broker that crashed may not have what was done
             self._released[event.queue, event.epoch] = event
-        elif any(place[0] == event.queue for place in self._given):
-            self._disturbed = True  # the broker was another one, and what was done could not be said
 
     # Calls
 
@@ -209,7 +211,7 @@ class _Checker:
                 self._fenced.add(older.call)
 
     def _expired(self, call: Called, at: float) -> bool:
-        return at - call.at > self._timeout_s
+        return at - call.at >= self._timeout_s - TINY_S
 
     def _check_given(self, call: Called, row: Row, attempt: int) -> None:
         place = row.queue, row.offset
@@ -287,7 +289,8 @@ class _Checker:
         for offset in range(self._stored[event.queue], event.offset):
             row = self._log.at.get((event.queue, offset))
             if row is not None and self._wants(row) and not self._settled(row, event.at):
-                self._bad(event.at, f"{event.queue} is committed up to {event.offset}, and {offset} is not finished")
+                text = f"{event.queue} is committed up to {event.offset}, and {offset} is not finished"
+                self._doubts.append((event.queue, offset, event.at, text))
         self._stored[event.queue] = max(self._stored[event.queue], event.offset)
 
     def _wants(self, row: Row) -> bool:
@@ -337,12 +340,14 @@ class _Checker:
         if failure.fate != FAILED or failure.expired or self._disturbed:
             return False
         troubled = any(trouble.process == failure.call.process for trouble in self._troubled)
-        return not troubled and not self._downtimes.touch(failure.call.at, until)
+        return not troubled and not self._downtimes.touch(failure.call.at - RECONNECTING_S, until)
 
     # The end
 
     def ends(self, grace_s: float) -> None:
         """Everything is processed or given up, in time, and committed."""
+        for _, _, at, text in self._doubts:
+            self._bad(at, text)
         for body, sent in self._accepted.items():
             if self._group.wants(sent.tag):
                 self._check_end(body, sent)

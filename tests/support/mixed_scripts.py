@@ -176,14 +176,14 @@ class _Author:
     def _actions(self) -> list[tuple[Callable[[], None], float]]:
         calm: list[tuple[Callable[[], None], float]] = [
             (self._post, 8), (self._join, 4), (self._leave, 2), (self._slow, 4), (self._reject, 7),
-            (self._restart, 1.5),
+            (self._restart, 1.5), (self._join_during_calls, 2),
         ]  # fmt: skip
         if self._calm:
             return calm
         return [
             *calm, (self._kill, 3), (self._pause_or_resume, 4), (self._partition_or_heal, 4), (self._lag, 1),
             (self._close_unseen, 2), (self._block, 2), (self._crash, 3), (self._crash_when_due, 2),
-            (self._crash_at_send_back, 2),
+            (self._crash_at_send_back, 2), (self._outlive, 3), (self._sleep, 2),
         ]  # fmt: skip
 
     def _somebody(self) -> str:
@@ -310,3 +310,34 @@ class _Author:
         around = self._chance.choice((0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01))
         self._steps.append(Tick(0.3 + around))
         self._crash()
+
+    def _outlive(self) -> None:
+        """Calls that are still running when the queue has another owner."""
+        member = self._somebody()
+        self._post()
+        self._steps += [
+            *[Slow(member, 20.0)] * 3,
+            Tick(0.5),
+            Post("p2", 8, f"k{self._chance.randrange(8)}", 0, "a", bad=1),
+        ]
+        self._cut_off.add(member)
+        self._steps += [Tick(0.5), CloseUnseen(member)]
+        self._join(group_of(member))
+        self._steps.append(Tick(self._chance.choice((4.5, 5.5, 9.0))))
+
+    def _sleep(self) -> None:
+        """An owner that is stopped for longer than its lease lives."""
+        member = self._somebody()
+        self._post()
+        self._steps += [*[Slow(member, 0.3)] * 2, Tick(0.1), Pause(member)]
+        self._join(group_of(member))
+        self._steps += [Tick(self._lease_s + 2.0), Resume(member, self._chance.choice(ORDERS))]
+        self._paused.discard(member)
+
+    def _join_during_calls(self) -> None:
+        """Somebody comes, so that others drop queues, while their listeners are at work."""
+        self._steps += [Post("p1", 4, f"k{key}", 0, "a", bad=self._chance.choice((0, 1))) for key in range(4)]
+        self._steps += [Slow(member, 2.0) for member in self._members * 2]
+        self._steps.append(Tick(0.3))
+        self._join()
+        self._steps.append(Tick(self._chance.choice((0.5, 1.5))))

@@ -98,7 +98,7 @@ def _judge_group(events: list[MixedEvent], log: Log, group: Group, levels: Level
 
 
 def _is_calm(events: list[MixedEvent], group: Group) -> bool:
-    """Whether nobody of a group died, and no lease was lost; nor given back in words that the broker did not take."""
+    """Whether nobody of a group died, and no lease was lost."""
     members = {event.process for event in events if isinstance(event, Born) and event.group == group.name}
     owners: dict[tuple[str, MessageQueue], Owned] = {}
     released: set[tuple[MessageQueue, int]] = set()
@@ -107,7 +107,7 @@ def _is_calm(events: list[MixedEvent], group: Group) -> bool:
             return False
         if isinstance(event, ordered.Killed) and event.process in members:
             return False
-        if isinstance(event, Released) and event.offset >= 0:
+        if isinstance(event, Released):
             released.add((event.queue, event.epoch))
         elif isinstance(event, Owned) and event.group == group.name:
             before = owners.get((group.name, event.queue))

@@ -111,6 +111,15 @@ def test_progress_that_takes_the_highest_finished_offset_is_caught() -> None:
     story.commits(2).ends(OK, call=1).is_caught("0 is not finished")
 
 
+def test_progress_that_a_crash_took_with_what_was_written_beside_it_is_nobody_s_fault_unless_it_was_told() -> None:
+    def story(*said: MixedEvent) -> Story:
+        story = Story(1).owns().call(0, fates=FAILED).commits(1).add(*said, BrokerCrashed(0.0))
+        return story.owns(2, 0, process="b").call(0, epoch=2, process="b").commits(1)
+
+    story().is_fine()
+    story(Told(0.0, "g", Q, 1)).is_caught("0 is not finished")
+
+
 # Retries
 
 

@@ -81,10 +81,10 @@ def test_a_copy_tells_the_id_of_what_it_was_copied_from() -> None:
     copied = batch.read(stamped(batch.encode("orders", 0, batch.Rows([b"x"], BORN_AT)), alone), store_id=STORE_ID)
 
     ids = [message.message_id for message in original.messages()]
-    assert [message.origin_id for message in original.messages()] == [None] * 3
-    assert [message.origin_id for message in delayed.messages()] == ids
+    assert [message.copy_of for message in original.messages()] == [None] * 3
+    assert [message.copy_of for message in delayed.messages()] == ids
     assert not set(ids) & {message.message_id for message in delayed.messages()}
-    assert [message.origin_id for message in copied.messages()] == ids[2:]
+    assert [message.copy_of for message in copied.messages()] == ids[2:]
 
 
 def test_a_message_that_waits_for_its_time_has_no_offset_yet() -> None:
@@ -93,7 +93,7 @@ def test_a_message_that_waits_for_its_time_has_no_offset_yet() -> None:
         stamped(batch.encode("orders", 2, batch.Rows([b"x"], BORN_AT), delay_level=1), parked), store_id=STORE_ID
     ).messages()
 
-    assert (message.queue_offset, message.origin_id) == (-1, None)
+    assert (message.queue_offset, message.copy_of) == (-1, None)
 
 
 def test_a_received_message_tells_everything_about_itself() -> None:

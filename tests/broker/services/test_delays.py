@@ -85,12 +85,6 @@ def test_every_time_can_be_shown() -> None:
     assert delays.due_of_level(3) == end
 
 
-def test_the_longest_delay_may_be_infinite() -> None:
-    delays = Delays(DelayTable(), LEVELS, max_delay_s=float("inf"), now_us=lambda: NOW)
-
-    assert delays.due_at(header(deliver_at=layout.MAX_TIME - 1)) == layout.MAX_TIME - 1
-
-
 @pytest.mark.parametrize(
     ("ahead_us", "earliest"), [(-SECOND, NOW), (50_000, NOW + 50_000), (50_001, NOW), (3600 * SECOND, NOW)]
 )
