@@ -310,6 +310,7 @@ class Broker:
     def _watch_disk(self) -> None:
         self._disk.look()
         self._sends.refuse_because = self._disk.refusal
+        self._delivery.is_paused = self._disk.is_scarce
 
     def _poisoned(self, error: Exception) -> None:
         """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""

@@ -92,12 +92,12 @@ class Delivery:
     """
     Delivers while it runs. ``now_us`` is the clock of delays, ``clock`` measures work on the loop.
 
-    ``refusal`` says why nothing may be stored at present.
+    ``is_paused`` is set by the disk watch: there is no room at present.
     """
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, committer: Committer, pool: Pool, loop: Loop, *,
-        now_us: Callable[[], int], clock: Callable[[], float], refusal: Callable[[], str | None],
+        now_us: Callable[[], int], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._table = store.delays
@@ -107,13 +107,13 @@ class Delivery:
         self._loop = loop
         self._now_us = now_us
         self._clock = clock
-        self._refusal = refusal
         self._is_running = False
         self._is_busy = False  # a portion is read or appended
         self._is_blocked = False  # what is due is not durable yet
         self._line: deque[Due] = deque()  # the rest of a portion
         self._timer: Timer | None = None
         self._wake_at = 0  # when the timer is meant to fire, 0: whenever it does
+        self.is_paused = False
         self.batches = 0
         self.messages = 0
         self.passed = 0
@@ -175,7 +175,7 @@ class Delivery:
         readable = list(takewhile(lambda entry: entry.position + entry.size <= end, due))
         if not readable:
             self._is_blocked = True
-        elif self._refusal() is not None:
+        elif self.is_paused:
             self._set_timer(RETRY_S)
         else:
             self._read(readable)
