@@ -166,7 +166,10 @@ class Delivery:
             return
         self._set_timer(None)
         self._is_blocked = False
-        due = self._table.due(self._now_us(), max_batches=PORTION_BATCHES, max_bytes=PORTION_BYTES)
+        until = self._now_us()
+        if (staged := self._store.staged_due) is not None:
+            until = min(until, staged - 1)  # the watermark must not pass what the table does not have yet
+        due = self._table.due(until, max_batches=PORTION_BATCHES, max_bytes=PORTION_BYTES)
         if not due:
             if next_due := self._table.next_due:
                 self._wait_until(next_due)

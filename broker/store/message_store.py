@@ -277,6 +277,11 @@ class MessageStore:
         self._parked.append(Parked(due_at, placed.physical_offset, len(batch), header.count))
         return placed._replace(base_offset=NO_OFFSET)
 
+    @property
+    def staged_due(self) -> int | None:
+        """When the first of the parked batches that are staged and not written yet is due; None if there is none."""
+        return min(self._parked).due_at if self._parked else None
+
     def stage_changes(self, changes: Sequence[Change]) -> None:
         """Put state changes in line, behind what was staged before."""
         for body in pack_in_pieces(changes):

@@ -174,6 +174,27 @@ async def test_many_that_are_due_at_once_keep_their_order(broker: InMemoryBroker
 # ---- what
 
 
+@pytest.mark.parametrize("earlier_us", [1, 0])
+async def test_a_batch_that_is_parked_in_the_turn_in_which_a_later_one_becomes_due_is_not_passed_over(
+    broker: InMemoryBroker, client: Client, wall: Wall, earlier_us: int
+) -> None:
+    """It is staged, and not yet written: what waits does not have it, when others that are due are looked for."""
+    await park(client, b"later", at=NOON + 5 * SECOND)
+    await asyncio.sleep(4.9 - asyncio.get_running_loop().time())
+    store, due_at = broker.broker._store, NOON + 5 * SECOND - earlier_us
+    data = delayed(b"sooner", at=due_at)
+
+    store.stage(ORDERS, 1, data, batches.check(data, stamped=False), 0, due_at)
+    broker.broker._committer.schedule()
+    wall.shift_s = 0.2
+    broker.broker._serving.delivery.look()
+    await asyncio.sleep(1)
+
+    expected = [b"sooner", b"later"] if earlier_us else [b"later", b"sooner"]
+    assert await stored(client) == expected
+    assert broker.broker._serving.delivery.stats()["delivered_batches"] == 2
+
+
 async def test_the_delivered_batch_is_the_producers_and_names_the_parked_one(client: Client) -> None:
     sent = delayed(b"a", b"b", level=1, by=ProducerMark(9, 1, 0), tags=["paid", None], keys=[["k"], []])
     (parked,) = await client.send_batches(OutgoingBatch(0, sent))
