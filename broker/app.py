@@ -182,6 +182,7 @@ class Broker:
         self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, parked, now=self.now())
         self.recovered = self._store.recover(self._replay)
         parked.fill(self._store.delays)
+        self._delays.start()
         self._locks.start(self._store.log_epoch)
         self._members.start(self._store.log_epoch)
         if self.recovered.cut is not None:
@@ -309,6 +310,7 @@ class Broker:
     def _watch_disk(self) -> None:
         self._disk.look()
         self._sends.refuse_because = self._disk.refusal
+        self._delivery.is_paused = self._disk.is_scarce
 
     def _poisoned(self, error: Exception) -> None:
         """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""

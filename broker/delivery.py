@@ -92,12 +92,12 @@ class Delivery:
     """
     Delivers while it runs. ``now_us`` is the clock of delays, ``clock`` measures work on the loop.
 
-    ``refusal`` says why nothing may be stored at present.
+    ``is_paused`` is set by the disk watch: there is no room at present.
     """
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, committer: Committer, pool: Pool, loop: Loop, *,
-        now_us: Callable[[], int], clock: Callable[[], float], refusal: Callable[[], str | None],
+        now_us: Callable[[], int], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._table = store.delays
@@ -107,13 +107,13 @@ class Delivery:
         self._loop = loop
         self._now_us = now_us
         self._clock = clock
-        self._refusal = refusal
         self._is_running = False
         self._is_busy = False  # a portion is read or appended
         self._is_blocked = False  # what is due is not durable yet
         self._line: deque[Due] = deque()  # the rest of a portion
         self._timer: Timer | None = None
         self._wake_at = 0  # when the timer is meant to fire, 0: whenever it does
+        self.is_paused = False
         self.batches = 0
         self.messages = 0
         self.passed = 0
@@ -175,7 +175,7 @@ class Delivery:
         readable = list(takewhile(lambda entry: entry.position + entry.size <= end, due))
         if not readable:
             self._is_blocked = True
-        elif self._refusal() is not None:
+        elif self.is_paused:
             self._set_timer(RETRY_S)
         else:
             self._read(readable)
@@ -217,21 +217,33 @@ class Delivery:
         until = self._clock() + WORK_S
         self._committer.in_order()  # a topic that ends in this turn ends before it
         done: list[tuple[Due, str | None]] = []
-        while self._line and (not done or self._clock() <= until):
+        error: Exception | None = None
+        while self._line and error is None and (not done or self._clock() <= until):
             due = self._line.popleft()
-            done.append((due, self._stage(due)))
-        mark = Mark(*done[-1][0].entry[:2])
-        is_passed = any(why is not None for _, why in done)
-        changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # of others the copies tell
-        ticket = _Ticket()
-        self._committer.append_now(changes, ticket, lambda: self._written(mark, done))
-        if ticket.error is not None:
-            self._give_up(ticket.error)
+            try:
+                done.append((due, self._stage(due)))
+            except Exception as defect:  # what was staged before it will be written: it must count as delivered
+                log.exception("delay.defect")
+                error = defect
+        error = self._write(done) or error
+        if error is not None:
+            self._give_up(error)
         elif self._line:
             self._loop.call_soon(self._work)
         else:
             self._is_busy = False
             self.look()
+
+    def _write(self, done: list[tuple[Due, str | None]]) -> OSError | None:
+        """Write what was staged, with how far delivery has come by that; why not, if the disk does not take it."""
+        if not done:
+            return None
+        mark = Mark(*done[-1][0].entry[:2])
+        is_passed = any(why is not None for _, why in done)
+        changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # of others the copies tell
+        ticket = _Ticket()
+        self._committer.append_now(changes, ticket, lambda: self._written(mark, done))
+        return ticket.error
 
     def _stage(self, due: Due) -> str | None:
         """Stage the copy of a batch; why not, if it cannot be delivered."""

@@ -11,13 +11,19 @@ log = get_logger(__name__)
 
 
 class DiskWatch:
-    """``refusal`` is why sends are refused at present, None if they are not; service resumes by itself."""
+    """
+    ``refusal`` is why sends are refused at present, None if they are not; service resumes by itself.
+
+    ``is_scarce``: not even half of what is to be left free is. Until then delayed messages are delivered: the log is
+    kept from the oldest that waits on, so that a disk full of what waits would stay full else.
+    """
 
     def __init__(self, path: Path, min_free_bytes: int) -> None:
         self._path = path
         self._min_free = min_free_bytes
         self.free_bytes = 0
         self.refusal: str | None = None
+        self.is_scarce = False
 
     def look(self) -> None:
         """Ask the file system."""
@@ -29,6 +35,7 @@ class DiskWatch:
         was_full = self.refusal is not None
         self.free_bytes = free_bytes
         is_full = free_bytes < self._min_free
+        self.is_scarce = free_bytes < self._min_free // 2
         wanted = f"{self._min_free >> 20} MiB are needed: free some space"
         self.refusal = f"the disk has {free_bytes >> 20} MiB free, {wanted}" if is_full else None
         if is_full != was_full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
 
 from rmq.wire import batch as batches
@@ -188,8 +189,12 @@ class Replay:
 
 def _header(reader: LogReader, position: int) -> layout.Header | None:
     """The header of the batch at a place of the log; None if it is gone, or damaged."""
-    data = reader.batch(position)
     try:
+        data = reader.batch(position)
         return None if data is None else batches.check(data, stamped=True, unpack=False).header
     except Refused:
+        return None
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
         return None

@@ -110,10 +110,7 @@ class Serving:
         self._dead_admin = DeadAdminHandler(
             store, topics=tables.topics, ledger=tables.ledger, committer=committer, line=line, appending=appending
         )
-        self.delivery = Delivery(
-            store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock,
-            refusal=lambda: self.sends.refuse_because,
-        )  # fmt: skip
+        self.delivery = Delivery(store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock)
         store.on_parked = self.delivery.parked
         self._waiting = DelayHandler(store, pool)
         self._group_admin = GroupAdminHandler(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.producers import ProducerTable
-from .services.state import PIECE_BYTES, Change, DelaysReached, DelaysWaiting, SnapshotEnded, Started
+from .services.state import Change, DelaysReached, DelaysWaiting, SnapshotEnded, Started
 from .services.topics import TopicTable
 from .store.message_store import MessageStore
 
@@ -45,7 +45,7 @@ class Snapshot:
         if store.delays.reached.due_at:
             told.append(DelaysReached(*store.delays.reached))
         if rings:
-            told += map(DelaysWaiting, store.delays.packed(PIECE_BYTES))
+            told += map(DelaysWaiting, store.delays.packed())
         told.append(SnapshotEnded(store.log.written, len(told), self._topics.last_generation))
         return told
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from rmq.wire.errors import Refused
+from rmq.wire.errors import Refused, TooManyInFlight
 
 from ..connection import Connection
+
+MAX_MESSAGES: Final = 1 << 18  # that all requests in line name together; each takes about 100 bytes
 
 
 class Pool(Protocol):
@@ -23,9 +25,10 @@ class Pool(Protocol):
 
 
 class Task(Protocol):
-    """A request that copies. What it raises is its answer."""
+    """A request that copies. What it raises is its answer; ``messages`` is how many it names."""
 
     group: str
+    messages: int
     connection: Connection
     request_id: int
 
@@ -39,8 +42,10 @@ class Task(Protocol):
 class CopyLine:
     """Tasks by group, the oldest of a group first."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, most: int = MAX_MESSAGES) -> None:
         self._pool = pool
+        self._most = most
+        self._messages = 0  # that the tasks in line name
         self._groups: OrderedDict[str, deque[Task]] = OrderedDict()  # the one whose turn is next comes first
         self._is_busy = False
 
@@ -48,13 +53,22 @@ class CopyLine:
         return sum(map(len, self._groups.values()))
 
     def add(self, task: Task) -> None:
-        """Put a task in line, and begin with it if nothing is under way."""
+        """
+        Put a task in line, and begin with it if nothing is under way.
+
+        Raises:
+            TooManyInFlight: too many messages wait already.
+        """
+        if self._messages + task.messages > self._most:
+            raise TooManyInFlight(f"{self._messages} messages wait to be copied already: try again soon")
         self._groups.setdefault(task.group, deque()).append(task)
+        self._messages += task.messages
         self._work()
 
     def _next(self) -> Task:
         group, tasks = self._groups.popitem(last=False)
         task = tasks.popleft()
+        self._messages -= task.messages
         if tasks:
             self._groups[group] = tasks  # behind all others
         return task
@@ -62,6 +76,7 @@ class CopyLine:
     def _again(self, task: Task) -> None:
         """The rest of a task comes before others of its group, and after other groups."""
         self._groups.setdefault(task.group, deque()).appendleft(task)
+        self._messages += task.messages
 
     def _work(self) -> None:
         """Begin with the next task that somebody still waits for, unless one is under way."""

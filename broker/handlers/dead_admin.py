@@ -49,7 +49,9 @@ PAGE_RUNS: Final = 4096
 class _Replay:
     """A replay that waits or is worked off; ``results`` has what is known of its messages so far."""
 
-    __slots__ = ("_handler", "ask", "asked", "connection", "generation", "group", "queue", "request_id", "results")
+    __slots__ = (
+        "_handler", "ask", "asked", "connection", "generation", "group", "messages", "queue", "request_id", "results",
+    )  # fmt: skip
 
     def __init__(
         self, handler: DeadAdminHandler, connection: Connection, request_id: int, ask: ReplayDead, topic: Topic
@@ -59,6 +61,7 @@ class _Replay:
         self.request_id = request_id
         self.ask = ask
         self.group = ask.group
+        self.messages = len(ask.queue_offsets)
         self.queue = MessageQueue(topic.name, 0)
         self.generation = topic.generation  # as it was when the request came
         self.asked: list[int] = []  # the messages that the job under way is to copy
@@ -128,7 +131,8 @@ class DeadAdminHandler:
         request = decode(DropDead, payload)
         topic = self._topic(request.group).name
         check_ascending(request.queue_offsets)
-        known = {offset: self._known(topic, offset) for offset in request.queue_offsets}
+        held = self._held(topic)
+        known = {offset: self._known(topic, offset, held) for offset in request.queue_offsets}
         fresh = [offset for offset, result in known.items() if result is None]
         change = self._handled.change(topic, fresh, DROPPED)
         self._check_room(change)
@@ -141,9 +145,9 @@ class DeadAdminHandler:
             connection, request_id, [result or DeadResult(0, state, is_new=True) for result in known.values()]
         )
 
-    def _known(self, topic: str, offset: int) -> DeadResult | None:
+    def _known(self, topic: str, offset: int, held: tuple[int, int]) -> DeadResult | None:
         """What there is to say of a dead letter without looking at it; None if it waits."""
-        first, end = self._held(topic)
+        first, end = held
         state = self._handled.state_of(topic, offset)
         if first <= offset < end:
             return None if state == WAITING else DeadResult(0, state)
@@ -190,9 +194,10 @@ class DeadAdminHandler:
         """The messages that are to be replayed still; the results of all others become known."""
         self._topics.require_queue(*task.queue, generation=task.generation)
         left: list[int] = []
+        held = self._held(task.queue.topic)
         for offset in task.ask.queue_offsets:
             if offset not in task.results:
-                known = self._known(task.queue.topic, offset)
+                known = self._known(task.queue.topic, offset, held)
                 if known is None:
                     left.append(offset)
                 else:

@@ -302,7 +302,7 @@ def session_of(connection: Connection) -> Session:
 
 def _check_attempts(attempts: int) -> None:
     if not 1 <= attempts <= MAX_ATTEMPTS:
-        raise BadRequest(f"attempts must be 1 or more, not {attempts}")
+        raise BadRequest(f"attempts must be 1 to {MAX_ATTEMPTS}, not {attempts}")
 
 
 def _check_runs(queue: MessageQueue, runs: Sequence[AttemptRun], end: int) -> None:

@@ -58,7 +58,7 @@ class _Request:
 
     __slots__ = (
         "_handler", "attempts", "commit_offset", "connection", "delay_level", "epoch", "fates", "generation", "group",
-        "is_dead_letter", "max_attempts", "offsets", "queue", "reason", "request_id", "wanted",
+        "is_dead_letter", "max_attempts", "messages", "offsets", "queue", "reason", "request_id", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class _Request:
         self.generation = generation  # of the topic, as it was when the request came
         self.epoch = ask.epoch
         self.offsets = ask.queue_offsets
+        self.messages = len(ask.queue_offsets)
         self.commit_offset = ask.commit_offset
         self.reason = ask.reason
         self.is_dead_letter = isinstance(ask, DeadLetter)
@@ -133,7 +134,7 @@ class SendBackHandler:
             raise BadRequest(f"there are {len(ask.attempts)} attempts for {len(ask.queue_offsets)} messages")
         for attempts in ask.attempts:
             if not 1 <= attempts <= MAX_ATTEMPTS:
-                raise BadRequest(f"attempts must be 1 or more, not {attempts}: this delivery counts")
+                raise BadRequest(f"attempts must be 1 to {MAX_ATTEMPTS}, not {attempts}: this delivery counts")
         if ask.max_attempts < -1:
             raise BadRequest(f"max_attempts must be -1 or more, not {ask.max_attempts}")
         most = self._max_retries + 1 if ask.max_attempts == -1 else ask.max_attempts

@@ -60,8 +60,10 @@ class CopiedTable:
     def apply(self, change: Copied) -> None:
         """Repeat a change from the log."""
         queue = MessageQueue(change.topic, change.queue_id)
-        known = set() if change.is_all else self._offsets.get((change.group, queue), set())
-        self._keep(change.group, queue, known.union(change.queue_offsets))
+        if change.is_all:
+            self._keep(change.group, queue, set(change.queue_offsets))
+        elif change.queue_offsets:
+            self._offsets.setdefault((change.group, queue), set()).update(change.queue_offsets)
 
     def rows(self) -> Iterator[Copied]:
         """All of it, as the changes that bring it back."""

@@ -3,21 +3,23 @@ Which parked batches wait for their time, and how far delivery has come.
 
 Batches are delivered strictly in the order of ``(due_at, position)``, so one such pair, the *watermark*, says which
 of them are delivered: all up to it. A batch that waits takes 24 bytes, big-endian, so that the order of the bytes is
-the order of delivery. They lie in buckets by the second of their time, each sorted when somebody asks for it.
+the order of delivery. They lie in chunks of some hundred, in that order always: whatever is asked, and however many
+wait, a chunk or two are touched, and nothing is ever sorted. Chunks are never changed but replaced, so that a
+checkpoint takes them as they are.
 """
 
 from __future__ import annotations
 
-import heapq
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 ENTRY: Final = struct.Struct(">QQII")
+CHUNK: Final = 256  # batches
 _SIZE: Final = ENTRY.size
 _KEY: Final = struct.Struct(">QQ")
-_SECOND: Final = 1_000_000
+_BEHIND: Final = b"\xff" * (_SIZE - _KEY.size)
 
 
 class Parked(NamedTuple):
@@ -36,19 +38,6 @@ class Mark(NamedTuple):
     position: int = 0
 
 
-class _Records(Sequence[bytes]):
-    """The keys of a sorted bucket, for a binary search."""
-
-    def __init__(self, bucket: bytearray) -> None:
-        self._bucket = bucket
-
-    def __len__(self) -> int:
-        return len(self._bucket) // _SIZE
-
-    def __getitem__(self, i: int) -> bytes:  # type: ignore[override]  # nobody asks for slices
-        return bytes(self._bucket[i * _SIZE : i * _SIZE + _KEY.size])
-
-
 class DelayTable:
     """
     All that waits. ``grain_bytes``: how finely it is known from where on the log is needed; a segment is fine enough.
@@ -56,11 +45,11 @@ class DelayTable:
     Nothing may be added at or below the watermark: see :meth:`earliest`.
     """
 
-    def __init__(self, grain_bytes: int = 1 << 30) -> None:
+    def __init__(self, grain_bytes: int = 1 << 30, *, chunk: int = CHUNK) -> None:
         self._grain = max(grain_bytes, 1)
-        self._buckets: dict[int, bytearray] = {}  # by second
-        self._seconds: list[int] = []  # of the buckets, a heap
-        self._unsorted: set[int] = set()
+        self._most = chunk * _SIZE
+        self._chunks: list[bytes] = []  # none is empty
+        self._firsts: list[bytes] = []  # the first batch of each
         self._grains: dict[int, int] = {}  # how many wait in each part of the log
         self.reached = Mark()
         self.batches = 0
@@ -75,26 +64,50 @@ class DelayTable:
 
     def add(self, entry: Parked) -> None:
         """A batch waits from now on."""
-        second = entry.due_at // _SECOND
-        bucket = self._buckets.get(second)
         packed = ENTRY.pack(*entry)
-        if bucket is None:
-            bucket = self._buckets[second] = bytearray()
-            heapq.heappush(self._seconds, second)
-        elif packed < bucket[-_SIZE:]:
-            self._unsorted.add(second)
-        bucket += packed
-        grain = entry.position // self._grain
-        self._grains[grain] = self._grains.get(grain, 0) + 1
+        i = max(bisect_right(self._firsts, packed) - 1, 0)
+        at = _up_to(self._chunks[i], packed) if self._chunks else 0
+        if at == self._most:  # as times rise mostly, a chunk that is full stays so
+            i, at = i + 1, 0
+        chunk = self._chunks[i] if i < len(self._chunks) else b""
+        whole = chunk[:at] + packed + chunk[at:]
+        if len(whole) <= self._most:
+            self._put(i, i + 1, [whole])
+        elif not at:
+            self._put(i, i, [packed])
+        else:
+            half = len(whole) // _SIZE // 2 * _SIZE
+            self._put(i, i + 1, [whole[:half], whole[half:]])
+        self._count(entry.position, 1)
         self.batches += 1
         self.messages += entry.messages
+
+    def load(self, entries: Iterable[Parked]) -> None:
+        """Many batches wait from now on, in a table where none did."""
+        assert not self._chunks
+        records = sorted(ENTRY.pack(*entry) for entry in entries)
+        chunk = self._most // _SIZE
+        self._put(0, 0, [b"".join(records[i : i + chunk]) for i in range(0, len(records), chunk)])
+        for _, position, _, messages in map(ENTRY.unpack, records):
+            self._count(position, 1)
+            self.messages += messages
+        self.batches = len(records)
+
+    def _put(self, first: int, end: int, chunks: list[bytes]) -> None:
+        """Put chunks in the place of others."""
+        self._chunks[first:end] = chunks
+        self._firsts[first:end] = [chunk[:_SIZE] for chunk in chunks]
+
+    def _count(self, position: int, by: int) -> None:
+        grain = position // self._grain
+        count = self._grains[grain] = self._grains.get(grain, 0) + by
+        if not count:
+            del self._grains[grain]
 
     @property
     def next_due(self) -> int:
         """When the next batch is due; 0 if none waits."""
-        if not self._seconds:
-            return 0
-        return int.from_bytes(self._sorted(self._seconds[0])[:8], "big")
+        return int.from_bytes(self._firsts[0][:8], "big") if self._firsts else 0
 
     @property
     def oldest(self) -> int | None:
@@ -105,7 +118,7 @@ class DelayTable:
         """The next batches whose time has come, in order, at least one if there is any."""
         found: list[Parked] = []
         size = 0
-        for entry in self._entries(_smallest(self._seconds), b"", max_batches):
+        for entry in self._behind(Mark(), max_batches):
             size += entry.size
             if entry.due_at > now_us or (found and size > max_bytes):
                 break
@@ -114,70 +127,54 @@ class DelayTable:
 
     def page(self, after: Mark, limit: int) -> list[Parked]:
         """The batches behind a place of the order, at most so many."""
-        first = after.due_at // _SECOND
-        seconds = heapq.nsmallest(limit + 1, (second for second in self._seconds if second >= first))
-        return list(self._entries(iter(seconds), _KEY.pack(*after), limit))
+        return list(self._behind(after, limit))
 
-    def _entries(self, seconds: Iterator[int], after: bytes, limit: int) -> Iterator[Parked]:
-        while limit > 0 and (second := next(seconds, None)) is not None:
-            bucket = self._sorted(second)
-            at = bisect_right(_Records(bucket), after) * _SIZE
-            part = bytes(bucket[at : at + limit * _SIZE])
+    def _behind(self, place: Mark, limit: int) -> Iterator[Parked]:
+        i, at = self._find(place)
+        while limit > 0 and i < len(self._chunks):
+            part = self._chunks[i][at : at + limit * _SIZE]
             limit -= len(part) // _SIZE
             yield from map(Parked._make, ENTRY.iter_unpack(part))
+            i, at = i + 1, 0
+
+    def _find(self, place: Mark) -> tuple[int, int]:
+        """The chunk, and the byte in it, behind all batches up to a place of the order."""
+        bound = _KEY.pack(*place) + _BEHIND
+        i = bisect_right(self._firsts, bound) - 1
+        return (i, _up_to(self._chunks[i], bound)) if i >= 0 else (0, 0)
 
     def reach(self, mark: Mark) -> None:
         """All up to a place of the order was delivered, or passed for good."""
         self.reached = max(self.reached, mark)
-        key, last = _KEY.pack(*self.reached), self.reached.due_at // _SECOND
-        while self._seconds and self._seconds[0] <= last:
-            second = self._seconds[0]
-            bucket = self._sorted(second)
-            count = bisect_right(_Records(bucket), key)
-            self._gone(bucket[: count * _SIZE])
-            del bucket[: count * _SIZE]
-            if bucket:
-                return
-            heapq.heappop(self._seconds)
-            del self._buckets[second]
+        i, at = self._find(self.reached)
+        if not at:
+            return
+        gone = [*self._chunks[:i], self._chunks[i][:at]]
+        rest = self._chunks[i][at:]
+        self._put(0, i + 1, [rest] if rest else [])
+        for chunk in gone:
+            for _, position, _, messages in ENTRY.iter_unpack(chunk):
+                self._count(position, -1)
+                self.batches -= 1
+                self.messages -= messages
 
-    def _gone(self, entries: bytearray) -> None:
-        for _, position, _, messages in ENTRY.iter_unpack(entries):
-            grain = position // self._grain
-            self._grains[grain] -= 1
-            if not self._grains[grain]:
-                del self._grains[grain]
-            self.batches -= 1
-            self.messages -= messages
+    def set_back(self, now_us: int) -> None:
+        """
+        The clock shows less than the watermark: it was ahead when that was reached.
 
-    def _sorted(self, second: int) -> bytearray:
-        bucket = self._buckets[second]
-        if second in self._unsorted:
-            self._unsorted.remove(second)
-            records = [bytes(bucket[i : i + _SIZE]) for i in range(0, len(bucket), _SIZE)]
-            records.sort()
-            bucket[:] = b"".join(records)
-        return bucket
+        What was delivered is not here any more, and what waits is due later still. So batches may be given times from
+        now on again; that one is given a time below the watermark tells a start that this has happened.
+        """
+        self.reached = min(self.reached, Mark(now_us))
 
-    def packed(self, piece_bytes: int) -> Iterator[bytes]:
-        """All that waits, in no order, for a checkpoint: pieces of about that size."""
-        part = bytearray()
-        most = max(piece_bytes // _SIZE, 1) * _SIZE
-        for bucket in self._buckets.values():
-            part += bucket
-            while len(part) >= most:
-                yield bytes(part[:most])
-                del part[:most]
-        if part:
-            yield bytes(part)
+    def packed(self) -> list[bytes]:
+        """All that waits, for a checkpoint: in pieces of at most a chunk, which are shared and not copied."""
+        return self._chunks[:]
 
 
-def _smallest(heap: list[int]) -> Iterator[int]:
-    """What a heap holds, in order, at the cost of what is asked for."""
-    ahead = [(heap[0], 0)] if heap else []
-    while ahead:
-        value, i = heapq.heappop(ahead)
-        yield value
-        for child in (2 * i + 1, 2 * i + 2):
-            if child < len(heap):
-                heapq.heappush(ahead, (heap[child], child))
+def _up_to(chunk: bytes, bound: bytes) -> int:
+    """The byte behind all batches of a chunk that are not above a bound."""
+    count = len(chunk) // _SIZE
+    if chunk[-_SIZE:] <= bound:
+        return len(chunk)
+    return bisect_right(range(count), bound, key=lambda i: chunk[i * _SIZE : (i + 1) * _SIZE]) * _SIZE

@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from rmq.wire import layout
 from rmq.wire.errors import BadDelay
 
+from ..log import get_logger
+from .delay_clock import SMALL_STEP_US
 from .delay_table import DelayTable
+
+log = get_logger(__name__)
 
 
 class Delays:
@@ -20,6 +24,17 @@ class Delays:
         self._levels = levels
         self._longest = int(max_delay_s * 1_000_000)
         self.now_us = now_us
+
+    def start(self) -> None:
+        """
+        Times are given by the clock as it is now, whatever it showed before the broker stopped.
+
+        One that is behind by a moment is waited for, as it is while the broker runs.
+        """
+        now, reached = self.now_us(), self._table.reached.due_at
+        if reached - now > SMALL_STEP_US:
+            log.warning("delay.clock_set_back", by_s=round((reached - now) / 1e6, 3))
+            self._table.set_back(now)
 
     def due_at(self, header: layout.Header) -> int:
         """

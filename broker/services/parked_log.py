@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import Final
 
 from rmq.wire import batch as batches
@@ -46,15 +45,18 @@ class ParkedLog:
 
     def parked(self, header: layout.Header) -> None:
         """A parked batch; whether it can still be read is seen when it is due."""
+        if header.base_offset < self.reached.due_at:  # a start found that the clock had been ahead until then
+            self._forget_delivered()
+            self.reached = Mark(header.base_offset)
         self._append(header.base_offset, header.physical_offset, header.size, header.count)
         if len(self._positions) > self._limit:
-            self._keep([entry for entry in self._entries() if entry[:2] > self.reached])
+            self._forget_delivered()
             self._limit = 2 * len(self._positions) + self._tidy
 
     def delivered(self, origin: int) -> bool:
         """A copy: whether it is a parked batch that became due."""
         if not self._in_order:  # a checkpoint tells them by their time
-            self._keep(sorted(self._entries(), key=itemgetter(1)))
+            self._keep(sorted(range(len(self._positions)), key=self._positions.__getitem__))
             self._in_order = True
         position, _ = batches.place_of(origin)
         at = bisect_left(self._positions, position)
@@ -66,10 +68,11 @@ class ParkedLog:
     def fill(self, table: DelayTable) -> None:
         """The log is read: this is how far delivery had come, and what waits."""
         table.reach(self.reached)
-        for entry in self._entries():
-            if entry[:2] > self.reached:
-                table.add(entry)
+        table.load(entry for entry in self._entries() if entry[:2] > self.reached)
         self._keep([])
+
+    def _forget_delivered(self) -> None:
+        self._keep([i for i, entry in enumerate(self._entries()) if entry[:2] > self.reached])
 
     def _reach(self, mark: Mark) -> None:
         self.reached = max(self.reached, mark)
@@ -83,8 +86,9 @@ class ParkedLog:
     def _entries(self) -> Iterator[Parked]:
         return map(Parked, self._dues, self._positions, self._sizes, self._messages)
 
-    def _keep(self, entries: list[Parked]) -> None:
-        self._dues = array("Q", [entry.due_at for entry in entries])
-        self._positions = array("Q", [entry.position for entry in entries])
-        self._sizes = array("I", [entry.size for entry in entries])
-        self._messages = array("I", [entry.messages for entry in entries])
+    def _keep(self, places: list[int]) -> None:
+        """Keep the batches at these places, in this order; there may be a million, so nothing is made of each."""
+        self._dues = array("Q", map(self._dues.__getitem__, places))
+        self._positions = array("Q", map(self._positions.__getitem__, places))
+        self._sizes = array("I", map(self._sizes.__getitem__, places))
+        self._messages = array("I", map(self._messages.__getitem__, places))

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgpack
 
-from rmq.wire import layout
+from rmq.wire import frames, layout
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 
 from ..services.state import Change, QueueHolds, pack_changes, unpack_changes
@@ -26,7 +26,7 @@ from .scan import Scan
 NAME = "checkpoint"
 _MAGIC = b"RMQCKPT2"
 _CRC_BYTES = 4
-_PIECE = 500  # changes
+_PIECE = 100  # changes: those that tell what waits have 6 KiB each
 
 
 class BadCheckpoint(Exception):
@@ -47,10 +47,16 @@ class Checkpoint(NamedTuple):
 def pack(checkpoint: Checkpoint) -> bytes:
     """The file's content."""
     changes = checkpoint.changes
-    # In pieces: packing holds the interpreter, and this runs beside the loop.
+    # In pieces: packing holds the interpreter, and this runs beside the loop. Checksums and joining do not.
     pieces = [pack_changes(changes[i : i + _PIECE]) for i in range(0, len(changes), _PIECE)]
-    body: bytes = msgpack.packb((*checkpoint[:5], pieces))
-    return _MAGIC + crc32(body).to_bytes(_CRC_BYTES, "big") + body
+    body = [frames.array_header(len(Checkpoint._fields)), *map(msgpack.packb, checkpoint[:-1])]
+    body.append(frames.array_header(len(pieces)))
+    for piece in pieces:
+        body += (frames.bin_header(len(piece)), piece)
+    crc = 0
+    for part in body:
+        crc = crc32(part, crc)
+    return b"".join((_MAGIC, crc.to_bytes(_CRC_BYTES, "big"), *body))
 
 
 def unpack(data: bytes) -> Checkpoint:

@@ -19,6 +19,7 @@ from rmq.broker.store.backup import Backup
 from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.verify import Verification
 from rmq.broker.testing import InMemoryBroker
+from rmq.wire.errors import DiskFull
 from rmq.wire.ops import Op, OutgoingBatch, Pull, PullQueue
 
 from .builders import segment_files
@@ -81,7 +82,23 @@ async def test_a_write_that_fails_leaves_all_waiting_and_is_tried_again_after_a_
         assert await stored(client) == [b"0", b"1", b"2"]
 
 
-async def test_below_the_least_free_disk_space_everything_waits(memory_path: Path, wall: Wall) -> None:
+async def test_what_is_due_is_delivered_down_to_half_of_the_least_free_disk_space(
+    memory_path: Path, wall: Wall
+) -> None:
+    """Retention can free nothing that waits: a disk full of it would stay full."""
+    async with over(memory_path, wall) as broker, Client(broker) as client:
+        await client.create()
+        await park(client, b"a", level=2)
+        disk = broker.broker._disk
+        disk.look()
+        disk._min_free = disk.free_bytes + disk.free_bytes // 2
+        await asyncio.sleep(8)
+
+        assert await stored(client) == [b"a"]
+        assert (await park(client, b"b", level=1)).status == DiskFull.code
+
+
+async def test_below_half_of_the_least_free_disk_space_everything_waits(memory_path: Path, wall: Wall) -> None:
     async with over(memory_path, wall) as broker, Client(broker) as client:
         await client.create()
         await park(client, b"a", level=2)
@@ -161,6 +178,21 @@ async def test_a_defect_does_not_end_delivery(memory_path: Path, wall: Wall, log
         await asyncio.sleep(5)
         assert await stored(client) == [b"a", b"b"]
         assert len(events(logs, "delay.defect")) == 1
+
+
+async def test_what_was_staged_before_a_defect_is_not_delivered_again(memory_path: Path, wall: Wall) -> None:
+    async with over(memory_path, wall) as broker, Client(broker) as client:
+        await client.create()
+        for body in (b"a", b"b", b"c"):
+            await park(client, body, at=NOON + 5 * SECOND)
+        delivery = broker.broker._serving.delivery
+        staging = delivery._stage
+        delivery._stage = lambda due: staging(due) if b"b" not in due.data[-8:] else 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        await asyncio.sleep(8.5)
+        delivery._stage = staging  # type: ignore[method-assign]
+        assert await stored(client) == [b"a"]
+        await asyncio.sleep(5)
+        assert await stored(client) == [b"a", b"b", b"c"]
 
 
 # ---- a slow disk

@@ -201,27 +201,42 @@ async def test_a_wall_clock_that_is_set_forward_is_noticed_within_a_second(memor
         assert broker.broker._store.delays.batches == 1
 
 
-async def test_a_clock_that_was_behind_at_a_start_loses_nothing(memory_path: Path, wall: Wall) -> None:
-    """A batch is never given a time before what was delivered last: it would be taken for delivered."""
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("back_s", [60.0, 600.0])
+async def test_after_a_start_with_a_clock_that_was_set_back_nobody_waits_for_the_old_time(
+    memory_path: Path, wall: Wall, back_s: float, checkpoint: bool
+) -> None:
+    """Retries of all groups would wait for as long as the clock had been ahead."""
     async with over(memory_path, wall) as broker, Client(broker) as client:
         await client.create()
         await sends(client, 10, 300, wall=wall)
         await asyncio.sleep(11)
         await broker.stop()
-        wall.shift_s = -60.0
+        wall.shift_s = -back_s
         await broker.start()
         await client.connection.wait_connected()
 
+        await park(client, b"2 s", at=wall() + 2 * SECOND)
         await park(client, b"1 s", level=1)
-        await asyncio.sleep(2)
+        await asyncio.sleep(0.9)
         assert await stored(client) == [b"10"]
-        await broker.restart()
+        await broker.stop()
+        if not checkpoint:
+            (memory_path / "checkpoint").unlink()
+        await broker.start()
         await client.connection.wait_connected()
-        assert broker.broker._store.delays.batches == 2
-        await asyncio.sleep(60)
+        assert broker.broker._store.delays.batches == 3
+        await asyncio.sleep(0.2)
         assert await stored(client) == [b"10", b"1 s"]
-        await asyncio.sleep(300)
-        assert await stored(client) == [b"10", b"1 s", b"300"]
+        await asyncio.sleep(1)
+        assert await stored(client) == [b"10", b"1 s", b"2 s"]
+        await broker.stop()
+        if not checkpoint:
+            (memory_path / "checkpoint").unlink()
+        await broker.start()
+        await client.connection.wait_connected()
+        await asyncio.sleep(300 + back_s)
+        assert await stored(client) == [b"10", b"1 s", b"2 s", b"300"]
 
 
 # ---- topics

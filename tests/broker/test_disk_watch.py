@@ -17,6 +17,17 @@ def test_sends_are_refused_below_the_limit_and_come_again_by_themselves() -> Non
     assert (watch.refusal, watch.free_bytes) == (None, 256 * MIB)
 
 
+def test_room_is_scarce_below_half_of_the_limit() -> None:
+    watch = DiskWatch(Path(), 256 * MIB)
+
+    watch.judge(128 * MIB)
+    assert not watch.is_scarce
+    watch.judge(128 * MIB - 1)
+    assert watch.is_scarce
+    watch.judge(256 * MIB)
+    assert not watch.is_scarce
+
+
 def test_it_asks_the_file_system_of_its_folder(tmp_path: Path) -> None:
     watch = DiskWatch(tmp_path, 0)
 

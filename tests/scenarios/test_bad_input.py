@@ -214,7 +214,7 @@ MISTAKES: list[tuple[str, int, Any, type[Refused], str]] = [
     ("a second hello", Op.HELLO, hello(), BadRequest, "greeted already"),
     ("leases without membership", Op.ACQUIRE, ["g", [["orders", 0]]], NotAMember, "join the group 'g'"),
     ("an attempt without lease", Op.ATTEMPT, ["g", "orders", 0, 1, 0, 1], Fenced, ""),
-    ("no attempts", Op.ATTEMPT, ["g", "orders", 0, 1, 0, 0], BadRequest, "attempts must be 1 or more"),
+    ("no attempts", Op.ATTEMPT, ["g", "orders", 0, 1, 0, 0], BadRequest, "attempts must be 1 to 2147483647"),
     ("a way to share that is unknown", Op.JOIN, ["g", True, "piling", "average", {}], BadRequest, "piling"),
 ]
 

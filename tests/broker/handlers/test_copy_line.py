@@ -36,6 +36,7 @@ class Task:
         self.group = name[0]
         self.connection = cast(Connection, asker or Asker())
         self.request_id = 7
+        self.messages = 10
         self.portions = portions
         self.error: Exception | None = None
         self._done = done
@@ -164,3 +165,23 @@ def test_a_pool_that_is_full_refuses_the_task_and_not_those_behind_it(
     work(pool)
 
     assert (asker.refused, done) == ([(7, TooManyInFlight)], ["a2"])
+
+
+def test_requests_that_name_too_many_messages_together_are_refused_until_some_are_done(
+    pool: HeldPool, done: list[str]
+) -> None:
+    line = CopyLine(pool, most=30)
+    for name in ("a1", "a2", "b1", "c1"):  # the first is under way, and in line no more
+        line.add(Task(done, name, portions=2))
+    with pytest.raises(TooManyInFlight, match="30 messages wait to be copied already: try again soon"):
+        line.add(Task(done, "d1"))
+
+    pool.run()  # the rest of the first stands in line again, and another one is under way
+    with pytest.raises(TooManyInFlight):
+        line.add(Task(done, "d1"))
+    while pool.run():
+        pass
+
+    line.add(Task(done, "d1"))
+    work(pool)
+    assert sorted(done) == ["a1", "a1", "a2", "a2", "b1", "b1", "c1", "c1", "d1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,35 @@ def test_wherever_the_write_is_torn_asking_again_loses_nothing_and_copies_nothin
         assert rig.answers() == [(1, OK)]
         assert (rig.copies(), rig.committed) == (["1", "2", "4"], 3), size
         rig.close()
+
+
+@pytest.mark.parametrize(("number", "is_refused"), [(errno.EIO, False), (errno.EMFILE, True)])
+def test_a_torn_write_whose_original_the_disk_cannot_read_does_not_keep_the_broker_from_starting(
+    memory_path: Path, number: int, is_refused: bool
+) -> None:
+    """What cannot be read cannot be copied again either."""
+    rig = Rig(memory_path)
+    rig.begin()
+    rig.ask(1, 2)
+    rig.pool.run()
+    data = rig.store.reader().batch(copy_start(segment_files(memory_path)[0].read_bytes()))
+    assert data is not None
+    replay = rig.tables.replay()
+    replay.batch(layout.parse_header(data))
+    rig.files.fail("read", "commitlog", number)
+
+    with pytest.raises(OSError, match="Too many") if is_refused else nullcontext():
+        assert replay.name_copies(rig.store.reader()) == []
+    rig.files.heal()
+    rig.close()
+
+
+def copy_start(data: bytes) -> int:
+    """Where the first copy of a log lies."""
+    at = 0
+    while not (header := layout.parse_header(data, at)).origin:
+        at += header.size
+    return at
 
 
 # ---- send-backs and dead letters of one request

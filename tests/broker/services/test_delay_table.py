@@ -84,17 +84,45 @@ def test_a_batch_that_waits_takes_24_bytes() -> None:
 
     table = table_of(*(Parked(i // 1000, i, 1, 1) for i in range(10_000)))
 
-    assert sum(map(len, table.packed(1 << 20))) == 240_000
+    assert sum(map(len, table.packed())) == 240_000
+    assert len(table.packed()) == 40  # all but the last of them full
 
 
-@pytest.mark.parametrize("piece", [1, 24, 30, 48, 1 << 20])
-def test_pieces_for_a_checkpoint_hold_all_of_it(piece: int) -> None:
+def test_however_many_wait_for_the_same_second_in_no_order_no_more_than_a_chunk_is_touched() -> None:
+    entries = [Parked(SECOND + i * 7919 % SECOND, 8 * i, 1, 1) for i in range(3000)]
+    table = table_of(*entries, chunk=16)
+
+    before = table.packed()
+    table.add(Parked(SECOND + SECOND // 2, 24_000, 1, 1))
+
+    assert len(set(before) - set(table.packed())) == 1
+    assert max(map(len, table.packed())) <= 16 * 24
+    assert len(table.packed()) < 2.5 * 3000 / 16
+    assert table.due(2 * SECOND, **ALL) == sorted([*entries, Parked(SECOND + SECOND // 2, 24_000, 1, 1)])
+
+
+@pytest.mark.parametrize("step", [1, -1, 7919, -7919])
+@pytest.mark.parametrize("first", [0, 100])
+def test_chunks_are_half_full_at_least_in_whatever_order_times_come(step: int, first: int) -> None:
+    table = table_of(*(Parked(SECOND, 8 * i, 1, 1) for i in range(first)), chunk=8)
+    entries = [Parked(2 * SECOND + step * i % SECOND, 8 * (first + i), 1, 1) for i in range(1000)]
+
+    for entry in entries:
+        table.add(entry)
+
+    assert len(table.packed()) <= 2 * (first + 1000) / 8 + 2
+    assert table.page(Mark(SECOND, 1 << 40), 1000) == sorted(entries)
+
+
+def test_what_a_checkpoint_took_stays_as_it_was() -> None:
     entries = [Parked(i * 300_000, 8 * i, i, 1) for i in range(1, 50)]
+    table = table_of(*entries, chunk=4)
 
-    pieces = list(table_of(*entries).packed(piece))
+    pieces = table.packed()
+    table.add(Parked(400_000, 400, 1, 1))
+    table.reach(Mark(20 * 300_000, 160))
 
-    assert all(len(part) <= max(piece, 24) and not len(part) % 24 for part in pieces)
-    assert sorted(map(Parked._make, ENTRY.iter_unpack(b"".join(pieces)))) == entries
+    assert list(map(Parked._make, ENTRY.iter_unpack(b"".join(pieces)))) == entries
 
 
 entries = st.builds(Parked, st.integers(1, 5 * SECOND), st.integers(0, 1 << 40), st.integers(0, 500), st.integers(1, 9))
@@ -103,11 +131,24 @@ entries = st.builds(Parked, st.integers(1, 5 * SECOND), st.integers(0, 1 << 40),
 @quick
 @given(st.lists(entries, max_size=40, unique_by=lambda entry: entry.position), entries, st.integers(1, 50))
 def test_a_page_holds_what_lies_behind_a_place(waiting: list[Parked], place: Parked, limit: int) -> None:
-    table = table_of(*waiting)
+    table = table_of(*waiting, chunk=4)
 
     page = table.page(Mark(*place[:2]), limit)
 
     assert page == [entry for entry in sorted(waiting) if entry[:2] > place[:2]][:limit]
+
+
+@quick
+@given(st.lists(entries, max_size=40, unique_by=lambda entry: entry.position))
+def test_all_at_once_is_the_same_as_one_after_the_other(waiting: list[Parked]) -> None:
+    one_by_one, loaded = table_of(*waiting, grain_bytes=64), DelayTable(64, chunk=4)
+
+    loaded.load(waiting)
+
+    assert loaded.page(Mark(), 100) == one_by_one.page(Mark(), 100) == sorted(waiting)
+    for table in (loaded, one_by_one):
+        table.reach(Mark(SECOND, 0))
+    assert (len(loaded), loaded.messages, loaded.oldest) == (len(one_by_one), one_by_one.messages, one_by_one.oldest)
 
 
 class AgainstASortedList(RuleBasedStateMachine):
@@ -115,7 +156,7 @@ class AgainstASortedList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = DelayTable(64)
+        self.table = DelayTable(64, chunk=2)
         self.waiting: list[Parked] = []
         self.end = 8
         self.now = 0

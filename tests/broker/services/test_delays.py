@@ -83,3 +83,16 @@ def test_every_time_can_be_shown() -> None:
 
     assert delays.due_at(header(3)) == end
     assert delays.due_of_level(3) == end
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "earliest"), [(-SECOND, NOW), (50_000, NOW + 50_000), (50_001, NOW), (3600 * SECOND, NOW)]
+)
+def test_a_start_with_a_clock_that_is_far_behind_goes_by_that_clock(
+    delays: Delays, table: DelayTable, ahead_us: int, earliest: int
+) -> None:
+    table.reach(Mark(NOW + ahead_us, 8))
+
+    delays.start()
+
+    assert table.earliest(NOW) == earliest

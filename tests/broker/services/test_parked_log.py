@@ -106,6 +106,10 @@ def test_what_was_delivered_takes_no_memory(tidy: int) -> None:
 def test_any_log_says_what_a_broker_that_never_stopped_would(data: st.DataObject) -> None:
     log, table, end = ParkedLog(tidy=3), DelayTable(), 8
     for _ in range(data.draw(st.integers(0, 30))):
+        if data.draw(st.integers(0, 9)) == 0:  # it stops, and starts with a clock that was set back
+            table.set_back(data.draw(st.integers(0, 9)))
+            if data.draw(st.booleans()):
+                log.apply(DelaysReached(*table.reached))
         if data.draw(st.booleans()) or not len(table):
             entry = Parked(table.earliest(data.draw(st.integers(1, 9))), end, len(DATA), 1)
             table.add(entry)
