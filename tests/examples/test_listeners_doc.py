@@ -12,8 +12,8 @@ import pytest
 
 import rmq.consumer
 from rmq.broker.testing import InMemoryBroker
-from rmq.client import Admin, Message, Producer
-from rmq.consumer import ConcurrentContext, ConsumeContext, Consumer, ConsumerConfig, StoredMessage
+from rmq.client import Admin, Producer
+from rmq.consumer import ConcurrentContext, ConsumeContext, Consumer, ConsumerConfig, PulledBatch, StoredMessage
 
 from .running import EXAMPLES
 
@@ -73,23 +73,21 @@ async def test_the_listener_without_order_gives_back_what_it_says() -> None:
     assert tries == [b"1", b"2"]
 
 
-async def test_the_loop_without_a_listener_gets_the_wanted_messages() -> None:
+async def test_the_loop_without_a_listener_gets_batches() -> None:
     class Enough(Exception):
         pass
 
-    booked: list[tuple[bytes, int]] = []
+    stored: list[tuple[bytes, int]] = []
 
-    async def book(message: StoredMessage, epoch: int) -> None:
-        booked.append((message.body, epoch))
-        if len(booked) == 2:
+    async def store(batch: PulledBatch) -> None:
+        stored.extend((message.body, batch.epoch) for message in batch)
+        if len(stored) == 2:
             raise Enough
 
     async with InMemoryBroker(min_free_bytes=0) as broker, Producer(broker.address) as producer:
-        for tag in ("created", "shipped", "paid"):
-            await producer.send(Message("orders", tag.encode(), tag=tag), sharding_key="o-17")
-
+        await producer.send_bodies("orders", [b"created", b"paid"], sharding_key="o-17")
         with pytest.raises(Enough):
-            await run_block("PullConsumer", broker, book=book)
+            await run_block("PullConsumer", broker, store=store)
 
-    assert [body for body, _ in booked] == [b"created", b"paid"]
-    assert booked[0][1] > 0
+    assert [body for body, _ in stored] == [b"created", b"paid"]
+    assert stored[0][1] > 0

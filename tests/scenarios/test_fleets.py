@@ -293,7 +293,7 @@ async def test_a_turn_takes_what_arrives_while_it_runs(broker: InMemoryBroker) -
 
     async def listener(messages: list[StoredMessage], context: Any) -> ConsumeStatus:
         assert consumer._running is not None
-        turns[0] = max(turns[0], consumer._running.scheduler.turns)
+        turns[0] = max(turns[0], consumer._running.service.turns)
         calls.append([message.body for message in messages])
         if len(calls) == 1:
             async with Producer(broker.address) as producer:

@@ -260,8 +260,7 @@ class _Checker:
 
     def _first_of(self, call: Called, epoch: int) -> Delivery | None:
         """The last delivery, under an earlier owner, of what a new one begins with."""
-        owner = self._owners.get(call.queue)
-        begins = call.offsets[0] if owner is None else max(owner.committed, 0)
+        begins = max(self._released[call.queue, epoch].offset, 0)
         for offset in range(begins, call.offsets[-1] + 1):
             under = [one for one in self._given.get((call.queue, offset), []) if one.call.epoch == epoch]
             if under:
