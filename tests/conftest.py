@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
@@ -99,6 +101,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(
             key=lambda item: next((i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
         )
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """A command configures logging for its whole process, which in a test is that of all tests."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 def pytest_asyncio_loop_factories(

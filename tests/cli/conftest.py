@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from support.processes import BrokerProcess
 
@@ -19,14 +17,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """A command configures logging for its whole process, which here is that of all tests."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+def _logging_as_before(logging_as_before: None) -> None:
+    """All tests here run commands in their own process."""
 
 
 @pytest.fixture

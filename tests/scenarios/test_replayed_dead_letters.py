@@ -16,7 +16,7 @@ from rmq.consumer.sync import Consumer
 
 from support.broker_thread import BrokerThread, eventually
 
-DEADLINE_S = 30.0
+pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_the_bytes_of_a_frame_never_change(name: str) -> None:
 
 
 def test_every_golden_file_is_used() -> None:
-    batches = {"batch_full", "batch_minimal", "batch_zlib", "batch_lz4", "batch_zstd"}
+    batches = {"batch_full", "batch_minimal", "batch_zlib", "batch_lz4", "batch_zstd", "batch_parked"}
     used = {*FRAMES, *batches, "hello_request", "hello_reply", "hello_reply_producer"}
 
     assert {path.stem for path in GOLDEN.iterdir()} == used
