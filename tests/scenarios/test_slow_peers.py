@@ -59,13 +59,12 @@ async def test_readers_that_never_read_are_closed_and_their_memory_is_bounded(tm
                 deaf.pause()
                 deaf.write(b"".join(request(i, Op.PULL, [None, 0, 8 * MIB, [["orders", 0, 0]]]) for i in range(32)))
 
-            most = await until(lambda: broker.descriptors > connected, broker, honest)
+            # Not by descriptors alone: the broker opens and closes files of its own, too.
+            most = await until(lambda: sum("SLOW_READER" in line for line in broker.errors) >= 10, broker, honest)
             most = max(most, await until(lambda: broker.descriptors <= connected, broker, honest))
 
             print(f"10 readers that never read: {(most - before) / MIB:.0f} MiB more")
             assert most - before < 10 * 16 * MIB
-            reasons = [line for line in broker.errors if "SLOW_READER" in line]
-            assert len(reasons) >= 10
 
 
 async def test_a_sender_that_does_not_end_its_frame_is_closed_with_the_reason(tmp_path: Path) -> None:
