@@ -264,7 +264,8 @@ class Sends:
             keyed = zip(messages, lines, strict=True)
             return await asyncio.gather(*(self._producer.send(m, sharding_key=line.key) for m, line in keyed))
         except Refused as error:
-            where = f"lines {lines[0].number} to {lines[-1].number}"
+            first, last = lines[0].number, lines[-1].number
+            where = f"line {first}" if first == last else f"lines {first} to {last}"
             raise Failure(f"{where}: {error}", exit_codes.of(error)) from error
 
 

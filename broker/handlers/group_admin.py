@@ -119,9 +119,12 @@ class GroupAdminHandler:
             raise GroupNotFound(f"there is no group {group!r}: `rmq-admin group list` shows those that exist")
 
     def _topics_of(self, group: str, leases: Iterable[Lease]) -> set[str]:
-        """What it subscribes to, and what it got somewhere in before."""
-        leased = {lease.queue.topic for lease in leases}
-        return leased.union(self._members.subscribed(group), self._offsets.topics(group))
+        """What it subscribes to, and what it got somewhere in before; its retries only if it has had any."""
+        topics = {lease.queue.topic for lease in leases}.union(
+            self._members.subscribed(group), self._offsets.topics(group)
+        )
+        retries = names.retry_topic(group)
+        return topics if self._topics.get(retries) is not None else topics - {retries}
 
     def _queues(self, topics: Iterable[str], most: int) -> tuple[list[MessageQueue], int]:
         """The queues of those topics that exist, and how many of them are too many."""

@@ -66,6 +66,16 @@ async def test_a_group_is_listed_by_its_members_leases_topics_and_lag(broker: In
         await client.__aexit__()
 
 
+async def test_the_retries_of_a_group_are_a_topic_of_it_once_there_are_any(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        await client.join(topics=("orders", "%RETRY%g"))
+        assert (await groups(client))[0].topics == 1
+
+        broker.broker._serving.topics.own("%RETRY%g")
+        assert (await groups(client))[0].topics == 2
+
+
 async def test_progress_that_rides_on_pulls_counts_at_once(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     await client.send(b"1", b"2", b"3")
