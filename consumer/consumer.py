@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
 from rmq.client.log import get_logger
 from rmq.wire import names
-from rmq.wire.errors import BadName, ConfigError, RmqError
+from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_readable, wrap
 
@@ -20,15 +20,14 @@ from .config import ConsumerConfig, configure
 from .group_client import BROADCASTING
 from .hooks import Hooks
 from .listeners import Listener, adapt
-from .pauses import Pauses, Target
+from .member import Member
 from .running import Connect, Running
-from .statistics import TopicStatistics
 from .subscription import Subscription
 
 log = get_logger("rmq.consumer")
 
 
-class Consumer:
+class Consumer(Member[Running]):
     """
     A member of a consumer group that gives each queue's messages to ``listener``, one after the other.
 
@@ -83,20 +82,14 @@ class Consumer:
             raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
         if isinstance(strategy, str):
             settings["strategy"] = strategy
-        self.config = configure(config, **settings)
+        super().__init__(configure(config, **settings), now=now)
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         if self._strategy is not None and self.config.model == BROADCASTING:
             raise ConfigError("a broadcasting member has every queue: leave strategy out")
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
         self._connect = connect
-        self._now = now
         self._subscriptions: dict[str, Subscription] = {}
-        self._pauses = Pauses()
-        self._running: Running | None = None
-        self._stop: asyncio.Task[None] | None = None
-        self._stopped = asyncio.Event()
-        self._error: BaseException | None = None
         if topics is not None and not isinstance(topics, Mapping):
             raise ConfigError(f"topics must be a dictionary such as {{'orders': '*'}}, not {topics!r}")
         for topic, expression in (topics or {}).items():
@@ -144,38 +137,11 @@ class Consumer:
         if self._running is not None:
             self._running.resubscribe()
 
-    def pause(self, *targets: Target) -> None:
-        """
-        Stop giving messages of topics or queues to the listener, of everything if none is named; at any time.
-
-        A running call ends, and what it did is reported. The locks are kept, so nobody else gets the queues. Queues
-        that are taken later are paused with their topic.
-
-        Raises:
-            ConfigError: something that is neither a topic nor a queue.
-        """
-        self._set_paused(True, targets)
-
-    def resume(self, *targets: Target) -> None:
-        """
-        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
-
-        Raises:
-            ConfigError: something that is neither a topic nor a queue.
-        """
-        self._set_paused(False, targets)
-
-    def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
-        self._pauses.set(paused, *targets)
-        if self._running is not None:
-            self._running.pauses_changed()
-
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted; that of the group's own retries is left out."""
-        generations = {} if self._running is None else self._running.generations
         retries = names.retry_topic(self.config.group)
-        shown = [generation.shown for generation in generations.values() if not generation.dropped]
+        shown = [generation.shown for generation in self._generations() if not generation.dropped]
         return sorted(
             queue for queue in shown if queue.topic != retries or self._on_the_wire(retries) in self._subscriptions
         )
@@ -187,17 +153,12 @@ class Consumer:
 
         At a gap in the log (see ``on_gap``), or at a message that ended one process after the other (CRASH_LOOP).
         """
-        generations = {} if self._running is None else self._running.generations
         reasons = {
             generation.shown: generation.crash_loop or (generation.stopped and str(generation.stopped.gap))
-            for _, generation in sorted(generations.items())
+            for generation in self._generations()
             if not generation.dropped
         }
         return {queue: reason for queue, reason in reasons.items() if reason}
-
-    def statistics(self) -> dict[str, TopicStatistics]:
-        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
-        return {} if self._running is None else self._running.statistics.read(self._now())
 
     def add_hook(self, hook: object) -> None:
         """
@@ -210,19 +171,7 @@ class Consumer:
         """
         self._hooks.add(hook)
 
-    def running_info(self) -> dict[str, Any]:
-        """
-        What this consumer does now, as ``rmq-admin group members --verbose`` shows it; empty before the start.
-
-        It is for people and their dashboards: names may come and go with versions.
-        """
-        return {} if self._running is None else self._running.info()
-
     # Life
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -255,10 +204,6 @@ class Consumer:
             )
             self._running.start()
 
-    def _refuse_if_stopped(self) -> None:
-        if self._stop is not None or self._stopped.is_set():
-            raise RuntimeError("this consumer was stopped: make another one") from self._error
-
     async def run(self) -> None:
         """
         Consume until :meth:`stop` is called; cancelling it stops the consumer.
@@ -287,28 +232,7 @@ class Consumer:
         Called by a listener it returns at once, since it cannot wait for its own end. Cancelling it leaves the stop
         going on in the background; a further call waits for it.
         """
-        if self._running is None:
-            self._stopped.set()
-            return
-        self._begin_stop(self._running)
-        assert self._stop is not None
-        if asyncio.current_task() not in self._running.owners():
-            await asyncio.shield(self._stop)
-
-    def _failed(self, error: BaseException) -> None:
-        """A part of the consumer ended by an error: nothing can go on without it."""
-        if self._error is None:
-            self._error = error
-            # A refusal explains itself; anything else is a defect, whose place matters.
-            where = None if isinstance(error, RmqError) else error
-            log.error("consumer.failed", group=self.config.group, error=str(error), exc_info=where)
-        if self._running is not None:
-            self._begin_stop(self._running)
-
-    def _begin_stop(self, running: Running) -> None:
-        if self._stop is None:
-            running.halt()
-            self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
+        await self._end()
 
     async def _finish(self, running: Running) -> None:
         # While the interpreter exits, those that run have ended, and the others would wait for ever.

@@ -11,20 +11,20 @@ from typing import Any, Self
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
 from rmq.client.log import get_logger
-from rmq.wire.errors import ConfigError, RmqError
+from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 
 from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
 from .generation import Generation
-from .pauses import Pauses, Target
+from .member import Member
+from .pauses import Target
 from .pull_cache import cache_of
 from .pull_running import PullRunning
 from .pull_service import RebalanceHook
 from .pull_targets import PullTargets, Queue, as_queue, check_hooks, check_timeout
 from .pulled_batch import NotAssigned, PulledBatch
 from .running import Connect
-from .statistics import TopicStatistics
 
 log = get_logger("rmq.consumer")
 
@@ -32,7 +32,7 @@ DEFAULT_BATCH = 10
 DEFAULT_POLL_S = 5.0
 
 
-class PullConsumer:
+class PullConsumer(Member[PullRunning]):
     """
     A member of a consumer group whose user asks for messages, batch by batch, each of one queue.
 
@@ -89,21 +89,15 @@ class PullConsumer:
             settings.setdefault("batch", DEFAULT_BATCH)
         if isinstance(strategy, str):
             settings["strategy"] = strategy
-        self.config = configure(config, **settings)
+        super().__init__(configure(config, **settings), now=now)
         if not self.config.orderly or self.config.model != "clustering":
             raise ConfigError("a pull consumer is an ordered member of a clustering group: leave orderly and model out")
         check_hooks(on_assigned=on_assigned, on_revoked=on_revoked)
         self._hooks = (on_assigned, on_revoked)
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         self._connect = connect
-        self._now = now
         self._targets = PullTargets(self.config.namespace)
-        self._pauses = Pauses()
         self._started = False
-        self._running: PullRunning | None = None
-        self._stop: asyncio.Task[None] | None = None
-        self._stopped = asyncio.Event()
-        self._error: BaseException | None = None
         self._polling = False
         self._poller: asyncio.Task[Any] | None = None  # who polled last
         self._iterating: asyncio.Task[Any] | None = None  # who has the batch in hand, if it came by an iteration
@@ -158,29 +152,6 @@ class PullConsumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
         return sorted(generation.shown for generation in self._generations() if not generation.dropped)
-
-    def pause(self, *targets: Target) -> None:
-        """
-        Return no messages of topics or queues, of everything if none is named; at any time. The locks are kept.
-
-        Raises:
-            ConfigError: something that is neither a topic nor a queue.
-        """
-        self._set_paused(True, targets)
-
-    def resume(self, *targets: Target) -> None:
-        """
-        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
-
-        Raises:
-            ConfigError: something that is neither a topic nor a queue.
-        """
-        self._set_paused(False, targets)
-
-    def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
-        self._pauses.set(paused, *targets)
-        if self._running is not None:
-            self._running.pauses_changed()
 
     # Messages
 
@@ -336,19 +307,7 @@ class PullConsumer:
         waiting = [g for g in self._generations() if g.stopped is not None and not g.dropped]
         return {g.shown: str(g.stopped.gap) for g in sorted(waiting, key=lambda g: g.queue) if g.stopped is not None}
 
-    def statistics(self) -> dict[str, TopicStatistics]:
-        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
-        return {} if self._running is None else self._running.statistics.read(self._now())
-
-    def running_info(self) -> dict[str, Any]:
-        """What this consumer does now, as ``rmq-admin group members --verbose`` shows it; empty before the start."""
-        return {} if self._running is None else self._running.info()
-
     # Life
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -366,8 +325,7 @@ class PullConsumer:
         Raises:
             RuntimeError: it was stopped, or no event loop is running.
         """
-        if self._stop is not None or self._stopped.is_set():
-            raise RuntimeError("this consumer was stopped: make another one") from self._error
+        self._refuse_if_stopped()
         asyncio.get_running_loop()
         self._started = True
         if self._running is None and self._targets:
@@ -399,34 +357,17 @@ class PullConsumer:
         that the calling task has in hand is *not* done: say :meth:`commit` before, or leave the ``async with`` block.
         Cancelling it leaves the stop going on in the background; a further call waits for it.
         """
-        if self._running is None:
-            self._stopped.set()
-            return
-        if self._nobody_works_on_it():
+        if self._running is not None and self._nobody_works_on_it():
             self._running.polls.let_go()
-        self._begin_stop(self._running)
-        assert self._stop is not None
-        if asyncio.current_task() not in self._running.owners():
-            await asyncio.shield(self._stop)
+        await self._end()
 
     def _nobody_works_on_it(self) -> bool:
         """Whether the task that has the batch in hand is this one, or has ended."""
         return self._poller is None or self._poller.done() or self._poller is asyncio.current_task()
 
-    def _failed(self, error: BaseException) -> None:
-        """A part of the consumer ended by an error: nothing can go on without it."""
-        if self._error is None:
-            self._error = error
-            where = None if isinstance(error, RmqError) else error
-            log.error("consumer.failed", group=self.config.group, error=str(error), exc_info=where)
-        if self._running is not None:
-            self._begin_stop(self._running)
-
-    def _begin_stop(self, running: PullRunning) -> None:
-        if self._stop is None:
-            running.halt()
-            running.polls.close()
-            self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
+    def _halt(self, running: PullRunning) -> None:
+        super()._halt(running)
+        running.polls.close()
 
     async def _finish(self, running: PullRunning) -> None:
         try:
@@ -443,6 +384,3 @@ class PullConsumer:
         if self._running is None:
             raise RuntimeError("this consumer does not run: start() it and subscribe() or assign() first")
         return self._running
-
-    def _generations(self) -> list[Generation]:
-        return [] if self._running is None else list(self._running.generations.values())

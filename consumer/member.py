@@ -1,0 +1,128 @@
+"""``Member``: what all consumers have in common, however they consume: their life, their pauses, what they tell."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar
+
+from rmq.client.log import get_logger
+from rmq.wire.errors import RmqError
+
+from .config import ConsumerConfig
+from .generation import Generation
+from .pauses import Pauses, Target
+from .running import Running
+from .statistics import TopicStatistics
+
+log = get_logger("rmq.consumer")
+
+R = TypeVar("R", bound=Running)
+
+
+class Member(ABC, Generic[R]):
+    """A consumer of a group, which runs once: it cannot be started again."""
+
+    def __init__(self, config: ConsumerConfig, *, now: Callable[[], float]) -> None:
+        self.config = config
+        self._now = now
+        self._pauses = Pauses()
+        self._running: R | None = None
+        self._stop: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+
+    # What is consumed
+
+    def pause(self, *targets: Target) -> None:
+        """
+        Give out no messages of topics or queues, of everything if none is named; may be called at any time.
+
+        A running call ends, and what it did is reported. The locks are kept, so nobody else gets the queues. Queues
+        that are taken later are paused with their topic.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(True, targets)
+
+    def resume(self, *targets: Target) -> None:
+        """
+        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._set_paused(False, targets)
+
+    def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
+        self._pauses.set(paused, *targets)
+        if self._running is not None:
+            self._running.pauses_changed()
+
+    # For people
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
+        return {} if self._running is None else self._running.statistics.read(self._now())
+
+    def running_info(self) -> dict[str, Any]:
+        """
+        What this consumer does now, as ``rmq-admin group members --verbose`` shows it; empty before the start.
+
+        It is for people and their dashboards: names may come and go with versions.
+        """
+        return {} if self._running is None else self._running.info()
+
+    def _generations(self) -> list[Generation]:
+        """The queues that are held, by their names."""
+        held = {} if self._running is None else self._running.generations
+        return [generation for _, generation in sorted(held.items())]
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin, in the background."""
+
+    @abstractmethod
+    async def _finish(self, running: R) -> None:
+        """Stop what runs; ``_stopped`` is set at its end."""
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stop is not None or self._stopped.is_set():
+            raise RuntimeError("this consumer was stopped: make another one") from self._error
+
+    async def _end(self) -> None:
+        """Stop, and wait for that; called by what would have to end first, it does not wait."""
+        if self._running is None:
+            self._stopped.set()
+            return
+        self._begin_stop(self._running)
+        assert self._stop is not None
+        if asyncio.current_task() not in self._running.owners():
+            await asyncio.shield(self._stop)
+
+    def _failed(self, error: BaseException) -> None:
+        """A part of the consumer ended by an error: nothing can go on without it."""
+        if self._error is None:
+            self._error = error
+            # A refusal explains itself; anything else is a defect, whose place matters.
+            where = None if isinstance(error, RmqError) else error
+            log.error("consumer.failed", group=self.config.group, error=str(error), exc_info=where)
+        if self._running is not None:
+            self._begin_stop(self._running)
+
+    def _begin_stop(self, running: R) -> None:
+        if self._stop is None:
+            self._halt(running)
+            self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
+
+    def _halt(self, running: R) -> None:
+        """From here on nothing new begins."""
+        running.halt()
