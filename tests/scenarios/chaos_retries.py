@@ -31,6 +31,7 @@ from rmq.client import Admin, Message, Producer
 from rmq.client.connection import Connection
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import Range
 
 from support.call_log import environment
 from support.consumption_history import BrokerCrashed, Hindered, Killed
@@ -137,24 +138,32 @@ async def produce(fleet: Fleet, seconds: float, least: int) -> None:
             await asyncio.sleep(PAUSE_S)
 
 
+async def progress(admin: Admin) -> list[tuple[MessageQueue, Range]]:
+    """How far the group is in its queues."""
+    there = {one.topic: len(one.queues) for one in await admin.list_topics()}
+    queues = [MessageQueue(topic, i) for topic in (TOPIC, GROUP.retries) for i in range(there.get(topic, 0))]
+    return list(zip(queues, await admin.ranges(queues, GROUP.name), strict=True))
+
+
 async def settled(fleet: Fleet) -> list[Row]:
     """Wait until everything is processed or given up, nothing waits, and all is committed; what the log holds then."""
-    names = [TOPIC, GROUP.retries, GROUP.dead]
     behind: list[str] = []
+    left = -1
     try:
         async with asyncio.timeout(HEALING_S), Admin(fleet.address) as admin:
             connection = Connection(fleet.address, client="watcher")
             await connection.open(timeout_s=10)
             try:
+                before: list[tuple[MessageQueue, int]] = []
                 while True:
-                    left = await waiting(connection)
-                    rows = await read_rows(connection, names)
-                    queues = sorted({row.queue for row in rows if row.queue.topic != GROUP.dead})
-                    ranges = list(zip(queues, await admin.ranges(queues, GROUP.name), strict=True))
+                    ranges = await progress(admin)
                     behind = [f"{queue}: {one.committed} of {one.max_offset}" for queue, one in ranges]
-                    if not left and all(one.committed == one.max_offset for _, one in ranges):
-                        fleet.history += [Stored(now(), GROUP.name, queue, one.committed) for queue, one in ranges]
-                        return rows
+                    ends = [(queue, one.max_offset) for queue, one in ranges if one.committed == one.max_offset]
+                    # What waits is asked for between two looks at the queues: what fails meanwhile is in one of them.
+                    if len(ends) == len(ranges) and ends == before and not left:
+                        fleet.history += [Stored(now(), GROUP.name, queue, end) for queue, end in ends]
+                        return await read_rows(connection, [TOPIC, GROUP.retries, GROUP.dead])
+                    before, left = ends, await waiting(connection)
                     await asyncio.sleep(0.1)
             finally:
                 await connection.close()
