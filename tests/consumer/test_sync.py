@@ -358,9 +358,10 @@ from rmq.client.sync import Producer
 from rmq.consumer import ConsumeStatus
 from rmq.consumer.sync import Consumer
 address, topic, directory = sys.argv[1:]
-began = threading.Event()
+heard, began = threading.Event(), threading.Event()
 def listener(messages, context):
     print(messages[0].body.decode(), flush=True)
+    heard.set()
     if messages[0].body == b"slow":
         began.set()
         time.sleep(0.3)  # meanwhile the program comes to its end, and idle threads go
@@ -375,6 +376,7 @@ producer = Producer(address)
 producer.open()
 consumer.start()
 producer.send(Message(topic, b"first"), queue_id=1)
+heard.wait(20)
 producer.send(Message(topic, b"slow"), queue_id=0)
 began.wait(20)
 """
