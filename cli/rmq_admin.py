@@ -15,6 +15,7 @@ from .admin_broker import broker as broker_group
 from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_groups import group as group_group
+from .admin_import import import_rocketmq
 from .admin_messages import message
 from .admin_topics import topic
 from .command import Command, Group, run, version_option
@@ -134,6 +135,7 @@ command.add_command(broker_group)
 command.add_command(message)
 command.add_command(dlq)
 command.add_command(delay)
+command.add_command(import_rocketmq)
 
 
 def main() -> None:
