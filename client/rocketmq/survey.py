@@ -1,9 +1,9 @@
 """
 What each record of a store is: a message of a queue, a delayed one, or something that is not taken over, and why.
 
-The consume queue decides whether a record is the message at its place: what it names is, a record whose place was given
-to a later one is not, and one behind its end would have been indexed at the next start. Anything else is a disagreement
-and told as damage. The same store gives the same answers on every pass.
+The consume queue decides whether a record is the message at its place: what it names is; what it passed over, as where
+the place was given to a later one, is not; and one behind its end would have been indexed at the next start. Anything
+else is a disagreement and told as damage. The same store gives the same answers on every pass.
 """
 
 from __future__ import annotations
@@ -137,10 +137,9 @@ class Survey:
         """
         queue, offset = (record.topic, record.queue_id), record.queue_offset
         entries = self._index.queue(*queue)
-        if entries is not None and offset < entries.end:
-            entry = entries.entry(offset)
-            if entry is None:
-                raise BadRecord(f"is not in its consume queue, which begins at offset {entries.first}")
+        newest = entries.entry(entries.end - 1) if entries is not None else None
+        if entries is not None and newest is not None and record.physical_offset <= newest.physical_offset:
+            entry = entries.entry(offset) or newest
             if entry.physical_offset > record.physical_offset:
                 return entry  # the topic was deleted and made anew, or the log was cut and written again
             if entry[:2] != (record.physical_offset, record.size):
