@@ -214,6 +214,11 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
                 continue
             new = plan.queues.get((topic, queue_id), QueuePlan()).translate(offset)
             plan.groups.append(GroupPlan(group, name, topic, queue_id, offset, new))
+    names = {row.new_group: row.group for row in plan.groups}
+    for row in plan.groups:
+        if names[row.new_group] != row.group:
+            text = f"the groups {row.group!r} and {names[row.new_group]!r} would both become {row.new_group!r}"
+            raise BadStore(f"{text}: choose another name with --map-group '{row.group}=NAME'")
 
 
 def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
@@ -227,7 +232,9 @@ def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
             topic, queue_id = queue.queue
             text = f"names {missing} of {beyond - begin} messages that are not in the log"
             plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
-    if ahead:
+    if ahead and store.is_clean:
+        plan.damage.append(Damage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))
+    elif ahead:
         plan.notes.append(f"consume queues name {ahead} messages behind the end of the log: the crash took them")
 
 
@@ -243,6 +250,8 @@ def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> 
         notes.append(f"its broker was not stopped in order (abort is there): the log ends at {plan.end[0]}{tail}")
     elif plan.end.torn_bytes:
         notes.append(f"{plan.end.torn_bytes} bytes behind the end of the log are left from an earlier crash")
+    if store.index.light_queues:
+        notes.append(f"{store.index.light_queues} queues of light topics (%LMQ%) are not taken over as such")
     if survey.not_indexed:
         notes.append(f"{survey.not_indexed} messages are in the log and not yet in a consume queue: taken over")
     if survey.times_by_level:

@@ -23,7 +23,6 @@ MAX_SIZE: Final = 64 << 20  # far more than any broker is set to take; a size be
 
 COMPRESSED: Final = 0x1
 PREPARED: Final = 0x4
-COMMITTED: Final = 0x8
 ROLLED_BACK: Final = 0xC
 TRANSACTION_BITS: Final = 0xC
 BORN_IPV6: Final = 0x10
@@ -142,12 +141,3 @@ def parse_properties(text: str) -> dict[str, str]:
         if separator and name and value:
             found[name] = value
     return found
-
-
-def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java: over UTF-16 units, a signed number of 32 bits."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for (unit,) in struct.iter_unpack(">H", units):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value

@@ -168,6 +168,28 @@ def test_entries_without_a_record_are_damage_of_a_clean_store_and_the_loss_of_a_
     assert "consume queues name 1 messages behind the end of the log: the crash took them" in crash_plan.notes
 
 
+def test_the_last_file_of_a_clean_store_that_is_missing_is_damage(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path, file_size=1024) as store:
+        for _ in range(30):
+            store.put("t", 0)
+    *_, last = sorted((tmp_path / "commitlog").iterdir())
+    last.unlink()
+
+    (damage,) = plan_of(tmp_path).damage
+
+    assert str(damage).startswith("consumequeue at 0: names ")
+    assert str(damage).endswith("messages behind the end of the log")
+
+
+def test_two_groups_cannot_become_one(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t")
+        store.offsets({"t@a": {0: 1}, "t@b": {0: 0}})
+
+    with pytest.raises(BadStore, match="the groups 'a' and 'b' would both become 'b'"):
+        plan_of(tmp_path, group_names={"a": "b"})
+
+
 def test_what_somebody_should_know(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path, clean=False) as store:
         store.put("t", 0, indexed=False)

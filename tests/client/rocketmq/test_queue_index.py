@@ -70,6 +70,13 @@ def test_an_empty_queue_and_strange_names_are_passed(tmp_path: Path) -> None:
     assert (queue.queue, queue.first, queue.end) == (("t", 0), 0, 0)
 
 
+def test_queues_of_light_topics_are_counted_and_not_used(tmp_path: Path) -> None:
+    index, _ = index_of(tmp_path, {("t", 0): 3, ("%LMQ%x", 0): 3})
+
+    assert [queue.queue for queue in index.queues()] == [("t", 0)]
+    assert index.light_queues == 1
+
+
 @pytest.mark.parametrize(
     ("files", "text"),
     [({0: 40, 60: 40}, "the next file begins at 60"), ({0: 41}, "whole entries"), ({10: 40}, "whole entries")],

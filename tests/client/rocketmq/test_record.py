@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.client.rocketmq.record import BadRecord, decode, java_hash, parse_properties
+from rmq.client.rocketmq.record import BadRecord, decode, parse_properties
 
-from support.rocketmq_store import encode_properties, encode_record, host
+from support.rocketmq_store import encode_properties, encode_record, host, java_hash
 
 # Written by a real RocketMQ 4.9.
 GOLDEN = bytes.fromhex(
@@ -165,5 +165,5 @@ def test_empty_values_are_written_and_not_read_back() -> None:
     ("text", "value"),
     [("", 0), ("TagA", 0x27A807), ("D0", 2156), ("中Tag", 596291117), ("polygenelubricants", -(2**31))],
 )
-def test_tags_codes_are_those_of_java(text: str, value: int) -> None:
+def test_the_builder_writes_the_tags_codes_of_java(text: str, value: int) -> None:
     assert java_hash(text) == value
