@@ -29,7 +29,7 @@ def report_object(plan: Plan, outcome: Outcome | None) -> dict[str, Any]:
         "delays": list(_delay_rows(plan)),
         "groups": list(_group_rows(plan, outcome)),
         "left_out": dict(sorted(plan.skipped.items())),
-        "damage": [{**found._asdict(), "lost": list(found.lost)} for found in plan.damage],
+        "damage": [{**found._asdict(), "lost": list(map(str, found.lost))} for found in plan.damage],
         "notes": plan.notes,
     }
 
@@ -50,7 +50,8 @@ def report_text(plan: Plan, outcome: Outcome | None) -> str:
 
 def summary(plan: Plan, outcome: Outcome | None) -> str:
     """The last line: what was done, or would be."""
-    what = f"{plan.messages} messages of {len(plan.topics)} topics, {len(plan.waiting)} delayed"
+    topics = f"{len(plan.topics)} topic{'' if len(plan.topics) == 1 else 's'}"
+    what = f"{plan.messages} messages of {topics}, {len(plan.waiting)} delayed"
     if outcome is None:
         return f"{what}: nothing was sent"
     before = outcome.before + outcome.waiting_before

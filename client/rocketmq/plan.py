@@ -8,7 +8,7 @@ where the queue begins at 0 and has no holes. Progress is translated to the same
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -222,15 +222,19 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
 
 
 def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
-    """Whether everything that consume queues name was found."""
+    """Whether everything that consume queues name was found, or was told to be lost."""
     ahead = 0
+    lost: dict[Queue, set[int]] = defaultdict(set)
+    for each in (each for damage in plan.damage for each in damage.lost):
+        lost[each.topic, each.queue_id].add(each.queue_offset)
     for queue in store.index.queues():
         begin, beyond = queue.from_position(store.log.start), queue.from_position(plan.end.physical_offset)
         ahead += queue.end - beyond
-        missing = beyond - begin - survey.indexed[queue.queue]
-        if missing:
+        told = sum(queue.entry(offset) is not None for offset in lost[queue.queue])
+        missing = beyond - begin - survey.found[queue.queue] - told
+        if missing > 0:
             topic, queue_id = queue.queue
-            text = f"names {missing} of {beyond - begin} messages that are not in the log"
+            text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
             plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
     if ahead and store.is_clean:
         plan.damage.append(Damage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))

@@ -66,7 +66,7 @@ def test_a_store_is_taken_over_and_a_second_run_finds_nothing_to_do(tmp_path: Pa
     assert report(first)["result"] == {"sent": 10, "sent_before": 0, "waiting_sent": 1, "waiting_sent_before": 0}
     assert [row["new_offset"] for row in report(first)["groups"]] == [1, 2]
     assert second.exit_code == 0, second.output
-    assert second.stdout.endswith("10 messages of 1 topics, 1 delayed: all are stored; 11 of them by an earlier run\n")
+    assert second.stdout.endswith("10 messages of 1 topic, 1 delayed: all are stored; 11 of them by an earlier run\n")
     found = described(broker, topic)
     assert [queue["max_offset"] for queue in found["queues"]] == [6, 5]
     assert found["groups"][0]["group"] == f"g-{topic}"
@@ -76,7 +76,7 @@ def test_a_dry_run_asks_no_broker(tmp_path: Path, nowhere: str) -> None:
     result = do(build(tmp_path / "store", "t"), "--dry-run", "--broker", nowhere)
 
     assert result.exit_code == 0
-    assert result.stdout.endswith("10 messages of 1 topics, 1 delayed: nothing was sent\n")
+    assert result.stdout.endswith("10 messages of 1 topic, 1 delayed: nothing was sent\n")
 
 
 def test_without_a_broker_nothing_is_done(tmp_path: Path, nowhere: str) -> None:
@@ -93,9 +93,9 @@ def test_a_damaged_store_is_reported_and_not_imported(tmp_path: Path, broker: st
 
     assert result.exit_code == exit_codes.DATA_ERROR
     (line,) = result.stderr.splitlines()
-    assert "rmq-admin: the store is damaged in 2 places, the first: 00000000000000000000 at " in line
+    assert "rmq-admin: the store is damaged in 1 place, the first: 00000000000000000000 at " in line
     assert line.endswith(f"checksum (lost: {topic}/1 @1); --skip-damaged imports the rest")
-    assert f"- consumequeue/{topic}/1 at 0: names 1 of 5 messages that are not in the log" in result.stdout
+    assert "damaged\n- 00000000000000000000 at " in result.stdout
     missing = CliRunner().invoke(command, ["topic", "describe", topic, "--broker", broker])
     assert missing.exit_code == exit_codes.NO_INPUT
 
@@ -104,7 +104,7 @@ def test_the_rest_of_a_damaged_store_is_imported_when_asked_for(tmp_path: Path, 
     result = do(damaged(tmp_path / "store", topic), "--broker", broker, "--skip-damaged", "--json")
 
     assert result.exit_code == exit_codes.PARTIAL
-    assert result.stderr == "rmq-admin: 2 damaged places were left out: the report tells which\n"
+    assert result.stderr == "rmq-admin: 1 damaged place was left out: the report tells which\n"
     told = report(result)
     assert told["queues"][1] == {
         "topic": topic, "queue_id": 1, "messages": 4, "old_first": 0, "old_last": 4, "new_first": 0, "new_last": 3,

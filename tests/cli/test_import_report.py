@@ -104,5 +104,5 @@ def test_damage_and_notes_are_lines_that_no_terminal_obeys(tmp_path: Path) -> No
     text = report_text(plan, None)
 
     where = "- 00000000000000000000 at 0: the record has a body that does not match its checksum (lost: t/0 @0)\n"
-    assert f"damaged\n{where}- consumequeue/t/0 at 0: names 1 of 2 messages that are not in the log\n" in text
+    assert f"damaged\n{where}\nnotes\n" in text
     assert "notes\n- a note \\x1b[2J\n" in text

@@ -89,7 +89,7 @@ def test_a_bad_record_is_told_with_its_place_and_the_walk_goes_on_behind_it(
     assert damage.text.startswith(text)
     assert damage.physical_offset == places[13]
     assert str(damage).startswith(f"{places[13] // SIZE * SIZE:020} at {places[13] % SIZE}: the record ")
-    assert damage.lost == ("t/1 @4",)
+    assert damage.lost == (("t", 1, 4),)
 
 
 def test_without_consume_queues_the_walk_goes_on_at_the_next_file(tmp_path: Path) -> None:

@@ -163,9 +163,19 @@ def test_entries_without_a_record_are_damage_of_a_clean_store_and_the_loss_of_a_
 
     clean_plan, crash_plan = plan_of(tmp_path / "clean"), plan_of(tmp_path / "crash")
 
-    assert "consumequeue/t/0 at 0: names 1 of 2 messages that are not in the log" in map(str, clean_plan.damage)
+    assert str(clean_plan.damage[-1]).endswith("at 2000: the record was never written (lost: t/0 @1)")
     assert crash_plan.damage == []
     assert "consume queues name 1 messages behind the end of the log: the crash took them" in crash_plan.notes
+
+
+def test_an_entry_that_points_into_a_record_is_damage(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0)
+        store.queues["t", 1] = [(10, 100, 0)]
+
+    (damage,) = plan_of(tmp_path).damage
+
+    assert str(damage) == "consumequeue/t/1 at 0: names 1 messages, of 1, that are not in the log"
 
 
 def test_the_last_file_of_a_clean_store_that_is_missing_is_damage(tmp_path: Path) -> None:
@@ -200,8 +210,7 @@ def test_what_somebody_should_know(tmp_path: Path) -> None:
         store.config["subscriptionGroup.json"] = f'{{"subscriptionGroupTable":{table}}}'
 
     assert plan_of(tmp_path).notes == [
-        "config/topics.json is not there",
-        "config/consumerOffset.json is not there",
+        "not there in config/: topics.json, consumerOffset.json",
         "its broker was not stopped in order (abort is there): the log ends at 376",
         "2 messages are in the log and not yet in a consume queue: taken over",
         "1 delayed messages have no time in a consume queue: default levels used",

@@ -111,7 +111,7 @@ def test_a_consume_queue_that_names_another_record_is_a_disagreement(
 
     assert isinstance(found[1], Damage)
     assert text in found[1].text
-    assert found[1].lost == ("t/0 @1",)
+    assert found[1].lost == (("t", 0, 1),)
 
 
 def test_without_its_entry_a_record_is_counted_and_an_offset_that_comes_again_is_a_disagreement(tmp_path: Path) -> None:
