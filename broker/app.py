@@ -101,6 +101,7 @@ class Broker:
         self._stopping = False
         self._stopped = False
         self._flusher: AnyFlusher | None = None
+        self._pools: list[ReadPool] = []
         self._started_at = now()
 
     # ---- start
@@ -156,7 +157,8 @@ class Broker:
         """A start that failed leaves nothing behind but the log."""
         if self._flusher is not None:
             self._flusher.stop()
-        self._close_pools()
+        for pool in self._pools:
+            pool.close()
         self._store.abandon()
 
     def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -176,6 +178,7 @@ class Broker:
         self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
         self._read_pool = ReadPool(loop, config.read_threads)
         self._upkeep_pool = ReadPool(loop, 1)
+        self._pools = [self._read_pool, self._upkeep_pool]
 
     def _recover(self) -> None:
         parked = ParkedLog()
@@ -349,7 +352,8 @@ class Broker:
     def _close_store(self, last: CheckpointWork | None) -> None:
         assert self._flusher is not None
         self._flusher.stop()
-        self._close_pools()
+        for pool in self._pools:
+            pool.close()
         if last is None or self.failed.is_set():
             self._store.abandon()  # what a failed disk holds is for the next start to judge
             return
@@ -360,10 +364,6 @@ class Broker:
             log.error("checkpoint.failed", error=str(error))
         finally:
             self._store.abandon()
-
-    def _close_pools(self) -> None:
-        self._read_pool.close()
-        self._upkeep_pool.close()
 
     async def _drain(self) -> None:
         for connection in list(self._connections):
