@@ -33,6 +33,7 @@ from rmq.wire.ops import (
     ResetOffsets,
     ResetResult,
     Route,
+    Stats,
     TopicInfo,
 )  # fmt: skip
 from rmq.wire.retry_ops import DeadResult, DeadRow, DeadRun
@@ -166,9 +167,13 @@ class Admin:
         timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
         return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
 
-    async def stats(self) -> dict[str, dict[str, Any]]:
-        """The broker's numbers, by part and name; names may come and go with versions."""
-        reply = await self._connection.request(Op.STATS, (), timeout_s=self._timeout_s)
+    async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
+        """
+        The broker's numbers, by part and name; names may come and go with versions.
+
+        The part ``topics`` has those of so many of the busiest topics since the start, at most 1000.
+        """
+        reply = await self._connection.request(Op.STATS, Stats(topics), timeout_s=self._timeout_s)
         if not isinstance(reply, dict):
             raise BadRequest("the broker's numbers cannot be read")
         return reply
