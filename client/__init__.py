@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .producer import Producer
     from .receipts import Receipt, SendStatus
     from .stored_messages import FoundMessages, Head
+    from .tail import Tail
 else:
     _LATER = {
         "Admin": "admin",
@@ -54,6 +55,7 @@ else:
         "Producer": "producer",
         "Receipt": "receipts",
         "SendStatus": "receipts",
+        "Tail": "tail",
         "WaitingDelays": "delays",
     }
 
@@ -70,8 +72,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "TopicDescription",
-    "WaitingDelays",
+    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
+    "TopicDescription", "WaitingDelays",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadDelay", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",

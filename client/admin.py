@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from . import dead_letters, stored_messages
 from .connection import Connection
 from .delays import WaitingDelays, waiting
 from .stored_messages import FoundMessages, Head
+from .tail import Tail
 
 OPEN_TIMEOUT_S: Final = 3.0
 CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
@@ -206,6 +207,15 @@ class Admin:
         What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
         """
         return stored_messages.read(self._connection, queue, start, end)
+
+    def tail(
+        self, topic: str, *, queues: Iterable[int] = (), expression: str = "*",
+        wanted: Callable[[StoredMessage], bool] | None = None, notice: Callable[[str], object] = lambda text: None,
+    ) -> Tail:  # fmt: skip
+        """The newest messages of a topic over all (or some) of its queues, and those that follow, without a group."""
+        return Tail(
+            self, self._connection, topic, queues=queues, expression=expression, wanted=wanted, notice=notice
+        )  # fmt: skip
 
     async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
         """
