@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from .delays import WaitingDelays
     from .producer import Producer
     from .receipts import Receipt, SendStatus
-    from .stored_messages import FoundMessages
+    from .stored_messages import FoundMessages, Head
 else:
     _LATER = {
         "Admin": "admin",
         "Connection": "connection",
         "FoundMessages": "stored_messages",
+        "Head": "stored_messages",
         "Producer": "producer",
         "Receipt": "receipts",
         "SendStatus": "receipts",
@@ -69,7 +70,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "MemberReport", "TopicDescription",
+    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "TopicDescription",
     "WaitingDelays",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",

@@ -41,7 +41,7 @@ from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTop
 from . import dead_letters, stored_messages
 from .connection import Connection
 from .delays import WaitingDelays, waiting
-from .stored_messages import FoundMessages
+from .stored_messages import FoundMessages, Head
 
 OPEN_TIMEOUT_S: Final = 3.0
 CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
@@ -215,6 +215,21 @@ class Admin:
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
+
+    async def heads(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
+        """
+        The message at an offset of each queue: its id, and when it was stored.
+
+        Where that offset is no longer stored it is the first that is; at the end of a queue the ``status`` is EMPTY.
+        """
+        return await stored_messages.heads(self._connection, offsets)
+
+    async def config(self) -> dict[str, Any]:
+        """The settings that the broker works with; names may come and go with versions."""
+        reply = await self._connection.request(Op.CONFIG, (), timeout_s=self._timeout_s)
+        if not isinstance(reply, dict):
+            raise BadRequest("the broker's settings cannot be read")
+        return reply
 
     async def reset_offsets(
         self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = False

@@ -70,6 +70,8 @@ class Op(IntEnum):
     DEAD_STATES = 34
     REPLAY_DEAD = 35
     DROP_DEAD = 36
+    HEADS = 37
+    CONFIG = 38
 
 
 class Push(IntEnum):

@@ -30,7 +30,7 @@ def test_operations_keep_their_numbers() -> None:
         "DELETE_TOPIC": 17, "GROW_TOPIC": 18, "DESCRIBE_TOPIC": 19, "QUERY_MESSAGES": 20, "GET_MESSAGE": 21,
         "OFFSETS_AT": 22, "STATS": 23, "DEAD_LETTER": 24, "STARTING": 25, "RESET_OFFSETS": 26, "LIST_GROUPS": 27,
         "DESCRIBE_GROUP": 28, "MEMBER_INFO": 29, "RUNNING_INFO": 30, "SEND_BACK": 31, "LIST_DELAYS": 32,
-        "LIST_DEAD": 33, "DEAD_STATES": 34, "REPLAY_DEAD": 35, "DROP_DEAD": 36,
+        "LIST_DEAD": 33, "DEAD_STATES": 34, "REPLAY_DEAD": 35, "DROP_DEAD": 36, "HEADS": 37, "CONFIG": 38,
     }  # fmt: skip
 
 
@@ -67,6 +67,9 @@ FIELDS = {
     ),
     "GroupState": "group members committed",
     "GrowTopic": "topic queues",
+    "Head": "status queue_offset=0 stored_at=0 handle=0 text=None",
+    "HeadAt": "topic queue_id queue_offset",
+    "Heads": "entries",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
     "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[] producer=None",
     "Join": "group ordered model strategy subscriptions from_end=[]",
