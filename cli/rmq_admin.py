@@ -14,6 +14,7 @@ from rmq.wire.errors import ConnectionLost, RequestTimeout
 from .admin_broker import broker as broker_group
 from .admin_delays import delay
 from .admin_dlq import dlq
+from .admin_explain import explain
 from .admin_groups import group as group_group
 from .admin_messages import message
 from .admin_topics import topic
@@ -134,6 +135,7 @@ command.add_command(broker_group)
 command.add_command(message)
 command.add_command(dlq)
 command.add_command(delay)
+command.add_command(explain)
 
 
 def main() -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .admin import Admin
     from .connection import Connection
     from .delays import WaitingDelays
+    from .explain import QueueStory, Reason, Urgency
+    from .explaining import Explanation
     from .producer import Producer
     from .receipts import Receipt, SendStatus
     from .stored_messages import FoundMessages, Head
@@ -49,11 +51,15 @@ else:
     _LATER = {
         "Admin": "admin",
         "Connection": "connection",
+        "Explanation": "explaining",
         "FoundMessages": "stored_messages",
         "Head": "stored_messages",
         "Producer": "producer",
+        "QueueStory": "explain",
+        "Reason": "explain",
         "Receipt": "receipts",
         "SendStatus": "receipts",
+        "Urgency": "explain",
         "WaitingDelays": "delays",
     }
 
@@ -71,7 +77,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
     "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "TopicDescription",
-    "WaitingDelays",
+    "WaitingDelays", "Explanation", "QueueStory", "Reason", "Urgency",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadDelay", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",
