@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from .admin import Admin
     from .connection import Connection
     from .delays import WaitingDelays
-    from .explain import QueueStory, Reason, Urgency
+    from .explain import QueueStory
+    from .explain_reasons import Reason, Urgency
     from .explaining import Explanation
     from .producer import Producer
     from .receipts import Receipt, SendStatus
@@ -56,10 +57,10 @@ else:
         "Head": "stored_messages",
         "Producer": "producer",
         "QueueStory": "explain",
-        "Reason": "explain",
+        "Reason": "explain_reasons",
         "Receipt": "receipts",
         "SendStatus": "receipts",
-        "Urgency": "explain",
+        "Urgency": "explain_reasons",
         "WaitingDelays": "delays",
     }
 

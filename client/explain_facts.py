@@ -76,6 +76,7 @@ class QueueFacts:
     topic: str
     queue_id: int
     lag: int = 0
+    min_offset: int = 0
     max_offset: int = 0
     committed: int = -1
     retry_offset: int = -1
@@ -218,6 +219,7 @@ def of_group(
             topic=queue.topic,
             queue_id=queue.queue_id,
             lag=queue.lag,
+            min_offset=queue.min_offset,
             max_offset=queue.max_offset,
             committed=queue.committed,
             retry_offset=queue.retry_offset,
@@ -258,7 +260,9 @@ def of_broadcast(
         for queue in described.queues:
             name = queue_of(queue)
             told = told_by.get(name)
-            done = queue.max_offset if told is None or told.head_offset is None else told.head_offset
+            done = queue.min_offset if members.tells_all(member.member) else queue.max_offset
+            if told is not None and told.head_offset is not None:
+                done = told.head_offset
             found.append(
                 QueueFacts(
                     group=described.group,

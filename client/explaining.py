@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rmq.wire.errors import OK, TopicNotFound
-from rmq.wire.group_ops import GroupDescription
+from rmq.wire.group_ops import GroupDescription, GroupQueue
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import retry_topic
 
 from . import explain
-from .explain import QueueStory, Reason, Urgency
+from .explain import QueueStory
 from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, of_broadcast, of_group
+from .explain_reasons import Reason, Urgency
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -122,9 +123,19 @@ async def _sample(admin: Admin, group: str, topic: str | None, delayed: dict[Mes
             f"it consumes {', '.join(consumed[:10])}" if consumed else "`rmq-admin group describe` shows what it does"
         )
         raise TopicNotFound(f"the group {group!r} has nothing to do with the topic {topic!r}: {what}")
+    if topic not in (None, retry_topic(group)) and not described.ordered:
+        described = described._replace(queues=[*described.queues, *await _retries(admin, group)])
     members = Members(await admin.members_info(group))
     facts_of = of_broadcast if described.model == BROADCASTING else of_group
     return _Sample(described, members, facts_of(described, members, delayed=delayed))
+
+
+async def _retries(admin: Admin, group: str) -> list[GroupQueue]:
+    """The queue in which messages of all topics wait for another try, if there is one."""
+    try:
+        return (await admin.describe_group(group, retry_topic(group))).queues
+    except TopicNotFound:
+        return []
 
 
 def _compared(first: _Sample, second: _Sample, watched_s: float) -> _Sample:
