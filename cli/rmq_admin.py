@@ -7,6 +7,7 @@ import click
 from .admin_broker import broker as broker_group
 from .admin_delays import delay
 from .admin_dlq import dlq
+from .admin_explain import explain
 from .admin_groups import group as group_group
 from .admin_locks import lock_status
 from .admin_messages import message
@@ -37,6 +38,7 @@ command.add_command(broker_group)
 command.add_command(message)
 command.add_command(dlq)
 command.add_command(delay)
+command.add_command(explain)
 
 
 def main() -> None:
