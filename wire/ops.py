@@ -71,6 +71,8 @@ class Op(IntEnum):
     DEAD_STATES = 34
     REPLAY_DEAD = 35
     DROP_DEAD = 36
+    HEADS = 37
+    CONFIG = 38
 
 
 class Push(IntEnum):
@@ -326,6 +328,12 @@ class Range(NamedTuple):
     max_offset: int = 0
     committed: int = NO_OFFSET
     text: str | None = None
+
+
+class Stats(NamedTuple):
+    """The numbers of the broker, and of so many of the busiest topics (at most 1000 are told)."""
+
+    topics: int = 0
 
 
 class LockStatus(NamedTuple):
