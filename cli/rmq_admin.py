@@ -16,6 +16,7 @@ from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_groups import group as group_group
 from .admin_messages import message
+from .admin_top import top
 from .admin_topics import topic
 from .command import Command, Group, run, version_option
 from .options import broker_option, json_option, log_options
@@ -51,6 +52,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     rmq-admin message query --key o-17
     rmq-admin delay list
     rmq-admin lock-status --watch
+    rmq-admin top
     """,
 )
 @version_option
@@ -134,6 +136,7 @@ command.add_command(broker_group)
 command.add_command(message)
 command.add_command(dlq)
 command.add_command(delay)
+command.add_command(top)
 
 
 def main() -> None:
