@@ -114,7 +114,7 @@ def _disk(view: View) -> tuple[str, list[Item]]:
         Item("wait", figures.short_time(view.wait_s), 8, slow),
         Item("fdatasync", figures.short_time(view.sync_s), 8, slow),
         Item("syncs", figures.rate(view.syncs), 6),
-        Item("answers waiting", waiting, 4, "red" if stuck else ""),
+        Item("waiting", waiting, 4, "red" if stuck else ""),
         Item("flush", view.flush, 1, is_extra=True),
     ]
 

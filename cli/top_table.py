@@ -7,7 +7,7 @@ No line is ever wider than asked for, in cells of a terminal: wide characters co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .render import printable
@@ -43,7 +43,7 @@ def fitted(columns: Sequence[Column], width: int) -> list[Text]:
     """A heading and one line for each row, none wider than ``width``."""
     from rich.cells import cell_len
 
-    shown = list(columns)
+    shown = [replace(column, cells=list(map(printable, column.cells))) for column in columns]
     widths = {id(column): max(cell_len(text) for text in (column.title, *column.cells)) for column in shown}
     for least, lowest in ((_wished, _SPARE), (_least, 0)):
         while _total(shown, {id(column): least(column, widths) for column in shown}) > width and len(shown) > 1:
