@@ -74,13 +74,15 @@ def plain(shown: Sequence[Text]) -> str:
 
 
 def _title(view: View, width: int, now: datetime, hint: str) -> Text:
+    from rich.cells import cell_len
     from rich.text import Text
 
     left = cut(f"rmq top  {view.name} at {view.address}  up {figures.long_time(view.up_s)}", width)
     clock = f"{now:%H:%M:%S}"
     for right in (f"{hint}  {clock}" if hint else clock, clock):
-        if len(left) + 2 + len(right) <= width:
-            left += " " * (width - len(left) - len(right)) + right
+        room = width - cell_len(left) - len(right)
+        if room >= _GAP:
+            left += " " * room + right
             break
     return Text(left, "reverse", no_wrap=True, overflow="crop")
 
@@ -101,7 +103,7 @@ def _traffic(view: View) -> tuple[str, list[Item]]:
         Item("out", figures.rate(flow.messages_out), 9),
         Item("bytes in", figures.size_rate(flow.bytes_in), 9),
         Item("out", figures.size_rate(flow.bytes_out), 9),
-        Item("log grows", figures.size_rate(view.log_bytes_in), 9, is_extra=True),
+        Item("log grows", figures.size_rate(view.log_bytes_per_s), 9, is_extra=True),
     ]
 
 
@@ -113,7 +115,7 @@ def _disk(view: View) -> tuple[str, list[Item]]:
     return "disk", [
         Item("wait", figures.short_time(view.wait_s), 8, slow),
         Item("fdatasync", figures.short_time(view.sync_s), 8, slow),
-        Item("syncs", figures.rate(view.syncs), 6),
+        Item("syncs", figures.rate(view.syncs_per_s), 6),
         Item("waiting", waiting, 4, "red" if stuck else ""),
         Item("flush", view.flush, 1, is_extra=True),
     ]
@@ -224,7 +226,7 @@ def _groups(view: View) -> Section:
         Column("GROUP", [row.group for row in rows], floor=12, is_text=True),
         Column("LAG", [figures.count(row.lag) + "+" * row.is_lag_partial for row in rows], styles=styles),
         Column("BEHIND", [figures.long_time(row.behind_s) for row in rows], rank=1, styles=styles),
-        Column("TREND", [figures.trend(row.trend) for row in rows], rank=2),
+        Column("TREND", [figures.trend(row.lag_per_s) for row in rows], rank=2),
         Column("MEMBERS", [figures.count(row.members) for row in rows], rank=3,
                styles=["red" if not row.members and row.lag else "" for row in rows]),
         Column("LEASES", [figures.count(row.leases) for row in rows], rank=4),
@@ -242,10 +244,10 @@ def _topics(view: View) -> Section:
     rows: list[TopicLine] = view.topics
     return Section([
         Column("TOPIC", [row.topic for row in rows], floor=12, is_text=True),
-        Column("IN", [figures.rate(row.messages_in) for row in rows]),
-        Column("OUT", [figures.rate(row.messages_out) for row in rows], rank=1),
-        Column("BYTES IN", [figures.size_rate(row.bytes_in) for row in rows], rank=3),
-        Column("BYTES OUT", [figures.size_rate(row.bytes_out) for row in rows], rank=4),
+        Column("IN", [figures.rate(row.flow.messages_in) for row in rows]),
+        Column("OUT", [figures.rate(row.flow.messages_out) for row in rows], rank=1),
+        Column("BYTES IN", [figures.size_rate(row.flow.bytes_in) for row in rows], rank=3),
+        Column("BYTES OUT", [figures.size_rate(row.flow.bytes_out) for row in rows], rank=4),
     ], len(rows), "topics")  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class Span:
         self.before = before
         self.after = after
         self.is_restart = before is not None and _life(before) != _life(after)
+        self._lags = {row.group: row.lag for row in before.groups} if before is not None else {}
 
     @property
     def elapsed_s(self) -> float:
@@ -62,10 +63,9 @@ class Span:
 
     def trend(self, group: str, lag: int) -> float | None:
         """By how many messages a second a group falls behind; below 0 it catches up."""
-        before = next((row.lag for row in self.before.groups if row.group == group), None) if self.before else None
-        if self.before is None or before is None:
+        if self.before is None or group not in self._lags:
             return None
-        return per(lag - before, self.after.at - self.before.at)
+        return per(lag - self._lags[group], self.after.at - self.before.at)
 
 
 def grown(before: float, after: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol
 
-from rmq.wire.errors import GroupNotFound, Refused
+from rmq.wire.errors import Refused
 from rmq.wire.group_ops import GroupDescription, GroupRow
 from rmq.wire.model import MessageQueue, from_us
 from rmq.wire.ops import LockRow
@@ -78,15 +78,19 @@ async def take(admin: Asked, clock: Callable[[], float]) -> Sample:
     now = from_us(stats["broker"]["time_us"])
     behind_s: dict[str, float] = {}
     for row in furthest_behind(groups):
-        try:
-            described = await admin.describe_group(row.group)
-            heads = await admin.heads(waiting_heads(described))
-        except (GroupNotFound, Refused):  # it has just gone, or this cannot be told at present
-            continue
-        stored = [head.stored_at for head in heads.values() if head.stored_at is not None]
-        if stored:
-            behind_s[row.group] = max((now - min(stored)) / timedelta(seconds=1), 0.0)
+        oldest = await _oldest(admin, row.group)
+        if oldest is not None:
+            behind_s[row.group] = max((now - oldest) / timedelta(seconds=1), 0.0)
     return Sample(at, stats, groups, locks, behind_s)
+
+
+async def _oldest(admin: Asked, group: str) -> datetime | None:
+    """When the oldest message that waits for a group was stored; None if that cannot be told."""
+    try:
+        heads = await admin.heads(waiting_heads(await admin.describe_group(group)))
+    except Refused:  # the group or a topic has just gone, or the broker has too much to do at present
+        return None
+    return min((head.stored_at for head in heads.values() if head.stored_at is not None), default=None)
 
 
 def furthest_behind(groups: list[GroupRow]) -> list[GroupRow]:

@@ -25,7 +25,7 @@ class GroupLine:
     lag: int | None
     is_lag_partial: bool
     behind_s: float | None
-    trend: float | None
+    lag_per_s: float | None  # by how much the lag grows
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,7 @@ class TopicLine:
     """A topic with its rates."""
 
     topic: str
-    messages_in: float | None
-    bytes_in: float | None
-    messages_out: float | None
-    bytes_out: float | None
+    flow: Flow
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,8 @@ class View:
     flush: str
     up_s: float
     traffic: Flow
-    log_bytes_in: float | None
-    syncs: float | None
+    log_bytes_per_s: float | None
+    syncs_per_s: float | None
     sync_s: float | None  # the mean of those since the last look, as the wait
     wait_s: float | None
     waiting_answers: int
@@ -99,8 +96,8 @@ def view_of(before: Sample | None, after: Sample) -> View:
         flush=str(broker["flush"]),
         up_s=broker["up_s"],
         traffic=Flow(*(span.rate("traffic", name) for name in Flow._fields)),
-        log_bytes_in=_log_rate(span),
-        syncs=span.rate("flush", "syncs"),
+        log_bytes_per_s=_log_rate(span),
+        syncs_per_s=span.rate("flush", "syncs"),
         sync_s=span.mean("flush", "total_sync_s", "syncs"),
         wait_s=span.mean("commit", "total_wait_s", "waited_turns"),
         waiting_answers=int(number("commit", "waiting_answers")),
@@ -111,7 +108,7 @@ def view_of(before: Sample | None, after: Sample) -> View:
         producers=int(number("serving", "producers")),
         parked_pulls=int(number("serving", "parked_pulls")),
         leases=int(number("serving", "leases")),
-        lease_states=_states(locks),
+        lease_states=_states(after.locks),
         delays_waiting=int(number("delays", "waiting_messages")),
         next_delay_s=_next_delay(after),
         sent_back=int(number("serving", "sent_back")),
@@ -127,7 +124,12 @@ def view_of(before: Sample | None, after: Sample) -> View:
 
 def view_object(view: View) -> dict[str, Any]:
     """The view as JSON, with all lines."""
-    return {**asdict(view), "traffic": view.traffic._asdict()}
+    topics = [{"topic": line.topic, **_flow_object(line.flow)} for line in view.topics]
+    return {**asdict(view), "traffic": _flow_object(view.traffic), "topics": topics}
+
+
+def _flow_object(flow: Flow) -> dict[str, float | None]:
+    return {f"{name}_per_s": value for name, value in flow._asdict().items()}
 
 
 def _log_rate(span: Span) -> float | None:
@@ -158,13 +160,17 @@ def _group(row: GroupRow, span: Span) -> GroupLine:
         lag=None if is_broadcasting else row.lag,
         is_lag_partial=row.more_queues > 0,
         behind_s=0.0 if not row.lag and not is_broadcasting else span.after.behind_s.get(row.group),
-        trend=None if is_broadcasting else span.trend(row.group, row.lag),
+        lag_per_s=None if is_broadcasting else span.trend(row.group, row.lag),
     )
 
 
 def _topics(span: Span) -> list[TopicLine]:
-    lines = [TopicLine(topic, *span.topic(topic)) for topic in span.after.stats.get("topics", {})]
-    return sorted(lines, key=lambda line: (-((line.messages_in or 0.0) + (line.messages_out or 0.0)), line.topic))
+    lines = [TopicLine(topic, span.topic(topic)) for topic in span.after.stats.get("topics", {})]
+    return sorted(lines, key=lambda line: (-_busy(line.flow), line.topic))
+
+
+def _busy(flow: Flow) -> float:
+    return (flow.messages_in or 0.0) + (flow.messages_out or 0.0)
 
 
 def _leases(rows: list[LockRow]) -> list[LeaseLine]:
@@ -188,8 +194,10 @@ def _leases(rows: list[LockRow]) -> list[LeaseLine]:
     )
 
 
-def _states(rows: list[LockRow]) -> dict[str, int]:
-    """How many leases are in which state; one that retries and is in its grace counts for both."""
+def _states(rows: list[LockRow] | None) -> dict[str, int]:
+    """How many leases are in which state, if they were listed; one that retries in its grace counts for both."""
+    if rows is None:
+        return {}
     counts = {"held": 0, "grace": 0, "late": 0, "retrying": 0, "careful": 0}
     for row in rows:
         counts["grace" if row.state.startswith("grace") else "held"] += 1

@@ -77,7 +77,7 @@ def test_json_is_one_object_a_refresh(broker: str, options: tuple[str, ...], obj
     told = [json.loads(line) for line in result.stdout.splitlines()]
     assert (result.exit_code, len(told)) == (0, objects)
     assert told[0]["address"] == broker
-    assert told[0]["traffic"]["messages_in"] >= 0.0
+    assert told[0]["traffic"]["messages_in_per_s"] >= 0.0
     assert {"at", "groups", "topics", "lease_lines", "parked_pulls", "wait_s", "sync_s"} <= set(told[0])
 
 

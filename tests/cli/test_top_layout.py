@@ -150,3 +150,12 @@ def test_no_size_is_too_small(width: int, height: int) -> None:
 
     assert len(shown) <= height
     assert all(cell_len(line.plain) <= width for line in shown)
+
+
+def test_a_name_of_wide_characters_does_not_push_the_clock_out() -> None:
+    view = view_of(None, sample(broker={"name": "注文" * 4}))
+
+    (title, *_) = rendered(view, 80, 24)
+
+    assert title.endswith("  12:00:05")
+    assert cell_len(title) == 80

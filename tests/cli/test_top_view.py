@@ -26,7 +26,7 @@ def test_the_group_with_the_most_before_it_comes_first() -> None:
 def test_a_broadcasting_group_has_no_lag_of_its_own() -> None:
     (line,) = view_of(None, sample(groups=[group("shared", 900, model="broadcasting")])).groups
 
-    assert (line.lag, line.trend, line.mode) == (None, None, "broadcasting")
+    assert (line.lag, line.lag_per_s, line.mode) == (None, None, "broadcasting")
 
 
 def test_a_group_that_nobody_joined_has_no_mode() -> None:
@@ -42,7 +42,7 @@ def test_the_busiest_topic_comes_first() -> None:
     view = view_of(before, after)
 
     assert [line.topic for line in view.topics] == ["b", "a", "c"]
-    assert view.topics[1].bytes_in == 900.0
+    assert view.topics[1].flow.bytes_in == 900.0
 
 
 def test_leases_in_trouble_come_first_and_the_others_do_not_move() -> None:
@@ -64,15 +64,15 @@ def test_the_time_of_the_disk_stands_beside_the_wait_for_it() -> None:
 
     view = view_of(before, after)
 
-    assert (view.syncs, round(view.sync_s or 0, 6), round(view.wait_s or 0, 6)) == (10.0, 0.01, 0.03)
+    assert (view.syncs_per_s, round(view.sync_s or 0, 6), round(view.wait_s or 0, 6)) == (10.0, 0.01, 0.03)
 
 
 def test_the_log_has_no_rate_where_it_may_be_another_one() -> None:
     before, after = sample(0.0, log={"log_written": 9_000}), sample(1.0, log={"log_written": 9_500})
 
-    assert view_of(before, after).log_bytes_in == 500.0
-    assert view_of(before, sample(1.0, epoch=2, log={"log_written": 9_500})).log_bytes_in is None
-    assert view_of(None, after).log_bytes_in is None
+    assert view_of(before, after).log_bytes_per_s == 500.0
+    assert view_of(before, sample(1.0, epoch=2, log={"log_written": 9_500})).log_bytes_per_s is None
+    assert view_of(None, after).log_bytes_per_s is None
 
 
 def test_when_the_next_delayed_message_is_due() -> None:
@@ -103,7 +103,7 @@ def test_what_somebody_should_look_after_is_said_in_words() -> None:
 def test_where_leases_are_too_many_to_list_that_is_said() -> None:
     view = view_of(None, sample(serving={"leases": 5000})._replace(locks=None))
 
-    assert (view.leases, view.lease_lines) == (5000, [])
+    assert (view.leases, view.lease_lines, view.lease_states) == (5000, [], {})
     assert "more than 2000 leases" in view.troubles[0]
 
 
@@ -112,7 +112,8 @@ def test_the_view_is_data() -> None:
 
     told = json.loads(to_json(view_object(view_of(before, before._replace(at=1.0)))))
 
-    assert told["traffic"] == {"messages_in": 0.0, "bytes_in": 0.0, "messages_out": 0.0, "bytes_out": 0.0}
+    rates = {"messages_in_per_s": 0.0, "bytes_in_per_s": 0.0, "messages_out_per_s": 0.0, "bytes_out_per_s": 0.0}
+    assert told["traffic"] == rates
+    assert told["topics"] == [{"topic": "orders", **rates}]
     assert told["groups"][0]["lag"] == 3
     assert told["lease_lines"][0]["epoch"] == 5 << 32
-    assert told["topics"][0]["topic"] == "orders"
