@@ -107,7 +107,7 @@ def headline(told: Explanation) -> str:
     elif counts["ACT"]:
         how = f"{counts['ACT']} of {total} need{'s' if counts['ACT'] == 1 else ''} somebody"
     elif counts["WATCH"]:
-        how = f"{counts['WATCH']} of {total} to watch, none needs anybody yet"
+        how = f"{counts['WATCH']} of {total} to watch"
     else:
         how = f"{total}, all well"
     mode = "" if told.ordered is None else f"{'ordered' if told.ordered else 'concurrent'}, "
@@ -163,8 +163,11 @@ def _sum_of(stories: Sequence[QueueStory]) -> str:
     """The queues that are well, in one line."""
     counts = Counter(story.reason.value for story in stories)
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    per_s = sum(story.per_s or 0.0 for story in stories)
-    speed = f" ({per_s:,.0f} messages/s)" if per_s else ""
+    moving = [(story.lag, story.per_s) for story in stories if story.per_s]
+    speed = ""
+    if moving:
+        left = seconds(max(lag / per_s for lag, per_s in moving))
+        speed = f" ({sum(per_s for _, per_s in moving):,.0f} messages/s, through in {left})"
     return f"{_count(len(stories), 'queue')} well: {told}{speed}"
 
 
