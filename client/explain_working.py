@@ -83,15 +83,15 @@ def retrying(facts: QueueFacts) -> Finding | None:
         if told.retry_in_s is not None:
             when = f"comes in {words.span(told.retry_in_s)}"
     failed = facts.attempt - 1
-    skip = f"or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`; with max_attempts it would become a "
-    skip += "dead letter."
-    if facts.model == BROADCASTING:
-        skip = "with max_attempts it would be passed."
+    skip = "; with max_attempts it would be passed."
+    if facts.model != BROADCASTING:
+        command = words.reset(facts, (facts.head_offset or 0) + 1)
+        skip = f", or skip it: `{command}`; with max_attempts it would become a dead letter."
     return Finding(
         Reason.RETRYING,
         Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
         f"message {facts.head_offset} failed {words.times(failed)}; delivery {facts.attempt} {when}.{error}",
-        f"{words.look(facts, facts.head_offset)} and mend the listener, {skip}",
+        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}",
     )
 
 
@@ -150,7 +150,7 @@ def late_loop(facts: QueueFacts) -> Finding | None:
         return None
     return Finding(
         Reason.LOOP_LATE,
-        Urgency.ACT,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
         f"the event loop of {facts.owner} is late by {words.span(told.loop_lag_s)}: something there blocks it.",
         "a listener that blocks must be a plain def, which runs in a thread.",
     )

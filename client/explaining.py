@@ -229,14 +229,7 @@ async def _notes(admin: Admin, sample: _Sample, topic: str | None) -> list[Note]
         names = ", ".join(missing)
         advice = "`rmq-admin topic list` shows what there is, `rmq-admin topic create NAME` makes one."
         notes.append(Note("TOPIC_MISSING", f"members subscribe to {names}: there is no such topic.", advice))
-    idle = [member.member for member in described.members if member.state == "connected" and not member.leases]
-    idle = [member for member in idle if member not in members.resting]
-    if described.model != BROADCASTING and idle:
-        who = f"{len(idle)} of {_count(len(described.members), 'member')}"
-        silent = [member for member in idle if not members.answers(member)]
-        if silent:
-            notes.append(Note("IDLE_MEMBER_SILENT", f"{', '.join(silent[:3])} has no queue and does not answer."))
-        notes.append(Note("IDLE_MEMBERS", f"{who} have no queue: there are not enough queues for all."))
+    notes += _idle(described, members)
     notes += _delays(sample.facts)
     waiting = sum(row.waiting for row in await admin.list_dead() if row.group == group)
     if waiting:
@@ -245,6 +238,26 @@ async def _notes(admin: Admin, sample: _Sample, topic: str | None) -> list[Note]
         notes.append(Note("DEAD_LETTERS", f"{_count(waiting, 'dead letter')} {verb} for somebody.", advice))
     if described.more_queues:
         notes.append(Note("MORE_QUEUES", f"{described.more_queues} more queues were not looked at: name a topic."))
+    return notes
+
+
+def _idle(described: GroupDescription, members: Members) -> list[Note]:
+    """Members that could do more."""
+    if described.model == BROADCASTING:
+        return []
+    waiting = {member for queue in members.waiting.values() for member in queue}
+    idle = [
+        member.member
+        for member in described.members
+        if member.state == "connected" and not member.leases and member.member not in waiting
+    ]
+    silent = [member for member in idle if not members.answers(member)]
+    notes = [Note("MEMBER_SILENT", f"{member} has no queue, and does not answer.") for member in silent]
+    if idle:
+        who = (
+            f"{len(idle)} of {_count(len(described.members), 'member')} {'has' if len(idle) == 1 else 'have'} no queue"
+        )
+        notes.append(Note("IDLE_MEMBERS", f"{who}: there are not enough for all."))
     return notes
 
 
