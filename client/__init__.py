@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .producer import Producer
     from .receipts import Receipt, SendStatus
     from .stored_messages import FoundMessages, Head
+    from .tail import Tail
 else:
     _LATER = {
         "Admin": "admin",
@@ -60,6 +61,7 @@ else:
         "Reason": "explain_reasons",
         "Receipt": "receipts",
         "SendStatus": "receipts",
+        "Tail": "tail",
         "Urgency": "explain_reasons",
         "WaitingDelays": "delays",
     }
@@ -77,8 +79,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "TopicDescription",
-    "WaitingDelays", "Explanation", "QueueStory", "Reason", "Urgency",
+    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
+    "TopicDescription", "WaitingDelays",
+    # explaining
+    "Explanation", "QueueStory", "Reason", "Urgency",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadDelay", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",
