@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from rmq.cli.admin_explain import text
 
-from support.stuck_groups import CAUSES, explained
+import support.stuck_groups  # noqa: F401  # enters the causes
+from support.staging import CAUSES, explained
 from support.virtual_time import VirtualTimeLoop
 
 

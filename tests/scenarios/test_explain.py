@@ -11,7 +11,8 @@ from rmq.client import Admin, Reason, Urgency
 from rmq.wire.errors import GroupNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
 
-from support.stuck_groups import CAUSES, GROUP, explained, scene
+import support.stuck_groups  # noqa: F401  # enters the causes
+from support.staging import CAUSES, GROUP, explained, scene
 
 pytestmark = pytest.mark.virtual_time
 
@@ -236,7 +237,7 @@ async def test_a_group_a_topic_or_a_pair_that_does_not_exist_is_refused_by_name(
             await admin.explain("billings")
         with pytest.raises(TopicNotFound, match="there is no topic 'order'"):
             await admin.explain(GROUP, "order")
-        with pytest.raises(TopicNotFound, match="'billing' has nothing to do with the topic 'invoices'.*orders"):
+        with pytest.raises(TopicNotFound, match=r"'billing' has nothing to do with the topic 'invoices'.*orders"):
             await admin.explain(GROUP, "invoices")
 
 
