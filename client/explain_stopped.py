@@ -17,6 +17,13 @@ def stopped(facts: QueueFacts) -> Finding | None:
     if told.stopped_code == "CRASH_LOOP":
         return _crash_loop(facts, told.abandoned, told.stopped_from)
     on = _go_on(facts, told)
+    if told.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
+        return Finding(
+            Reason.STANDING_STILL,
+            Urgency.ACT,
+            f"{facts.owner} has stopped the queue and calls that {told.stopped_code}, which is not known here.",
+            "it is of another version: see queue.stopped in its log.",
+        )
     if told.stopped_code == "DAMAGED":
         return Finding(
             Reason.DAMAGED,

@@ -36,7 +36,8 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     if not count:
         wanted = "" if facts.expression == "*" else f" (of those with the tags {facts.expression})"
         return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, f"all messages are done{wanted}.")
-    waits = f"{count}{'+' if more else ''} {'messages wait' if count > 1 or more else 'message waits'}"
+    is_one = count == 1 and not more
+    waits = f"{count}{'+' if more else ''} message{' waits' if is_one else 's wait'}"
     if facts.is_retries:
         error = words.error(facts.told) if facts.told is not None else ""
         return Finding(
@@ -48,7 +49,8 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     return Finding(
         Reason.NO_NEW_MESSAGES,
         Urgency.WELL,
-        f"all messages are done; {waits} for their delivery time, the next in {words.span(next_in_s)}.",
+        f"all messages are done; {waits} for {'its' if is_one else 'their'} delivery time, "
+        f"the next in {words.span(next_in_s)}.",
     )
 
 
