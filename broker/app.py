@@ -30,6 +30,7 @@ from .disk_watch import DiskWatch
 from .handlers.stats import StatsHandler
 from .log import get_logger
 from .patience import Limits
+from .process_numbers import cpu_s, resident_bytes
 from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
@@ -173,7 +174,9 @@ class Broker:
             self._store.delays, parse_levels(config.message_delay_level), max_delay_s=config.max_delay_s,
             now_us=lambda: delay_clock.read(self.wall_us(), self.now()),
         )  # fmt: skip
-        self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
+        self._committer = Committer(
+            self._store, loop, sync=config.flush == "sync", exposed=self._exposed, clock=self.clock
+        )
         self._read_pool = ReadPool(loop, config.read_threads)
         self._upkeep_pool = ReadPool(loop, 1)
 
@@ -216,10 +219,11 @@ class Broker:
             self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers,
             self._delays,
         )  # fmt: skip
+        stats = StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}, self._store.traffic)
         self._serving = Serving(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
-            upkeep=self._upkeep, stats=StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}),
-            connections=lambda: len(self._connections), now=self.now, clock=self.clock, wall_us=self.wall_us,
+            upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), now=self.now,
+            clock=self.clock, wall_us=self.wall_us,
         )  # fmt: skip
         self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
         self._progress, self._inquiries = self._serving.progress, self._serving.inquiries
@@ -233,7 +237,7 @@ class Broker:
             "address": self.address, "data_dir": str(self._directory.path.absolute()), "flush": self.config.flush,
             "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
             "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
-            "lowered_offsets": self._lowered,
+            "lowered_offsets": self._lowered, "memory_bytes": resident_bytes(), "cpu_s": cpu_s(),
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:

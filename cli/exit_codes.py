@@ -34,6 +34,7 @@ OK: Final = 0
 FAILURE: Final = 1  # anything without a code of its own
 USAGE: Final = 2  # the command line is wrong
 PARTIAL: Final = 3  # of several things some failed; the output tells which
+ATTENTION: Final = 4  # rmq-admin explain: a queue needs somebody
 DATA_ERROR: Final = 65  # the input, or what is stored, is not what it should be
 NO_INPUT: Final = 66  # a file, module, topic or group that was named does not exist
 UNAVAILABLE: Final = 69  # no broker answers

@@ -287,6 +287,8 @@ class Connection:
         link.write([frame], len(frame))
 
     def _on_greeting(self, link: Link, parts: list[Any]) -> None:
+        if self._ended is not None:
+            return  # closed meanwhile: whoever dialled is cancelled, learns it soon, and drops the link
         if (hello := greeted(self._last_id, parts)) is None:
             return
         self.hello = hello

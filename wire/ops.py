@@ -329,6 +329,12 @@ class Range(NamedTuple):
     text: str | None = None
 
 
+class Stats(NamedTuple):
+    """The numbers of the broker, and of so many of the busiest topics (at most 1000 are told)."""
+
+    topics: int = 0
+
+
 class LockStatus(NamedTuple):
     """The leases of one group or of all."""
 

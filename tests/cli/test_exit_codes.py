@@ -35,5 +35,5 @@ def test_the_code_of_an_error(error: errors.RmqError, code: int) -> None:
 def test_codes_are_different_and_fit_a_byte() -> None:
     codes = [value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)]
 
-    assert len(codes) == len(set(codes)) == 12
+    assert len(codes) == len(set(codes)) == 13
     assert all(0 <= code < 256 for code in codes)

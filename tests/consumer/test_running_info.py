@@ -54,8 +54,9 @@ def test_a_queue_at_rest() -> None:
         "topic": "t", "queue_id": 3, "epoch": 7, "head_offset": 5, "attempt": 1, "retry_in_s": None,
         "called_for_s": None, "in_flight": 0, "cached_messages": 0, "cached_bytes": 0, "end_offset": 5,
         "commit_offset": 5, "reported_offset": -1, "lock_age_s": 4.5, "pulled_ago_s": None, "flow_control": None,
-        "paused": False, "stopped": None, "abandoned": 0, "careful_until": None, "dropped": False, "lost": False,
-        "tries_to_unlock": 0,
+        "paused": False, "stopped": None, "stopped_code": None, "stopped_from": None, "stopped_to": None,
+        "last_error": None, "failed_offset": None, "abandoned": 0, "careful_until": None, "dropped": False,
+        "lost": False, "tries_to_unlock": 0,
     }  # fmt: skip
 
 
@@ -146,6 +147,7 @@ def test_the_map_of_a_consumer() -> None:
         "version": "1.2.3", "member": "host@1#abcd1234", "group": "g", "up_s": 12.346, "loop_lag_s": 0.0, "turns": 2,
         "slots": 4, "settings": {"batch": 32, "slots": 4, "strategy": "circle"}, "cached_messages": 4,
         "cached_bytes": queues[0].cache.size + queues[1].cache.size, "statistics": {}, "more_queues": 0,
+        "waits_for": [], "polled_ago_s": None,
     }  # fmt: skip
     assert [queue["queue_id"] for queue in told["queues"]] == [0, 1]
 
