@@ -171,6 +171,15 @@ def test_a_folder_that_is_no_store_is_one_line(tmp_path: Path) -> None:
         assert result.stderr.count("\n") == 1
 
 
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "commitlog" / f"{0:020}").mkdir(parents=True)
+
+    result = do(tmp_path, "--dry-run")
+
+    assert result.exit_code == exit_codes.OS_ERROR
+    assert "cannot be read: Is a directory; import as a user who may read the store" in result.stderr
+
+
 def test_a_store_whose_broker_runs_is_refused(tmp_path: Path) -> None:
     root = build(tmp_path / "store", "t")
     code = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0, 0); print(flush=True)"

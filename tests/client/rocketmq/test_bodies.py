@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmq.client.rocketmq.bodies import BodyTooLarge, content
 from rmq.client.rocketmq.record import BadRecord, Record, decode
-from rmq.wire.errors import UnsupportedFormat
+from rmq.client.rocketmq.store_files import BadStore
 
 from support.rocketmq_store import encode_record
 
@@ -68,5 +68,5 @@ def test_a_package_that_is_missing_is_named(sysflag: int, name: str) -> None:
     def load(_: str) -> Any:
         raise ImportError
 
-    with pytest.raises(UnsupportedFormat, match=rf"compressed with {name}: pip install 'rmq\[{name}\]'"):
+    with pytest.raises(BadStore, match=rf"compressed with {name}: pip install 'rmq\[{name}\]'"):
         content(record(b"x", sysflag), 10, load)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq.client.rocketmq.queue_index import QueueIndex
@@ -91,6 +91,7 @@ def test_a_queue_with_a_gap_or_half_an_entry_is_refused(tmp_path: Path, files: d
         QueueIndex(tmp_path)
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_halving_agrees_with_looking_at_each(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     count, first = data.draw(st.integers(1, 25)), data.draw(st.integers(0, 15))

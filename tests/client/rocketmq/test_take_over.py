@@ -190,6 +190,19 @@ async def test_a_topic_that_holds_something_else_is_refused_before_anything_is_s
         assert [len(await bodies_in(admin, "t", queue)) for queue in range(3)] == [0, 0, 1]
 
 
+async def test_a_damaged_store_is_not_sent_unless_that_is_wished(tmp_path: Path, broker: InMemoryBroker) -> None:
+    three_queues(tmp_path)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    path.write_bytes(path.read_bytes().replace(b"\0\x0211\x01t", b"\0\x0212\x01t"))
+
+    with pytest.raises(ImportRefused, match="the store is damaged: 00000000000000000000 at "):
+        await imported(tmp_path, broker.address)
+    await imported(tmp_path, broker.address, Wishes(skip_damaged=True))
+
+    async with Admin(broker.address) as admin:
+        assert await bodies_in(admin, "t", 2) == [b"2", b"5", b"8", b"14", b"17"]
+
+
 class Sent(NamedTuple):
     """A message as the test put it into the store."""
 
