@@ -17,7 +17,7 @@ from rmq.wire.errors import BadName
 
 from .delayed import DelayedMessages, Waiting
 from .log_walk import Damage, End
-from .naming import is_system_group, is_system_topic, new_group, new_topic
+from .naming import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
 from .record import Record
 from .store_files import BadStore, StoreMissing
 from .survey import DELAYED, QUEUED, Item, Store, Survey
@@ -173,7 +173,8 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
     known = store.config.topics or {}
     needed: dict[str, int] = {}
     for topic, config in known.items():
-        wanted = wishes.topics is None or topic in wishes.topics
+        # RocketMQ makes a retry topic for each group; an empty one is of no use here.
+        wanted = not topic.startswith(GROUP_PREFIXES) if wishes.topics is None else topic in wishes.topics
         if wanted and topic not in store.clusters and not is_system_topic(topic, store.clusters):
             needed[topic] = max(1, config.queues)
     for topic, queue_id in [*plan.queues, *((each.topic, each.queue_id) for each in plan.waiting)]:
@@ -202,7 +203,8 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
     """Where each group goes on."""
     for (topic, group), offsets in sorted((store.config.offsets or {}).items()):
         if is_system_group(group) or topic not in plan.topics:
-            plan.skipped["progress in topics that are not taken over"] += 1
+            what = "empty retry topics" if topic.startswith(GROUP_PREFIXES) else "topics that are not taken over"
+            plan.skipped[f"progress in {what}"] += 1
             continue
         try:
             name = new_group(group, wishes.group_names)

@@ -123,6 +123,18 @@ def test_retries_and_dead_letters_go_to_plain_topics_with_their_progress(tmp_pat
     assert plan.groups == [GroupPlan("g", "g", "%RETRY%g", 0, 1, 1)]
 
 
+def test_retry_topics_without_messages_are_not_made(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.topics(**{"t": 1, "%RETRY%g": 1, "%DLQ%g": 1})
+        store.put("t")
+        store.offsets({"%RETRY%g@g": {0: 0}})
+
+    plan = plan_of(tmp_path)
+
+    assert list(plan.topics) == ["t"]
+    assert plan.skipped == {"progress in empty retry topics": 1}
+
+
 @pytest.mark.parametrize(
     ("topics", "wishes", "text"),
     [

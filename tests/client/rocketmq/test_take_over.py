@@ -166,6 +166,38 @@ async def test_a_run_that_is_cut_off_anywhere_is_completed_by_the_next(tmp_path:
         assert cut > 7, "also while the delayed ones were sent"
 
 
+@pytest.mark.virtual_time
+async def test_what_became_due_since_a_run_was_cut_off_is_not_sent_again(tmp_path: Path) -> None:
+    now_us = 1_700_000_000_000_000
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0, b"0")
+        for level in (4, 5, 6):  # 30 s, 1 and 2 minutes
+            store.delay("t", 0, b"level %d" % level, level, stored_at=now_us // 1000)
+    began = asyncio.get_running_loop().time()
+    wall_us = lambda: now_us + int((asyncio.get_running_loop().time() - began) * 1e6)  # noqa: E731
+    async with InMemoryBroker(min_free_bytes=0, wall_us=wall_us) as broker:
+        left = 3
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Cut
+
+        with pytest.raises(Cut):
+            await take_over(tmp_path, broker.address, portion=Portion(1), after_portion=count).run()
+        await asyncio.sleep(45)
+        outcome = await imported(tmp_path, broker.address)
+        async with Admin(broker.address) as admin:
+            assert await bodies_in(admin, "t") == [b"0", b"level 4"]
+            assert (await admin.delays("t")).total_messages == 2
+        await asyncio.sleep(120)
+        async with Admin(broker.address) as admin:
+            assert await bodies_in(admin, "t") == [b"0", b"level 4", b"level 5", b"level 6"]
+
+    assert (outcome.before, outcome.waiting_before, outcome.waiting_sent) == (1, 2, 1)
+
+
 async def test_a_run_that_still_has_something_on_its_way_is_fenced(tmp_path: Path, broker: InMemoryBroker) -> None:
     three_queues(tmp_path)
     old = await take_over(tmp_path, broker.address)._open_producer()
