@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rmq.wire.ops import Op
 
 from .committer import Committer
 from .config import BrokerConfig
+from .connection import Connection
 from .delivery import Delivery
 from .handlers.appending import Appending
 from .handlers.beginnings import Beginnings
@@ -63,6 +65,7 @@ class Serving:
         committer: Committer, pool: ReadPool, upkeep: Upkeep, stats: StatsHandler, connections: Callable[[], int],
         now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
     ) -> None:  # fmt: skip
+        self._config = config
         self._store = store
         self._tables = tables
         self._connections = connections
@@ -158,8 +161,13 @@ class Serving:
             Op.DROP_DEAD: self._dead_admin.drop,
             Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
             Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
-            Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays,
+            Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays, Op.HEADS: messages.heads,
+            Op.CONFIG: self._settings,
         }  # fmt: skip
+
+    def _settings(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """CONFIG: what the broker works with, by name."""
+        return asdict(self._config)
 
     def tick(self) -> None:
         """End what silence ends."""

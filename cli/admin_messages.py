@@ -1,16 +1,18 @@
-"""``rmq-admin message``: find stored messages by id and by key."""
+"""``rmq-admin message``: stored messages, by id, by key, the newest, and what became of one."""
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .command import Command, Group, run
+from .message_tail import tail
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import message_object, printable, table, to_json
+from .render import lag_remarks, printable, stored_object, table, to_json
 from .times import time_of_option
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("stored_at", "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body")
 BODY_SHOWN = 40  # characters of a body in a table
+CARD_BODY = 4096  # characters of a body that a terminal is shown
 
 
 @click.group(
@@ -26,10 +29,15 @@ BODY_SHOWN = 40  # characters of a body in a table
     examples="""
     rmq-admin message query --key o-17 --since 10m
     rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003
+    rmq-admin message tail orders --follow
+    rmq-admin message trace 8f1c0a5f6f2e4b90000000000012c003
     """,
 )
 def message() -> None:
-    """Find stored messages by id and by key."""
+    """Find stored messages, and what became of them."""
+
+
+message.add_command(tail)
 
 
 @message.command(
@@ -40,18 +48,24 @@ def message() -> None:
     """,
 )
 @click.argument("message_id", metavar="ID")
+@click.option("--full", is_flag=True, help=f"The whole body, also in a terminal, which shows {CARD_BODY} characters.")
 @json_option
 @broker_option
 @log_options("error")
-def get(message_id: str, broker: str, as_json: bool) -> None:
-    """Show the message with this ID, as receipts and consumers name it."""
-    run(_get(broker, message_id, as_json))
+def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
+    """
+    Show the message with this ID, as receipts and consumers name it.
+
+    Times are in UTC. With --json: one object, with the whole body.
+    """
+    found = run(_get(broker, message_id))
+    is_cut = sys.stdout.isatty() and not full
+    click.echo(to_json(stored_object(found)) if as_json else card(found, CARD_BODY if is_cut else 0), nl=as_json)
 
 
-async def _get(broker: str, message_id: str, as_json: bool) -> None:
+async def _get(broker: str, message_id: str) -> StoredMessage:
     async with admin_of(broker) as admin:
-        found = await admin.message(message_id)
-    click.echo(to_json(stored_object(found)) if as_json else card(found), nl=as_json)
+        return await admin.message(message_id)
 
 
 @message.command(
@@ -65,9 +79,10 @@ async def _get(broker: str, message_id: str, as_json: bool) -> None:
 @click.option("--key", metavar="KEY", required=True, help="One of the keys the messages were sent with.")
 @click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
 @click.option(
-    "--since", metavar="TIME", callback=time_of_option, help="Stored at this time or later: 10m (ago), or ISO 8601."
-)
-@click.option("--until", metavar="TIME", callback=time_of_option, help="Stored before this time.")
+    "--since", metavar="TIME", callback=time_of_option,
+    help="Stored at this time or later: 10m (ago), or ISO 8601, local unless it has a zone.",
+)  # fmt: skip
+@click.option("--until", metavar="TIME", callback=time_of_option, help="Stored before this time, written likewise.")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="How many, the newest first.")
 @json_option
 @broker_option
@@ -85,8 +100,8 @@ def query(
     """
     Show the messages that have a key, newest first.
 
-    With --json: one object a line. When the broker has not indexed all keys yet, or there may be more messages than
-    asked for, standard error says so.
+    Times are shown in UTC. With --json: one object a line, with the whole body. When the broker has not indexed all
+    keys yet, or there may be more messages than asked for, standard error says so.
     """
     run(_query(broker, (key, topic, since, until, limit), as_json))
 
@@ -105,29 +120,19 @@ async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
 
 def remarks(found: FoundMessages) -> list[str]:
     """What the reader of an answer must know besides."""
-    said = []
-    if found.lag_bytes:
-        lag = f"{found.lag_bytes / (1 << 20):.1f} MiB" if found.lag_bytes >= 1 << 20 else f"{found.lag_bytes} bytes"
-        said.append(f"the index lags by {lag}: the newest messages may be missing, ask again")
-    if found.more:
-        said.append(f"there may be more than these {len(found.messages)}: raise --limit")
-    return said
+    more = [f"there may be more than these {len(found.messages)}: raise --limit"] if found.more else []
+    return [*lag_remarks(found), *more]
 
 
-def stored_object(item: StoredMessage) -> dict[str, Any]:
-    """A stored message as JSON: as a consumer sees it, but for what belongs to a delivery."""
-    shown = message_object(item, 0)
-    del shown["epoch"], shown["attempt"]
-    return shown
-
-
-def card(item: StoredMessage) -> str:
-    """A message for people, one field a line, the body at the end."""
+def card(item: StoredMessage, longest: int = 0) -> str:
+    """A message for people, one field a line, the body at the end: so many characters of it, or (0) all."""
     fields = stored_object(item)
     body = fields.pop("body", None)
     if body is None:
         body = fields.pop("body_base64")
         fields["body"] = f"{len(item.body)} bytes that are no text, as base64:"
+    if fields["stored_topic"] == item.topic:
+        del fields["stored_topic"]
     fields["keys"] = " ".join(item.keys) or None
     fields["properties"] = " ".join(f"{name}={value}" for name, value in item.properties.items()) or None
     for name in ("born_at", "stored_at"):
@@ -135,6 +140,9 @@ def card(item: StoredMessage) -> str:
     width = max(map(len, fields))
     texts = {name: "-" if value is None else printable(str(value)) for name, value in fields.items()}
     lines = [f"{name.ljust(width)}  {text}" for name, text in texts.items()]
+    if longest and len(body) > longest:
+        cut = f"... cut: the body has {len(item.body)} bytes, --full shows all of it, --json too"
+        body = body[:longest] + "\n" + cut
     shown = "\n".join(printable(line) for line in body.split("\n"))
     return "\n".join([*lines, "", shown]) + "\n"
 

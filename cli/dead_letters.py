@@ -15,8 +15,8 @@ from rmq.wire.errors import RmqError, code_name, from_wire
 from rmq.wire.names import ORIGIN_TOPIC
 from rmq.wire.retry_ops import DROPPED, REPLAYED, DeadResult
 
-from .admin_messages import stored_object
 from .dead_filter import STATES
+from .render import stored_object
 
 if TYPE_CHECKING:
     from rmq.wire.model import StoredMessage

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq.client import Receipt
+    from rmq.client import FoundMessages, Receipt
     from rmq.wire.model import StoredMessage
 
 _UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
@@ -47,6 +47,21 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
         "born_at": message.born_at,
         "stored_at": message.stored_at,
     }
+
+
+def stored_object(message: StoredMessage) -> dict[str, Any]:
+    """A stored message as JSON: as a consumer sees it, but for what belongs to a delivery; and where it lies."""
+    shown = message_object(message, 0)
+    del shown["epoch"], shown["attempt"]
+    return {**shown, "stored_topic": message.stored_topic}
+
+
+def lag_remarks(found: FoundMessages) -> list[str]:
+    """What the reader of an answer about a key must know, if the broker has not indexed all keys yet."""
+    if not found.lag_bytes:
+        return []
+    lag = f"{found.lag_bytes / (1 << 20):.1f} MiB" if found.lag_bytes >= 1 << 20 else f"{found.lag_bytes} bytes"
+    return [f"the index lags by {lag}: the newest messages may be missing, ask again"]
 
 
 def message_line(message: StoredMessage) -> str:

@@ -42,17 +42,27 @@ if TYPE_CHECKING:
     from .admin import Admin
     from .connection import Connection
     from .delays import WaitingDelays
+    from .explain import QueueStory
+    from .explain_reasons import Reason, Urgency
+    from .explaining import Explanation
     from .producer import Producer
     from .receipts import Receipt, SendStatus
-    from .stored_messages import FoundMessages
+    from .stored_messages import FoundMessages, Head
+    from .tail import Tail
 else:
     _LATER = {
         "Admin": "admin",
         "Connection": "connection",
+        "Explanation": "explaining",
         "FoundMessages": "stored_messages",
+        "Head": "stored_messages",
         "Producer": "producer",
+        "QueueStory": "explain",
+        "Reason": "explain_reasons",
         "Receipt": "receipts",
         "SendStatus": "receipts",
+        "Tail": "tail",
+        "Urgency": "explain_reasons",
         "WaitingDelays": "delays",
     }
 
@@ -69,8 +79,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
-    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "MemberReport", "TopicDescription",
-    "WaitingDelays",
+    "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
+    "TopicDescription", "WaitingDelays",
+    # explaining
+    "Explanation", "QueueStory", "Reason", "Urgency",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadDelay", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",

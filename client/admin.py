@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from rmq.wire.ops import (
     ResetOffsets,
     ResetResult,
     Route,
+    Stats,
     TopicInfo,
 )  # fmt: skip
 from rmq.wire.retry_ops import DeadResult, DeadRow, DeadRun
@@ -41,7 +42,9 @@ from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTop
 from . import dead_letters, stored_messages
 from .connection import Connection
 from .delays import WaitingDelays, waiting
-from .stored_messages import FoundMessages
+from .explaining import WATCH_S, Explanation, Now, explain_group, utc_now
+from .stored_messages import FoundMessages, Head
+from .tail import Tail
 
 OPEN_TIMEOUT_S: Final = 3.0
 CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
@@ -166,9 +169,24 @@ class Admin:
         timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
         return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
 
-    async def stats(self) -> dict[str, dict[str, Any]]:
-        """The broker's numbers, by part and name; names may come and go with versions."""
-        reply = await self._connection.request(Op.STATS, (), timeout_s=self._timeout_s)
+    async def explain(
+        self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: Now = utc_now
+    ) -> Explanation:
+        """
+        Why each queue of a group (of one topic, if it is named) goes on or does not, and what to do; worst first.
+
+        Asks twice, ``watch_s`` apart, where only that shows whether a queue moves. Raises GroupNotFound if nothing is
+        known of the group, TopicNotFound if there is no such topic, or the group has nothing to do with it.
+        """
+        return await explain_group(self, group, topic, watch_s=watch_s, now=now)
+
+    async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
+        """
+        The broker's numbers, by part and name; names may come and go with versions.
+
+        The part ``topics`` has those of so many of the busiest topics since the start, at most 1000.
+        """
+        reply = await self._connection.request(Op.STATS, Stats(topics), timeout_s=self._timeout_s)
         if not isinstance(reply, dict):
             raise BadRequest("the broker's numbers cannot be read")
         return reply
@@ -202,6 +220,15 @@ class Admin:
         """
         return stored_messages.read(self._connection, queue, start, end)
 
+    def tail(
+        self, topic: str, *, queues: Iterable[int] = (), expression: str = "*",
+        wanted: Callable[[StoredMessage], bool] | None = None, notice: Callable[[str], object] = lambda text: None,
+    ) -> Tail:  # fmt: skip
+        """The newest messages of a topic over all (or some) of its queues, and those that follow, without a group."""
+        return Tail(
+            self, self._connection, topic, queues=queues, expression=expression, wanted=wanted, notice=notice
+        )  # fmt: skip
+
     async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
         """
         The next batches whose time has not come, of one topic or of all, in the order they become due.
@@ -215,6 +242,21 @@ class Admin:
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""
         return await stored_messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
+
+    async def heads(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
+        """
+        The message at an offset of each queue: its id, and when it was stored.
+
+        Where that offset is no longer stored it is the first that is; at the end of a queue the ``status`` is EMPTY.
+        """
+        return await stored_messages.heads(self._connection, offsets)
+
+    async def config(self) -> dict[str, Any]:
+        """The settings that the broker works with; names may come and go with versions."""
+        reply = await self._connection.request(Op.CONFIG, (), timeout_s=self._timeout_s)
+        if not isinstance(reply, dict):
+            raise BadRequest("the broker's settings cannot be read")
+        return reply
 
     async def reset_offsets(
         self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = False

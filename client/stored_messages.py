@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from rmq.wire import batch as batches
+from rmq.wire import message_ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.delays import to_us
 from rmq.wire.errors import OK, Damaged, MessagesLost, OffsetOutOfRange, from_wire
@@ -15,12 +16,14 @@ from rmq.wire.message_ops import (
     NO_TIME,
     FoundBatch,
     GetMessage,
+    HeadAt,
+    Heads,
     OffsetAt,
     OffsetsAt,
     QueryMessages,
     QueryReply,
 )
-from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.model import MessageQueue, StoredMessage, from_us
 from rmq.wire.ops import EMPTY, MAX_ENTRIES, Op, Pull, PullQueue, PullResult, QueueRef
 
 from .connection import Connection
@@ -40,6 +43,20 @@ class FoundMessages(NamedTuple):
     messages: list[StoredMessage]
     more: bool
     lag_bytes: int
+
+
+class Head(NamedTuple):
+    """
+    The first message of a queue at an offset, or behind it where that one is no longer stored.
+
+    ``status`` is 0, EMPTY (-1) where the queue ends before, or the code of why nothing can be told.
+    """
+
+    status: int
+    queue_offset: int
+    stored_at: datetime | None
+    message_id: str | None
+    text: str | None
 
 
 def question(key: str, topic: str | None, since: datetime | None, until: datetime | None) -> QueryMessages:
@@ -80,6 +97,24 @@ async def offsets_at(connection: Connection, queues: list[QueueRef], time: datet
         part = OffsetsAt(to_us(time), queues[at : at + MAX_ENTRIES])
         found += decode_list(OffsetAt, await connection.request(Op.OFFSETS_AT, part, timeout_s=TIMEOUT_S))
     return found
+
+
+async def heads(connection: Connection, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
+    """Ask for the messages at offsets, in as many parts as it takes."""
+    entries = [HeadAt(*queue, offset) for queue, offset in offsets.items()]
+    told: list[message_ops.Head] = []
+    for at in range(0, len(entries), MAX_ENTRIES):
+        reply = await connection.request(Op.HEADS, Heads(entries[at : at + MAX_ENTRIES]), timeout_s=TIMEOUT_S)
+        told += decode_list(message_ops.Head, reply)
+    return {queue: _head(connection, head) for queue, head in zip(offsets, told, strict=True)}
+
+
+def _head(connection: Connection, head: message_ops.Head) -> Head:
+    if head.status != OK:
+        return Head(head.status, head.queue_offset, None, None, head.text)
+    assert connection.hello is not None  # the connection was open to be asked
+    message_id = batches.message_id(connection.hello.store_id, head.handle)
+    return Head(OK, head.queue_offset, from_us(head.stored_at), message_id, None)
 
 
 async def read(connection: Connection, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:

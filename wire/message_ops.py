@@ -71,3 +71,31 @@ class OffsetAt(NamedTuple):
     min_offset: int = 0
     max_offset: int = 0
     text: str | None = None
+
+
+class HeadAt(NamedTuple):
+    """An offset of a queue."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class Heads(NamedTuple):
+    """When the message at an offset of each queue was stored."""
+
+    entries: list[HeadAt]
+
+
+class Head(NamedTuple):
+    """
+    The first message of a queue at the offset that was asked for, or behind it where that one is no longer stored.
+
+    The ``status`` is EMPTY (-1) where the queue ends before, and the code of why where nothing can be told.
+    """
+
+    status: int
+    queue_offset: int = 0
+    stored_at: int = 0
+    handle: int = 0
+    text: str | None = None

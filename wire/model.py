@@ -96,6 +96,17 @@ class StoredMessage:
         return unwrap(self._origin.namespace, self.properties.get(ORIGIN_TOPIC, topic))
 
     @property
+    def stored_topic(self) -> str:
+        """The topic it lies in, as the broker calls it: that of retries, for one that is to be tried again."""
+        return self._origin.header.topic
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When one that was put off is delivered, as a copy; None of one that has its place in a queue."""
+        header = self._origin.header
+        return from_us(header.base_offset) if header.kind == KIND_PARKED else None
+
+    @property
     def queue_id(self) -> int:
         """Its queue in the topic."""
         return self._origin.header.queue_id

@@ -1,5 +1,5 @@
 """
-Questions about stored messages: by key, by id, and by time.
+Questions about stored messages: by key, by id, by time, and by offset.
 
 All of it reads the disk, so it runs in the read pool: the loop decides what may be seen, a thread finds it and packs
 the answer, the loop sends it. A query first lets the key index catch up, for at most a second, and says so when it
@@ -16,20 +16,25 @@ from typing import Any, Protocol
 
 import msgpack
 
-from rmq.wire import frames
+from rmq.wire import batch as batches
+from rmq.wire import frames, layout
 from rmq.wire.codec import decode
-from rmq.wire.errors import BadRequest, Refused, TooManyInFlight
+from rmq.wire.errors import OK, BadRequest, Damaged, Refused, TooManyInFlight
 from rmq.wire.layout import MAX_TIME, Buffer
 from rmq.wire.message_ops import (
     MAX_FOUND,
     NO_TIME,
     FoundBatch,
     GetMessage,
+    Head,
+    HeadAt,
+    Heads,
     OffsetAt,
     OffsetsAt,
     QueryMessages,
 )
 from rmq.wire.model import MessageQueue
+from rmq.wire.ops import EMPTY
 
 from ..connection import DEFERRED, Connection
 from ..services.topics import TopicTable
@@ -169,12 +174,30 @@ class MessageHandler:
         self._run(connection, request_id, search)
         return DEFERRED
 
-    def _locator(self, queue: MessageQueue) -> Locator | OffsetAt:
+    def _locator(self, queue: MessageQueue) -> Locator | Refused:
         try:
             self._topics.require_queue(*queue)
         except Refused as error:
-            return OffsetAt(error.code, text=error.text)
+            return error
         return self._store.locator(queue)
+
+    # ---- by offset
+
+    def heads(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """When the message at an offset of each queue was stored."""
+        check_entries(payload, 0)
+        request = decode(Heads, payload)
+        self._admit(connection)
+        places = [self._locator(MessageQueue(entry.topic, entry.queue_id)) for entry in request.entries]
+        reader = self._store.reader()
+
+        def look() -> Parts:
+            with reader:
+                found = [_head(entry, place, reader) for entry, place in zip(request.entries, places, strict=True)]
+            return [msgpack.packb(found)]
+
+        self._run(connection, request_id, look)
+        return DEFERRED
 
     # ---- running
 
@@ -243,9 +266,24 @@ def _pack(found: FoundBatch) -> Parts:
     return [frames.array_header(2) + frames.bin_header(len(found.batch)), found.batch, msgpack.packb(found.indexes)]
 
 
-def _offset_at(time_us: int, place: Locator | OffsetAt, reader: LogReader) -> OffsetAt:
-    if isinstance(place, OffsetAt):
-        return place
+def _head(entry: HeadAt, place: Locator | Refused, reader: LogReader) -> Head:
+    if isinstance(place, Refused):
+        return Head(place.code, text=place.text)
+    offset = max(entry.queue_offset, place.min_offset)
+    if offset >= place.max_offset:
+        return Head(EMPTY, offset)
+    lies_at = place.position_of(offset)
+    data = None if lies_at is None else reader.header_bytes(lies_at[0])
+    if lies_at is None or data is None:
+        where = f"{entry.topic}/{entry.queue_id}"
+        return Head(Damaged.code, offset, text=f"the batch of {where} at offset {offset} is damaged")
+    header = layout.parse_header(data, alone=True)
+    return Head(OK, offset, header.stored_at, batches.handle(lies_at[0], offset - header.base_offset))
+
+
+def _offset_at(time_us: int, place: Locator | Refused, reader: LogReader) -> OffsetAt:
+    if isinstance(place, Refused):
+        return OffsetAt(place.code, text=place.text)
 
     def stored_at(position: int) -> int | None:
         head = reader.head(position)

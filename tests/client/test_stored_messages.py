@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from rmq.broker.testing import InMemoryBroker
-from rmq.client import Admin, Message, MessageNotFound, MessageQueue, Producer, TopicNotFound
+from rmq.client import Admin, Head, Message, MessageNotFound, MessageQueue, Producer, QueueNotFound, TopicNotFound
+from rmq.wire.ops import EMPTY
 
 pytestmark = pytest.mark.virtual_time
 
@@ -81,6 +82,21 @@ async def test_offsets_by_time(address: str) -> None:
         assert [found.offset for found in await admin.offsets_at(queues, at + timedelta(seconds=1))] == [1, 0]
         many = await admin.offsets_at(queues * 600, at)
         assert len(many) == 1200
+
+
+async def test_the_head_of_each_queue(address: str) -> None:
+    async with Producer(address) as producer, Admin(address) as admin:
+        receipt = await producer.send(Message("orders", b"x"), queue_id=1)
+        held, empty, unknown = MessageQueue("orders", 1), MessageQueue("orders", 0), MessageQueue("orders", 77)
+
+        more = [MessageQueue("orders", 100 + i) for i in range(1100)]  # than go into one request
+        heads = await admin.heads({held: 0, empty: 0, unknown: 0, **dict.fromkeys(more, 0)})
+
+        stored_at = (await admin.message(receipt.message_id)).stored_at
+        assert heads[held] == Head(0, 0, stored_at, receipt.message_id, None)
+        assert heads[empty] == Head(EMPTY, 0, None, None, None)
+        assert heads[unknown].status == QueueNotFound.code
+        assert len(heads) == 1103
 
 
 async def test_what_makes_no_sense_is_refused(address: str) -> None:

@@ -12,17 +12,28 @@ from rmq.broker.testing import InMemoryBroker
 from rmq.wire import batch as batches
 from rmq.wire.batch import Rows
 from rmq.wire.codec import decode, decode_list
-from rmq.wire.errors import BadRequest, ConnectionLost, MessageNotFound, QueueNotFound, TooManyInFlight, TopicNotFound
+from rmq.wire.errors import (
+    BadRequest,
+    ConnectionLost,
+    Damaged,
+    MessageNotFound,
+    QueueNotFound,
+    TooManyInFlight,
+    TopicNotFound,
+)
 from rmq.wire.message_ops import (
     FoundBatch,
     GetMessage,
+    Head,
+    HeadAt,
+    Heads,
     OffsetAt,
     OffsetsAt,
     QueryMessages,
     QueryReply,
 )
-from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import Op, OutgoingBatch, QueueRef
+from rmq.wire.model import MessageQueue, StoredMessage, from_us
+from rmq.wire.ops import EMPTY, Op, OutgoingBatch, QueueRef
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS
 from ..harness import Client, crash_copy
@@ -174,6 +185,53 @@ async def test_the_first_offset_of_a_time(broker: InMemoryBroker) -> None:
         assert await at(0, QueueRef("orders", 1)) == [OffsetAt(0, 0, 0, 0)]
         none, wrong = await at(0, QueueRef("other", 0), QueueRef("orders", 9))
         assert (none.status, wrong.status) == (TopicNotFound.code, QueueNotFound.code)
+
+
+async def test_the_message_at_an_offset_of_each_queue(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        first = await send(client, "a", "b")
+        second = await send(client, "c")
+
+        async def heads(*entries: tuple[str, int, int]) -> list[Head]:
+            return decode_list(Head, await client.request(Op.HEADS, Heads([HeadAt(*entry) for entry in entries])))
+
+        found = await heads(("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2), ("orders", 0, -1))
+        named = [batches.message_id(client.hello.store_id, head.handle) for head in found]
+        assert named == [*first, *second, first[0]]
+        assert [head.queue_offset for head in found] == [0, 1, 2, 0]
+        assert [from_us(head.stored_at) for head in found[:3]] == [
+            (await get(client, message_id)).stored_at for message_id in (*first, *second)
+        ]
+        assert await heads(("orders", 0, 3), ("orders", 1, 0)) == [Head(EMPTY, 3), Head(EMPTY, 0)]
+        assert [head.status for head in await heads(("other", 0, 0), ("orders", 9, 0))] == [
+            TopicNotFound.code, QueueNotFound.code,
+        ]  # fmt: skip
+
+
+async def test_the_message_at_an_offset_of_a_batch_that_is_longer_than_a_header(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        named = await send(client, *(f"k{i}" * 20 for i in range(100)))
+
+        (head,) = decode_list(Head, await client.request(Op.HEADS, Heads([HeadAt("orders", 0, 99)])))
+
+        assert batches.message_id(client.hello.store_id, head.handle) == named[99]
+
+
+async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Path) -> None:
+    async with InMemoryBroker(data_dir=str(tmp_path)) as broker, Client(broker) as client:
+        await client.create()
+        (named,) = await send(client, "a")
+        _, position, _ = batches.split_message_id(named)
+        with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as segment:
+            segment.seek(position + 32)  # stored_at
+            segment.write(b"\xff")
+
+        (head,) = decode_list(Head, await client.request(Op.HEADS, Heads([HeadAt("orders", 0, 0)])))
+
+        assert (head.status, head.queue_offset) == (Damaged.code, 0)
+        assert head.text == "the batch of orders/0 at offset 0 is damaged"
 
 
 @pytest.mark.parametrize(
