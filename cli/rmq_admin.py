@@ -9,8 +9,8 @@ from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_explain import explain
 from .admin_groups import group as group_group
-from .admin_locks import lock_status
 from .admin_import import import_rocketmq
+from .admin_locks import lock_status
 from .admin_messages import message
 from .admin_top import top
 from .admin_topics import topic
