@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout
 from typing import Any
 
+import structlog
 from click.testing import CliRunner
 
 from rmq.broker.testing import BrokerThread
@@ -38,6 +39,7 @@ class Recipe:
     """One recipe: its blocks are run one after the other, with the names that the introduction has."""
 
     def __init__(self, title: str, broker: BrokerThread) -> None:
+        structlog.reset_defaults()  # else the broker may print as an earlier test of this process told it to
         self.broker = broker
         self._left: list[tuple[str, str]] = []
         for language, block in code_blocks(RECIPES[title]):
