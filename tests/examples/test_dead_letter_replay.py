@@ -18,8 +18,8 @@ def check(printed: str, letter: int = 0) -> None:
         "attempt 1: cannot read '30,00'",
         "attempt 2: cannot read '30,00'",
         "booked 40.00",
-        f"dead letter {letter}: '30,00', because of delivery 2 failed: "
-        "ValueError: could not convert string to float: '30,00'",
+        f"dead letter {letter}: '30,00'",
+        "  delivery 2 failed: ValueError: could not convert string to float: '30,00'",
         "replayed: 1",
         "booked 30.00",
         "booked in all: 100.00",
