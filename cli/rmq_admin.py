@@ -9,6 +9,7 @@ from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_explain import explain
 from .admin_groups import group as group_group
+from .admin_import import import_rocketmq
 from .admin_locks import lock_status
 from .admin_messages import message
 from .admin_top import top
@@ -42,6 +43,7 @@ command.add_command(dlq)
 command.add_command(delay)
 command.add_command(top)
 command.add_command(explain)
+command.add_command(import_rocketmq)
 
 
 def main() -> None:
