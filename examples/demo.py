@@ -48,6 +48,7 @@ What to try next
    rmq-consume --orderly --topic orders    a worker, in a second one
    echo paid | rmq-produce --topic orders --key o-17      and a message
    rmq-admin lock-status --watch           who holds which queue, live
+   rmq-admin explain rmq-consume           why a queue moves, or does not
 
    docs/tutorial.md      from nothing to a service that retries, in 20 minutes
    docs/listeners.md     how to write a listener that is right on a bad day
@@ -172,14 +173,15 @@ def take_over(stage: Stage, first: Worker, second: Worker, before: list[Lock]) -
 def fail(stage: Stage) -> None:
     """A message that fails holds its queue up; it becomes a dead letter, and is replayed."""
     why = """Three payments; the second one fails. Passing it over would break the order, so its queue waits while it is
-    tried again. What is going on is asked of the broker; after three attempts it becomes a dead letter."""
+    tried again. One command says what is going on; after three attempts it becomes a dead letter."""
     chapter(4, "Fail, find out why, and mend it", why)
     stage.run("rmq-admin", "topic", "create", "payments", "--queues", "1")
     stage.run("rmq-produce", "--topic", "payments", stdin="o-1 paid\no-2 declined\no-3 paid\n")
     arguments = ("--topic", "payments", "--group", "shop", "--listener", "demo_worker:on_payment")
     with stage.worker("shop", *arguments, "-o", "max_attempts=3") as shop:
         wait_until("the second attempt failed", lambda: len(tries(shop, "o-2 declined")) == 2)
-        stage.show("rmq-admin", "group", "describe", "shop", "--topic", "payments")
+        explained = stage.show("rmq-admin", "explain", "shop")
+        promise("RETRYING" in explained and "card 4711" in explained, "the broker knows why the queue does not move")
         promise("o-3 paid" not in bodies(shop), "the payment behind it waits")
         wait_until("the queue went on", lambda: "o-3 paid" in bodies(shop))
         promise([line["attempt"] for line in tries(shop, "o-2 declined")] == [1, 2, 3], "it was tried three times")

@@ -60,8 +60,10 @@ def typed(*command: str) -> None:
 
 
 def shown(text: str) -> None:
-    """What a command answered."""
-    say(textwrap.indent(text.rstrip("\n"), "     "))
+    """What a command answered; as far to the right as there is room."""
+    lines = [part for line in text.splitlines() for part in (textwrap.wrap(line, 80, subsequent_indent="  ") or [""])]
+    room = 80 - max(map(len, lines), default=0)
+    say(textwrap.indent("\n".join(lines), " " * min(room, 5)))
 
 
 def promise(kept: bool, what: str) -> None:
@@ -151,10 +153,12 @@ class Stage:
         """What a command of ours says to programs, line by line."""
         return [json.loads(line) for line in self.run(name, *arguments, "--json").splitlines()]
 
-    def show(self, name: str, *arguments: str) -> None:
-        """A command and its answer, as a person would see them."""
+    def show(self, name: str, *arguments: str) -> str:
+        """A command and its answer, as a person would see them; the answer."""
         typed(name, *arguments)
-        shown(self.run(name, *arguments))
+        answer = self.run(name, *arguments)
+        shown(answer)
+        return answer
 
     @contextmanager
     def worker(self, name: str, *arguments: str) -> Iterator[Worker]:
