@@ -49,6 +49,7 @@ What to try next
    echo paid | rmq-produce --topic orders --key o-17      and a message
    rmq-admin lock-status --watch           who holds which queue, live
    rmq-admin explain rmq-consume           why a queue moves, or does not
+   rmq-admin top                           the broker at work
 
    docs/tutorial.md      from nothing to a service that retries, in 20 minutes
    docs/listeners.md     how to write a listener that is right on a bad day
