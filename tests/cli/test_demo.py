@@ -59,7 +59,7 @@ def test_without_spark_it_keeps_its_promises_fits_80_columns_and_imports_no_spar
 def test_what_is_missing_for_spark_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    assert demo_stage.why_no_spark() == "pyspark is not installed (pip install 'rmq[spark]')"
+    assert demo_stage.why_no_spark() == "pyspark is not installed (in the checkout: pip install '.[spark]')"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,7 @@ def test_colours_and_the_bar_are_for_terminals_only(
 ) -> None:
     counts = iter([3, 7, 10])
     demo_stage.follow("consumed", 10, lambda: next(counts))
+    assert demo_stage.ticking("a while", lambda: 17) == 17
     assert capsys.readouterr().out == ""
 
     counts = iter([5, 10])
