@@ -76,6 +76,22 @@ def test_the_demo_would_notice(lines: tuple[tuple[int, int, int, str, int], ...]
     assert len(demo.gaps(worker("first", *lines))) == wrong
 
 
+class CountingStage(demo_stage.Stage):
+    """Where Spark counts what the address says."""
+
+    def spark(self, script: str, *arguments: str) -> str:
+        assert (EXAMPLES / script).exists()
+        return f"orders has {self.address} messages\n"
+
+
+def test_a_count_of_spark_that_is_not_what_was_sent_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    demo.read_with_spark(CountingStage(Path(), str(demo.EVENTS)))
+    assert "ok  Spark counts as many messages as were sent" in capsys.readouterr().out
+
+    with pytest.raises(demo_stage.Broken, match="Spark counts as many"):
+        demo.read_with_spark(CountingStage(Path(), "999"))
+
+
 def test_a_broken_promise_ends_the_demo_with_code_1_and_its_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
