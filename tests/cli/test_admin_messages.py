@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_messages import COLUMNS, card, remarks, stored_object
+from rmq.cli.admin_messages import COLUMNS, card, remarks
+from rmq.cli.render import stored_object
 from rmq.cli.rmq_admin import command
 from rmq.client import FoundMessages, Message, Producer
 from rmq.wire import batch as batches
