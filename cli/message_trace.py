@@ -24,6 +24,14 @@ _POSITIONS: Final = {
     "broadcasting": "broadcasting: each member keeps its own progress",
 }
 
+_STATES: Final = {
+    "failed": "failed",
+    "past": "done",
+    "at": "is the next one",
+    "before": "others come first",
+    "none": "not begun",
+}
+
 
 @click.command(
     cls=Command,
@@ -99,8 +107,9 @@ def trace_text(told: Trace, now: datetime) -> str:
     if told.copies:
         lines += ["", "copies, in the order they were made:"]
         for copy in told.copies:
-            mark = "  (this one)" if copy.message_id == told.message.message_id else ""
-            lines += [f"  {_time(copy.stored_at)}  {copy_line(copy, now)}", f"    id {copy.message_id}{mark}"]
+            mark = " (this one)" if copy.message_id == told.message.message_id else ""
+            lines += [f"  {_time(copy.stored_at)}  {copy_line(copy, now)}"]
+            lines += [f"    {_copy_place(copy)}, id {copy.message_id}{mark}"]
             lines += [f"    reason: {copy.reason}"] if copy.reason else []
     if told.remarks:
         lines += ["", *told.remarks]
@@ -120,7 +129,7 @@ def card_fields(told: Trace, now: datetime) -> dict[str, str]:
     if told.is_waiting and message.due_at is not None:
         fields["waits"] = f"until {_time(message.due_at)}, {_left(message.due_at, now)}"
     if told.became is not None:
-        fields["became"] = f"{_where(told.became)}, {_time(told.became.stored_at)}, id {told.became.message_id}"
+        fields["became"] = f"{_where(told.became)}, id {told.became.message_id}"
     return fields
 
 
@@ -128,7 +137,7 @@ def _source(message_id: str, source: StoredMessage | None) -> str:
     if source is None:
         return f"{message_id}, which is no longer stored"
     if source.due_at is not None:
-        return f"the delayed message {message_id}, stored {_time(source.stored_at)}"
+        return f"the delayed message {message_id}"
     return f"{_where(source)}, id {message_id}"
 
 
@@ -167,16 +176,18 @@ def _owner(standing: Standing) -> str:
 
 def copy_line(copy: Copy, now: datetime) -> str:
     """A copy, and what became of it."""
-    where = f"{copy.topic}/{copy.queue_id}" + ("" if copy.queue_offset is None else f" @{copy.queue_offset}")
     if copy.kind == "dead_letter":
-        return f"dead letter, {copy.delivery or 0} deliveries failed, {where}, {copy.state}"
+        return f"dead letter, {copy.delivery or 0} deliveries failed, {copy.state}"
     if copy.kind == "returned":
-        return f"put back by a replay, {where}"
+        return "put back into its topic by a replay"
     what = "replayed" if copy.kind == "replay" else f"for delivery {copy.delivery}"
     if copy.due_at is not None:
-        return f"{what}, {where}, due {_left(copy.due_at, now)}"
-    state = {"past": "done", "at": "is the next one", "before": "others come first", "none": "not begun"}
-    return f"{what}, {where}, {state.get(copy.state or '', 'unknown')}"
+        return f"{what}, due {_left(copy.due_at, now)}"
+    return f"{what}, {_STATES.get(copy.state or '', 'unknown')}"
+
+
+def _copy_place(copy: Copy) -> str:
+    return f"{copy.topic}/{copy.queue_id}" + ("" if copy.queue_offset is None else f" @{copy.queue_offset}")
 
 
 def _where(message: StoredMessage) -> str:

@@ -32,6 +32,7 @@ REPLAY: Final = "replay"  # a dead letter, once more for its group
 RETURNED: Final = "returned"  # a dead letter, once more in its topic
 
 PUT_OFF: Final = "waiting"  # for its time
+FAILED: Final = "failed"  # another copy was made of it
 STATES: Final = {WAITING: "waiting", REPLAYED: "replayed", DROPPED: "dropped"}
 
 
@@ -76,7 +77,8 @@ class Copy(NamedTuple):
     A copy of a message. ``queue_offset`` is None while it waits for ``due_at``.
 
     ``delivery`` is the how-manyth it is for, of a dead letter how many failed. ``state`` of a retry or a replay is
-    ``waiting`` (for its time), or the position of its group; of a dead letter ``waiting``, ``replayed``, ``dropped``.
+    ``waiting`` (for its time), ``failed`` (another copy was made of it) or the position of its group; of a dead letter
+    ``waiting``, ``replayed`` or ``dropped``.
     """
 
     kind: str
@@ -193,7 +195,10 @@ def copies(
     """
     messages = sorted({message.message_id: message for message in found}.values(), key=lambda m: m.stored_at)
     letters = {message.message_id for message in messages if message.stored_topic.startswith(DEAD_LETTERS)}
-    return [_copy(message, letters, committed, dead) for message in messages]
+    failed = {message.copy_of for message in messages}
+    told = [_copy(message, letters, committed, dead) for message in messages]
+    again = (RETRY, REPLAY)
+    return [copy._replace(state=FAILED) if copy.kind in again and copy.message_id in failed else copy for copy in told]
 
 
 def _copy(

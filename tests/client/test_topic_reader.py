@@ -10,9 +10,6 @@ import pytest
 
 from rmq.client.connection import Connection
 from rmq.client.topic_reader import MOST_BYTES, Place, TopicReader, order
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import Rows
 from rmq.wire.errors import (
     Damaged,
     LogTruncated,
@@ -23,17 +20,11 @@ from rmq.wire.errors import (
 )
 from rmq.wire.ops import EMPTY, Op, Pull, PullResult
 
-STORE_ID = 7
+from support.stored import STORE_ID, stored_batch
 
 
-def stored(
-    queue_id: int, base_offset: int, *bodies: bytes, at: int = 1000, tag: str | None = None, generation: int = 1
-) -> bytes:
-    """A batch as the log has it."""
-    data = batches.encode("orders", queue_id, Rows(list(bodies), 1, tags=[tag] * len(bodies)))
-    by = layout.Stamp(3, 8 * (base_offset + 100 * queue_id), base_offset, at, 0, 0, generation, queue_id, 0)
-    data[: layout.BROKER_PART] = layout.stamp(data, layout.parse_header(data).header_size, by)
-    return bytes(data)
+def stored(queue_id: int, base_offset: int, *bodies: bytes, **more: Any) -> bytes:
+    return stored_batch("orders", queue_id, base_offset, *bodies, **more)
 
 
 class Broker:
