@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check test test-fast chaos cov debug bench bench-spark bench-delays demo pipeline run clean
+.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-spark bench-delays demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -14,6 +14,10 @@ lint types imports: install
 
 check: install
 	scripts/check
+
+# The pages of docs/reference, which are made from the code; a test fails while they are stale
+docs: install
+	$(BIN)/python scripts/reference
 
 # On all cores; plain pytest runs on one
 SPREAD := -n auto --maxprocesses 4 --dist loadfile

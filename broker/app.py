@@ -30,6 +30,7 @@ from .disk_watch import DiskWatch
 from .handlers.stats import StatsHandler
 from .log import get_logger
 from .patience import Limits
+from .process_numbers import cpu_s, resident_bytes
 from .read_pool import ReadPool
 from .receive_budget import ReceiveBudget
 from .replay import Replay
@@ -101,6 +102,7 @@ class Broker:
         self._stopping = False
         self._stopped = False
         self._flusher: AnyFlusher | None = None
+        self._pools: list[ReadPool] = []
         self._started_at = now()
 
     # ---- start
@@ -156,7 +158,8 @@ class Broker:
         """A start that failed leaves nothing behind but the log."""
         if self._flusher is not None:
             self._flusher.stop()
-        self._close_pools()
+        for pool in self._pools:
+            pool.close()
         self._store.abandon()
 
     def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -173,9 +176,12 @@ class Broker:
             self._store.delays, parse_levels(config.message_delay_level), max_delay_s=config.max_delay_s,
             now_us=lambda: delay_clock.read(self.wall_us(), self.now()),
         )  # fmt: skip
-        self._committer = Committer(self._store, loop, sync=config.flush == "sync", exposed=self._exposed)
+        self._committer = Committer(
+            self._store, loop, sync=config.flush == "sync", exposed=self._exposed, clock=self.clock
+        )
         self._read_pool = ReadPool(loop, config.read_threads)
         self._upkeep_pool = ReadPool(loop, 1)
+        self._pools = [self._read_pool, self._upkeep_pool]
 
     def _recover(self) -> None:
         parked = ParkedLog()
@@ -216,10 +222,11 @@ class Broker:
             self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers,
             self._delays,
         )  # fmt: skip
+        stats = StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}, self._store.traffic)
         self._serving = Serving(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
-            upkeep=self._upkeep, stats=StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}),
-            connections=lambda: len(self._connections), now=self.now, clock=self.clock, wall_us=self.wall_us,
+            upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), now=self.now,
+            clock=self.clock, wall_us=self.wall_us,
         )  # fmt: skip
         self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
         self._progress, self._inquiries = self._serving.progress, self._serving.inquiries
@@ -233,7 +240,8 @@ class Broker:
             "address": self.address, "data_dir": str(self._directory.path.absolute()), "flush": self.config.flush,
             "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
             "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
-            "lowered_offsets": self._lowered,
+            "lowered_offsets": self._lowered, "memory_bytes": resident_bytes(), "cpu_s": cpu_s(),
+            "time_us": self.wall_us(),
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:
@@ -349,7 +357,8 @@ class Broker:
     def _close_store(self, last: CheckpointWork | None) -> None:
         assert self._flusher is not None
         self._flusher.stop()
-        self._close_pools()
+        for pool in self._pools:
+            pool.close()
         if last is None or self.failed.is_set():
             self._store.abandon()  # what a failed disk holds is for the next start to judge
             return
@@ -360,10 +369,6 @@ class Broker:
             log.error("checkpoint.failed", error=str(error))
         finally:
             self._store.abandon()
-
-    def _close_pools(self) -> None:
-        self._read_pool.close()
-        self._upkeep_pool.close()
 
     async def _drain(self) -> None:
         for connection in list(self._connections):

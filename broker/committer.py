@@ -11,6 +11,7 @@ they stay in line, and so do the answers that wait for them: nothing is answered
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,11 +49,16 @@ class SendTicket(Protocol):
 
 
 class Committer:
-    """Collects a turn, commits it, and releases what waited for it. ``exposed`` is told which queues can be read on."""
+    """
+    Collects a turn, commits it, and releases what waited for it. ``exposed`` is told which queues can be read on.
+
+    ``clock`` measures how long turns wait for the disk.
+    """
 
     def __init__(
-        self, store: MessageStore, loop: Loop, *, sync: bool, exposed: Callable[[list[MessageQueue]], None]
-    ) -> None:
+        self, store: MessageStore, loop: Loop, *, sync: bool, exposed: Callable[[list[MessageQueue]], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
         self._store = store
         self._loop = loop
         self._sync = sync
@@ -69,8 +75,11 @@ class Committer:
         self._topic_made = False  # whether one of the unstaged changes makes a topic
         self._sends: list[SendTicket] = []
         self._answers: list[Callable[[], None]] = []
-        self._waiting: deque[tuple[int, list[Callable[[], None]]]] = deque()
+        self._waiting: deque[tuple[int, list[Callable[[], None]], float]] = deque()  # since when
+        self._clock = clock
         self.failed_writes = 0
+        self._waits = 0  # turns that waited for the disk, and how long they did together
+        self._total_wait_s = 0.0
 
     def attach(self, request_flush: Callable[[], None]) -> None:
         """Name whom to tell that something was written."""
@@ -161,7 +170,7 @@ class Committer:
         elif position <= self._store.log.durable:
             _run(answers)
         else:
-            self._waiting.append((position, answers))
+            self._waiting.append((position, answers, self._clock()))
             self._request_flush()
 
     def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
@@ -179,17 +188,24 @@ class Committer:
         self._store.log.durable = max(self._store.log.durable, position)
         if self._sync:
             self._exposed(self._store.expose(position))
+        now = self._clock()
         while self._waiting and self._waiting[0][0] <= position:
-            _run(self._waiting.popleft()[1])
+            _, answers, since = self._waiting.popleft()
+            self._waits += 1
+            self._total_wait_s += now - since
+            _run(answers)
         self.on_synced(position)
         if self._waiting:
             self._request_flush()
 
-    def stats(self) -> dict[str, int]:
-        """What waits for the disk, and what the disk did not take."""
+    def stats(self) -> dict[str, float]:
+        """What waits for the disk and how long, how long the turns before it did, and what the disk did not take."""
         return {
             "waiting_turns": len(self._waiting),
-            "waiting_answers": sum(len(answers) for _, answers in self._waiting) + len(self._answers),
+            "waiting_answers": sum(len(answers) for _, answers, _ in self._waiting) + len(self._answers),
+            "longest_waiting_s": self._clock() - self._waiting[0][2] if self._waiting else 0.0,
+            "waited_turns": self._waits,
+            "total_wait_s": self._total_wait_s,
             "failed_writes": self.failed_writes,
         }
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from .admin import Admin
     from .connection import Connection
     from .delays import WaitingDelays
+    from .explain import QueueStory
+    from .explain_reasons import Reason, Urgency
+    from .explaining import Explanation
     from .producer import Producer
     from .receipts import Receipt, SendStatus
     from .stored_messages import FoundMessages, Head
@@ -50,12 +53,16 @@ else:
     _LATER = {
         "Admin": "admin",
         "Connection": "connection",
+        "Explanation": "explaining",
         "FoundMessages": "stored_messages",
         "Head": "stored_messages",
         "Producer": "producer",
+        "QueueStory": "explain",
+        "Reason": "explain_reasons",
         "Receipt": "receipts",
         "SendStatus": "receipts",
         "Tail": "tail",
+        "Urgency": "explain_reasons",
         "WaitingDelays": "delays",
     }
 
@@ -74,6 +81,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # asking
     "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
     "TopicDescription", "WaitingDelays",
+    # explaining
+    "Explanation", "QueueStory", "Reason", "Urgency",
     # errors
     "RmqError", "ConfigError", "ConnectionLost", "RequestTimeout", "OutcomeUnknown",
     "WireError", "Refused", "Fatal", "BadBatch", "BadDelay", "BadName", "BadRequest", "BatchTooLarge", "DiskFull",

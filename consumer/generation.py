@@ -129,6 +129,7 @@ class Generation:
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
         self.on_work: Callable[[], None] | None = None  # told when something may be taken; the service's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
+        self.last_failure: tuple[int, str] | None = None  # a message the listener failed at, and why; the service's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
         self.halted = False  # dropped or paused: what a turn looks at before each batch
         self.paused = False  # nothing is pulled or dispatched, by the user's wish; the puller's

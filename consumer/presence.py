@@ -27,6 +27,11 @@ class Presence:
         self._back = asyncio.Event()
         self._back.set()
 
+    @property
+    def away_s(self) -> float:
+        """How long the user has not asked for anything; 0 while a poll waits."""
+        return 0.0 if self._polling else max(self._now() - self._seen_at, 0.0)
+
     def came(self) -> None:
         """A poll begins."""
         self._polling = True

@@ -68,6 +68,9 @@ class PullRunning(Running):
         )
         return self.polls
 
+    def _polled_ago_s(self) -> float | None:
+        return self.presence.away_s
+
     def _rest(self, resting: bool) -> None:
         self.rebalancer.rest(resting)
 

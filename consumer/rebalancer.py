@@ -14,7 +14,7 @@ queues are others: nothing that was asked for, cached or done before is taken ov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rmq.client.log import get_logger
@@ -181,6 +181,11 @@ class Rebalancer:
         """Have a pass made within this time."""
         self._due = min(self._due, asyncio.get_running_loop().time() + within_s)
         self._noticed.set()
+
+    @property
+    def refused(self) -> Mapping[MessageQueue, str]:
+        """The queues that are ours and were refused, with who was said to hold them."""
+        return self._refused
 
     @property
     def topics(self) -> KnownTopics:

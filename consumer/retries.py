@@ -151,5 +151,9 @@ class Retries:
 
 def reason_of(error: BaseException | None, messages: Sequence[StoredMessage]) -> str:
     """Why messages were given up, for whoever finds them among the dead letters."""
-    what = "the listener asked for it again" if error is None else f"{type(error).__name__}: {error}"
-    return f"delivery {messages[0].attempt} failed: {what}"
+    return f"delivery {messages[0].attempt} failed: {failure_of(error)}"
+
+
+def failure_of(error: BaseException | None) -> str:
+    """What a listener that failed has done: raised, or asked for its messages again."""
+    return "the listener asked for it again" if error is None else f"{type(error).__name__}: {error}"

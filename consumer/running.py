@@ -326,9 +326,13 @@ class Running:
         now = self._broker.now()
         program = Program(
             version(), self._link.member, self._broker.group, now - self._began_at, self.stalls.lag_s,
-            self.service.turns,
+            self.service.turns, self.rebalancer.refused, self._polled_ago_s(),
         )  # fmt: skip
         return running_info(program, self._config, self.generations.values(), self.statistics.read(now), now=now)
+
+    def _polled_ago_s(self) -> float | None:
+        """How long the user has not polled; None for a consumer that calls a listener."""
+        return None
 
     # The end
 

@@ -10,15 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
 from .generation import Generation
 from .statistics import TopicStatistics
 
 MAX_QUEUES: Final = 128  # that are told one by one
+MAX_WAITS: Final = 32  # that it was refused
 MAX_TOPICS: Final = 64  # whose statistics are told
 MAX_TEXT: Final = 160  # characters of a text that may have any length
+MAX_BYTES: Final = 256  # of them
 
 
 class Program(NamedTuple):
@@ -30,6 +35,8 @@ class Program(NamedTuple):
     up_s: float
     loop_lag_s: float
     turns: int
+    waits_for: Mapping[MessageQueue, str] = MappingProxyType({})  # queues that it was refused, and why
+    polled_ago_s: float | None = None  # since when its user has not polled; None: there is nobody who has to
 
 
 def running_info(
@@ -47,6 +54,8 @@ def running_info(
         **program._asdict(),
         "up_s": round(program.up_s, 3),
         "loop_lag_s": round(program.loop_lag_s, 3),
+        "waits_for": [[*queue, _short(program.waits_for[queue])] for queue in sorted(program.waits_for)[:MAX_WAITS]],
+        "polled_ago_s": None if program.polled_ago_s is None else round(program.polled_ago_s, 3),
         "slots": config.slots,
         "settings": changed_settings(config),
         "cached_messages": sum(generation.cache.messages for generation in held),
@@ -69,7 +78,9 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
     A queue, its lease and its cache; times are seconds from ``now``, None where there is nothing to tell.
 
     ``head_offset`` is the first message that is not done and ``attempt`` the number of its delivery, under way or next;
-    ``stopped`` is why nothing goes on until somebody acts; ``abandoned`` owners before us were lost with this queue,
+    ``stopped`` is why nothing goes on until somebody acts, in words, as a code, and for the offsets from
+    ``stopped_from`` to ``stopped_to``; ``last_error`` is what the listener failed with at ``failed_offset``, which it
+    may have got over since; ``abandoned`` owners before us were lost with this queue,
     so that it goes message by message until ``careful_until``; ``dropped``: it is being handed over.
     """
     cache = generation.cache
@@ -93,6 +104,9 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
         "flow_control": None if generation.flow_control is None else _short(generation.flow_control),
         "paused": generation.paused,
         "stopped": stopped_because(generation),
+        **_stopped_at(generation),
+        "last_error": None if generation.last_failure is None else _short(generation.last_failure[1]),
+        "failed_offset": None if generation.last_failure is None else generation.last_failure[0],
         "abandoned": 0 if generation.suspicion is None else generation.suspicion.abandoned,
         "careful_until": None if generation.suspicion is None else generation.suspicion.careful_until,
         "dropped": generation.dropped,
@@ -109,8 +123,27 @@ def stopped_because(generation: Generation) -> str | None:
     return None if reason is None else _short(reason)
 
 
+def _stopped_at(generation: Generation) -> dict[str, Any]:
+    """Why and where a queue waits for somebody, for programs."""
+    code, first, last = None, None, None
+    if generation.crash_loop is not None:
+        code = "CRASH_LOOP"
+        first = last = None if generation.suspicion is None else generation.suspicion.suspect_offset
+    elif generation.stopped is not None:
+        gap = generation.stopped.gap
+        code, first, last = gap.reason, gap.from_offset, gap.end_offset - 1
+    return {"stopped_code": code, "stopped_from": first, "stopped_to": last}
+
+
 def _is_well(generation: Generation) -> bool:
-    return stopped_because(generation) is None and generation.retry_at is None and not generation.tries_to_unlock
+    return (
+        stopped_because(generation) is None
+        and generation.retry_at is None
+        and not generation.tries_to_unlock
+        and not generation.paused
+        and generation.called_at is None
+        and not generation.cache.messages
+    )
 
 
 def _topic(statistics: TopicStatistics) -> dict[str, Any]:
@@ -123,4 +156,10 @@ def _ago(moment: float | None, now: float) -> float | None:
 
 
 def _short(value: Any) -> Any:
-    return value[: MAX_TEXT - 1] + "…" if isinstance(value, str) and len(value) > MAX_TEXT else value
+    """A text that fits, and can be sent: what a listener raises may hold half of a character."""
+    if not isinstance(value, str):
+        return value
+    encoded = value[:MAX_TEXT].encode(errors="backslashreplace")
+    if len(value) <= MAX_TEXT and len(encoded) <= MAX_BYTES:
+        return encoded.decode()
+    return encoded[:MAX_BYTES].decode(errors="ignore")[: MAX_TEXT - 1] + "…"

@@ -2,7 +2,7 @@
 A hundred messages of ten orders under five tags; a consumer that wants three of the tags gets sixty, order by order.
 
     python examples/seed_orders.py                              # with a broker of its own, in memory
-    python examples/seed_orders.py --broker 127.0.0.1:10911     # with one that runs
+    python examples/seed_orders.py --broker 127.0.0.1:10911     # with one that runs, as RMQ_BROKER=... does
 
 The number of the order is the sharding key: all messages of an order are in one queue, in the order they were sent.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import secrets
 import sys
 from collections import defaultdict
@@ -72,7 +73,12 @@ async def seed(broker: str) -> None:
 async def main() -> None:
     """With the broker that was named, or one of our own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", metavar="HOST:PORT", help="a broker that runs; without, one is started in memory")
+    parser.add_argument(
+        "--broker",
+        metavar="HOST:PORT",
+        default=os.environ.get("RMQ_BROKER"),
+        help="a broker that runs; without, and without RMQ_BROKER, one is started in memory",
+    )
     named = parser.parse_args().broker
     if named:
         await seed(named)

@@ -23,6 +23,7 @@ from .hello import ProducerResumed as ProducerResumed
 from .hello import ResumedLease as ResumedLease
 from .hello import hello_from_map as hello_from_map
 from .hello import hello_to_map as hello_to_map
+from .hello import other_protocol as other_protocol
 
 PROTOCOL: Final = 1
 EMPTY: Final = -1  # the status of a pulled queue with nothing new; not an error
@@ -327,6 +328,12 @@ class Range(NamedTuple):
     max_offset: int = 0
     committed: int = NO_OFFSET
     text: str | None = None
+
+
+class Stats(NamedTuple):
+    """The numbers of the broker, and of so many of the busiest topics (at most 1000 are told)."""
+
+    topics: int = 0
 
 
 class LockStatus(NamedTuple):

@@ -277,7 +277,7 @@ def _head(entry: HeadAt, place: Locator | Refused, reader: LogReader) -> Head:
     if lies_at is None or data is None:
         where = f"{entry.topic}/{entry.queue_id}"
         return Head(Damaged.code, offset, text=f"the batch of {where} at offset {offset} is damaged")
-    header = layout.parse_header(data)
+    header = layout.parse_header(data, alone=True)
     return Head(OK, offset, header.stored_at, batches.handle(lies_at[0], offset - header.base_offset))
 
 

@@ -127,6 +127,7 @@ class PullReader:
         return parts
 
     def _found(self, request: PullRequest, i: int, found: Found) -> list[Buffer]:
+        self._store.traffic.gave(request.queues[i].topic, found.next_offset - request.offsets[i], found.size)
         if request.pull.group is not None:
             self._progress.fetched(request.pull.group, request.queues[i], found.next_offset)
         return self._answer(request, i, 0, next_offset=found.next_offset, buffers=found.buffers)

@@ -40,7 +40,7 @@ class AnyFlusher(Protocol):
         """Sync what is left and end."""
 
     def stats(self) -> dict[str, float]:
-        """How many syncs there were, and how long the last and the longest took."""
+        """How many syncs there were, and how long the last, the longest and all of them took."""
 
 
 FlusherFactory = Callable[[SyncableLog, Callable[..., object], Synced, Failed], AnyFlusher]
@@ -65,7 +65,7 @@ class Flusher:
         self._wanted = threading.Event()
         self._stopping = threading.Event()
         self._syncs = 0
-        self._last_s = self._longest_s = 0.0
+        self._last_s = self._longest_s = self._total_s = 0.0
         self._thread = threading.Thread(target=self._run, name="rmq-flusher", daemon=True)
 
     def start(self) -> None:
@@ -99,11 +99,15 @@ class Flusher:
             self._syncs += 1
             self._last_s = time.perf_counter() - began
             self._longest_s = max(self._longest_s, self._last_s)
+            self._total_s += self._last_s
             self._post(self._synced, position)
 
     def stats(self) -> dict[str, float]:
-        """How many syncs there were, and how long the last and the longest took."""
-        return {"syncs": self._syncs, "last_sync_s": self._last_s, "longest_sync_s": self._longest_s}
+        """How many syncs there were, and how long the last, the longest and all of them took."""
+        return {
+            "syncs": self._syncs, "last_sync_s": self._last_s, "longest_sync_s": self._longest_s,
+            "total_sync_s": self._total_s,
+        }  # fmt: skip
 
 
 def pause_s(interval_s: float, last_s: float) -> float:

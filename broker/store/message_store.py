@@ -22,6 +22,7 @@ from rmq.wire.tags import Wanted
 from ..log import get_logger
 from ..services.delay_table import DelayTable, Parked
 from ..services.state import Change, QueueHolds, pack_in_pieces
+from ..services.traffic import Traffic
 from . import checkpoint as checkpoints
 from .backlog import Backlog
 from .checkpoint import BadCheckpoint, Checkpoint
@@ -94,6 +95,7 @@ class MessageStore:
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
         self._of_topic: dict[str, list[MessageQueue]] = {}  # the same queues: a start asks for those of each topic
         self.delays = DelayTable(segment_bytes)
+        self.traffic = Traffic()
         self.on_parked: Callable[[int], None] = lambda due_at: None  # set by the composition root: who delivers
         self._staged: list[Publication] = []
         self._parked: list[Parked] = []  # staged as well
@@ -204,6 +206,7 @@ class MessageStore:
 
     def drop_topic(self, topic: str, generation: int) -> None:
         """Forget the queues of a topic up to this generation; their batches stay in the log until retention."""
+        self.traffic.forget(topic)
         for of in self._of_topic.pop(topic, ()):
             if self._queues[of].generation > generation:
                 self._of_topic.setdefault(topic, []).append(of)
@@ -326,6 +329,7 @@ class MessageStore:
             if self._queues.get(item.queue) is not queue:
                 continue  # the topic was deleted in this turn: index files would outlive their directory
             queue.note_epoch(self.log_epoch)
+            self.traffic.took(item.queue.topic, item.messages, item.size)
             self.backlog.add(queue, worth_it=queue.add(item.position, item.size, item.messages, item.tags))
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
         self.backlog.reach(self.log.written)

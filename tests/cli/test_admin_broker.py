@@ -49,7 +49,7 @@ def test_the_numbers_name_each_part_of_the_broker(broker: str) -> None:
     numbers = json.loads(admin("broker", "stats", "--broker", broker, "--json").stdout)
 
     assert shown.stdout.splitlines()[0].split() == ["PART", "NAME", "VALUE"]
-    assert set(numbers) == {"broker", "log", "flush", "commit", "upkeep", "delays", "serving"}
+    assert set(numbers) == {"broker", "log", "flush", "commit", "upkeep", "delays", "serving", "traffic"}
     assert numbers["broker"]["address"] == broker
     assert numbers["broker"]["refuses_sends"] is None
     assert numbers["log"]["log_written"] >= numbers["log"]["log_durable"] >= 0

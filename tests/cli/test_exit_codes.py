@@ -14,6 +14,7 @@ from rmq.wire import errors
         (errors.ConfigError("x"), exit_codes.CONFIG),
         (errors.ConnectionLost("x"), exit_codes.UNAVAILABLE),
         (errors.TooManyConnections("x"), exit_codes.UNAVAILABLE),
+        (errors.ProtocolUnsupported("x"), exit_codes.REFUSED),
         (errors.RequestTimeout("x"), exit_codes.TEMPORARY),
         (errors.OutcomeUnknown("x"), exit_codes.TEMPORARY),
         (errors.DiskFull("x"), exit_codes.TEMPORARY),
@@ -35,5 +36,5 @@ def test_the_code_of_an_error(error: errors.RmqError, code: int) -> None:
 def test_codes_are_different_and_fit_a_byte() -> None:
     codes = [value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)]
 
-    assert len(codes) == len(set(codes)) == 12
+    assert len(codes) == len(set(codes)) == 13
     assert all(0 <= code < 256 for code in codes)

@@ -61,6 +61,7 @@ class FakeBroker:
         self.frame_refusals: list[Refused] = []  # what the next send frames are answered with, as a whole
         self.spoil_next_send = False  # answer the next send with something else than results
         self.refuse_hello: WireError | None = None
+        self.on_hello: Callable[[], object] | None = None  # called just before a hello is answered
         self.tells_outcomes = True  # False: an older broker, whose hello does not tell what became of batches
         self.held: list[Callable[[], None]] = []  # answers kept back while ``holding``
         self.holding = False
@@ -289,6 +290,8 @@ class FakeConnection(asyncio.Protocol):
         hello = ops.hello_from_map(ops.Hello, payload)
         broker.hellos.append(hello)
         broker.hello_times.append(asyncio.get_running_loop().time())
+        if broker.on_hello is not None:
+            broker.on_hello()
         if broker.refuse_hello is not None:
             error = broker.refuse_hello
             self.send(pack(REPLY, request_id, error.code, [error.text]))

@@ -61,3 +61,19 @@ async def test_one_that_gives_up_ends_at_once_and_fails_what_is_asked(broker: Fa
     await asyncio.sleep(60)
     assert len(broker.hellos) == 1
     await connection.close()
+
+
+async def test_a_greeting_that_comes_while_it_is_being_closed_opens_nothing(broker: FakeBroker) -> None:
+    closing: list[asyncio.Task[None]] = []
+    connected: list[ops.HelloReply] = []
+    connection = Connection(broker.address, on_connected=connected.append)
+    # The close begins, and the greeting is read, before the dialling task learns that it was cancelled.
+    broker.on_hello = lambda: closing.append(asyncio.create_task(connection.close()))
+
+    connection.start()
+    await until(lambda: bool(closing))
+    await closing[0]
+
+    assert not connected
+    assert not connection.connected
+    await until(lambda: not broker.connections)

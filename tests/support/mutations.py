@@ -69,7 +69,7 @@ def valid(rng: Random, epoch: int = 1) -> tuple[int, Any]:
         Op.GET_MESSAGE: [f"{rng.getrandbits(64):016x}{offset << 12:016x}"],
         Op.OFFSETS_AT: [rng.choice((0, BORN_AT, 1 << 62)), [[TOPIC, queue]]],
         Op.HEADS: [[[TOPIC, queue, offset], ["other", 0, 0]]],
-        Op.STATS: [],
+        Op.STATS: rng.choice(([], [rng.choice((-1, 0, 5, 1 << 40))])),
         Op.CONFIG: [],
         Op.LIST_DELAYS: [rng.choice((0, BORN_AT)), 0, rng.choice((1, 100)), rng.choice((None, TOPIC))],
         Op.DELETE_TOPIC: [f"t{rng.randrange(50)}", rng.choice((0, 1))],

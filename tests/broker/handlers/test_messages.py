@@ -209,6 +209,16 @@ async def test_the_message_at_an_offset_of_each_queue(broker: InMemoryBroker) ->
         ]  # fmt: skip
 
 
+async def test_the_message_at_an_offset_of_a_batch_that_is_longer_than_a_header(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        named = await send(client, *(f"k{i}" * 20 for i in range(100)))
+
+        (head,) = decode_list(Head, await client.request(Op.HEADS, Heads([HeadAt("orders", 0, 99)])))
+
+        assert batches.message_id(client.hello.store_id, head.handle) == named[99]
+
+
 async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Path) -> None:
     async with InMemoryBroker(data_dir=str(tmp_path)) as broker, Client(broker) as client:
         await client.create()

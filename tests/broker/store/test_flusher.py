@@ -69,6 +69,8 @@ def test_a_request_is_answered_with_the_position_that_was_synced() -> None:
         log.go_on.put(None)
 
         assert posts.next() == 100
+        told = flusher.stats()
+        assert (told["syncs"], told["total_sync_s"]) == (1, told["last_sync_s"])
 
 
 def test_a_write_during_the_sync_is_not_covered_by_it_and_asks_again() -> None:

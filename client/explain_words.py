@@ -1,0 +1,99 @@
+"""The words of explanations: commands to copy, names, numbers and times. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .explain_facts import QueueFacts, Told
+from .explain_reasons import SUSPICIOUS_CALL_S
+
+_MEMBER: Final = re.compile(r"(?P<host>[^@\s]+)@(?P<pid>\d+)#")
+
+
+def per_s(facts: QueueFacts) -> float | None:
+    """How many messages were finished in a second; None if nobody looked twice."""
+    return None if facts.moved is None or not facts.watched_s else facts.moved / facts.watched_s
+
+
+def suspicious_s(told: Told) -> float:
+    """How long a call may run before somebody should look."""
+    return min(SUSPICIOUS_CALL_S, told.consume_timeout_s)
+
+
+def is_suspicious(told: Told) -> bool:
+    """Whether a call runs that long; at exactly that it does."""
+    return told.called_for_s is not None and told.called_for_s >= suspicious_s(told)
+
+
+def next_owner(facts: QueueFacts) -> str:
+    """Who gets the lock next, as far as members tell."""
+    return facts.waiting[0] if facts.waiting else "another member"
+
+
+def offsets(told: Told) -> str:
+    """The messages at which an owner stopped."""
+    first, last = told.stopped_from, told.stopped_to
+    if first is None or last is None:
+        return "messages"
+    return f"message {first}" if first == last else f"messages {first} to {last}"
+
+
+def gone(facts: QueueFacts) -> str:
+    """That retention was faster than the group, if so."""
+    if not 0 <= facts.committed < facts.min_offset:
+        return ""
+    return f" Retention has removed messages {facts.committed} to {facts.min_offset - 1} meanwhile."
+
+
+def held(told: Told) -> str:
+    """That no more is fetched, if so."""
+    return f" Nothing more is fetched meanwhile: {told.flow_control}." if told.flow_control else ""
+
+
+def error(told: Told) -> str:
+    """What the listener failed with, if it is known."""
+    return f" The error: {told.last_error.rstrip('.')}." if told.last_error else ""
+
+
+def dump(facts: QueueFacts) -> str:
+    """How to see where the owner is; its name tells the machine and the process."""
+    found = _MEMBER.match(facts.owner or "")
+    return "`py-spy dump --pid PID`" if found is None else f"on {found['host']}: `py-spy dump --pid {found['pid']}`"
+
+
+def look(facts: QueueFacts, offset: int | None) -> str:
+    """How to see the message at an offset; the id of the head alone is known."""
+    if facts.head is None or facts.head.message_id is None or offset != facts.head_offset:
+        return "look at the message"
+    return f"look at the message (`rmq-admin message get {facts.head.message_id}`)"
+
+
+def reset(facts: QueueFacts, offset: int | None) -> str:
+    """The command that has the group go on at an offset."""
+    to = "OFFSET" if offset is None else offset
+    return f"rmq-admin group reset-offset {facts.group} --topic {facts.topic} --queue {facts.queue_id} --to {to}"
+
+
+def behind(offset: int | None) -> str:
+    """The end of that command, for the next message."""
+    return "--to an offset behind it" if offset is None else f"--to {offset + 1}"
+
+
+def times(count: int) -> str:
+    """How often."""
+    return "once" if count == 1 else f"{count} times"
+
+
+def rate(per_s: float) -> str:
+    """A number of messages per second."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
+
+
+def span(value: float) -> str:
+    """A time in seconds, for people."""
+    if value < 100:
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

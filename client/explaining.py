@@ -1,0 +1,296 @@
+"""
+Asks a broker, and through it the members of a group, for all that explains how the group is.
+
+Everything is asked once. Only where a queue has messages before it and no cause is seen, everything is asked again a
+moment later: a queue that has moved meanwhile is well, and one that has not is told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rmq.wire.errors import OK, TopicNotFound
+from rmq.wire.group_ops import GroupDescription, GroupQueue
+from rmq.wire.model import MessageQueue
+from rmq.wire.names import retry_topic
+
+from . import explain
+from .explain import QueueStory
+from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, of_broadcast, of_group
+from .explain_reasons import Reason, Urgency
+from .explain_words import span
+
+if TYPE_CHECKING:
+    from .admin import Admin
+
+Now = Callable[[], datetime]
+
+WATCH_S: Final = 1.0
+MAX_DELAYS: Final = 1000  # delayed batches that are looked at, the next ones first
+MAX_HEADS: Final = 8  # members of a broadcasting group whose first messages are looked at
+LOOK_AGAIN: Final = frozenset(
+    {
+        Reason.CONSUMING,
+        Reason.STANDING_STILL,
+        Reason.FLOW_CONTROL,
+        Reason.SLOTS_BUSY,
+        Reason.LOOP_LATE,
+        Reason.NOT_POLLED,
+        Reason.WAITING_FOR_LOCK,
+    }
+)
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
+class Note(NamedTuple):
+    """Something about the group that is about no single queue; it needs nobody."""
+
+    code: str
+    sentence: str
+    advice: str = ""
+
+
+class Explanation(NamedTuple):
+    """How a group is: its queues, worst first. ``ordered``, ``model`` and ``strategy`` are None if nobody is in it."""
+
+    group: str
+    ordered: bool | None
+    model: str | None
+    strategy: str | None
+    members: int
+    queues: list[QueueStory]
+    notes: list[Note]
+
+    @property
+    def urgency(self) -> Urgency:
+        """That of the worst queue."""
+        return max((story.urgency for story in self.queues), default=Urgency.WELL)
+
+    @property
+    def needs_somebody(self) -> bool:
+        """Whether there is a queue that does not go on unless somebody does something."""
+        return self.urgency is Urgency.ACT
+
+    @property
+    def lag(self) -> int:
+        """How many messages wait in all queues, of a broadcasting group for all members."""
+        return sum(story.lag for story in self.queues)
+
+
+class _Sample(NamedTuple):
+    described: GroupDescription
+    members: Members
+    facts: list[QueueFacts]
+
+
+async def explain_group(
+    admin: Admin, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: Now = utc_now
+) -> Explanation:
+    """
+    Say of each queue why it goes on, or does not.
+
+    Raises:
+        GroupNotFound: nothing is known of the group.
+        TopicNotFound: there is no such topic, or the group has nothing to do with it.
+    """
+    delayed = await _delayed(admin, now)
+    sample = await _sample(admin, group, topic, delayed)
+    stories = [explain.explain(facts) for facts in sample.facts]
+    if any(story.reason in LOOK_AGAIN and (story.lag or story.urgency) for story in stories):
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(watch_s)
+        first, sample = sample, await _sample(admin, group, topic, delayed)
+        sample = _compared(first, sample, asyncio.get_running_loop().time() - began)
+    facts = await _with_heads(admin, sample.facts, now)
+    facts = _with_errors(facts, sample.members)
+    described = sample.described
+    return Explanation(
+        described.group,
+        described.ordered,
+        described.model,
+        described.strategy,
+        len(described.members) + described.more_members,
+        explain.worst_first(explain.explain(each) for each in facts),
+        await _notes(admin, sample, topic),
+    )
+
+
+async def _sample(admin: Admin, group: str, topic: str | None, delayed: dict[MessageQueue, Delayed]) -> _Sample:
+    described = await admin.describe_group(group, topic)
+    if topic is not None and not described.queues:
+        consumed = sorted(described.subscriptions) or sorted({queue.topic for queue in described.queues})
+        what = (
+            f"it consumes {', '.join(consumed[:10])}" if consumed else "`rmq-admin group describe` shows what it does"
+        )
+        raise TopicNotFound(f"the group {group!r} has nothing to do with the topic {topic!r}: {what}")
+    if topic not in (None, retry_topic(group)) and not described.ordered:
+        described = described._replace(queues=[*described.queues, *await _retries(admin, group)])
+    members = Members(await admin.members_info(group))
+    facts_of = of_broadcast if described.model == BROADCASTING else of_group
+    return _Sample(described, members, facts_of(described, members, delayed=delayed))
+
+
+async def _retries(admin: Admin, group: str) -> list[GroupQueue]:
+    """The queue in which messages of all topics wait for another try, if there is one."""
+    try:
+        return (await admin.describe_group(group, retry_topic(group))).queues
+    except TopicNotFound:
+        return []
+
+
+def _compared(first: _Sample, second: _Sample, watched_s: float) -> _Sample:
+    """The second sample, with how far each queue has come since the first."""
+    before = {_key(facts): facts for facts in first.facts}
+    compared = []
+    for facts in second.facts:
+        earlier = before.get(_key(facts))
+        moved = None if earlier is None else max(_position(facts) - _position(earlier), 0)
+        compared.append(replace(facts, moved=moved, watched_s=watched_s))
+    return second._replace(facts=compared)
+
+
+def _position(facts: QueueFacts) -> int:
+    return facts.max_offset if facts.head_offset is None else facts.head_offset
+
+
+def _key(facts: QueueFacts) -> tuple[str, int, str]:
+    return facts.topic, facts.queue_id, facts.owner or "" if facts.model == BROADCASTING else ""
+
+
+async def _delayed(admin: Admin, now: Now) -> dict[MessageQueue, Delayed]:
+    """How many messages of each queue wait for their time; of very many, those that are due next."""
+    rows, more, *_ = await admin.delays(limit=MAX_DELAYS)
+    found: dict[MessageQueue, Delayed] = {}
+    for row in rows:
+        queue = MessageQueue(row.topic, row.queue_id)
+        before = found.get(queue)
+        if before is None:
+            in_s = max(row.due_at / 1e6 - now().timestamp(), 0.0)
+            before = Delayed(0, in_s, more)
+        found[queue] = before._replace(messages=before.messages + row.messages)
+    return found
+
+
+async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], now: Now) -> list[QueueFacts]:
+    """Look up the first message of each queue that has any before it; a queue has several of a broadcasting group."""
+    rounds: dict[MessageQueue, list[int]] = {}
+    asked: list[dict[MessageQueue, int]] = []
+    places: dict[int, tuple[int, MessageQueue]] = {}
+    for index, each in enumerate(facts):
+        if each.head_offset is None:
+            continue
+        queue = MessageQueue(each.topic, each.queue_id)
+        taken = rounds.setdefault(queue, [])
+        if len(taken) == MAX_HEADS:
+            continue
+        if len(taken) == len(asked):
+            asked.append({})
+        asked[len(taken)][queue] = each.head_offset
+        places[index] = len(taken), queue
+        taken.append(index)
+    told = [await admin.heads(part) for part in asked]
+    found = list(facts)
+    for index, (number, queue) in places.items():
+        head = told[number][queue]
+        age_s = None if head.stored_at is None else max((now() - head.stored_at).total_seconds(), 0.0)
+        if head.status == OK and head.queue_offset == facts[index].head_offset:
+            found[index] = replace(found[index], head=head, head_age_s=age_s)
+    return found
+
+
+def _with_errors(facts: Sequence[QueueFacts], members: Members) -> list[QueueFacts]:
+    """Messages that wait for another try have failed elsewhere: the error is told there."""
+    error = next(iter(members.errors()), "")
+    return [
+        replace(each, told=each.told._replace(last_error=error))
+        if error and each.is_retries and each.told is not None and not each.told.last_error
+        else each
+        for each in facts
+    ]
+
+
+async def _notes(admin: Admin, sample: _Sample, topic: str | None) -> list[Note]:
+    described, members = sample.described, sample.members
+    group = described.group
+    notes = []
+    if described.model == BROADCASTING:
+        text = f"the group is broadcasting: each of its {len(described.members)} members has every queue for itself."
+        notes.append(Note("BROADCASTING", text))
+    missing = sorted(set(described.subscriptions) - {queue.topic for queue in described.queues} - {retry_topic(group)})
+    if topic is None and not described.more_queues and missing:
+        names = ", ".join(missing)
+        advice = "`rmq-admin topic list` shows what there is, `rmq-admin topic create NAME` makes one."
+        notes.append(Note("TOPIC_MISSING", f"members subscribe to {names}: there is no such topic.", advice))
+    notes += _idle(described, members)
+    notes += _delays(sample.facts)
+    waiting = sum(row.waiting for row in await admin.list_dead() if row.group == group)
+    if waiting:
+        advice = f"`rmq-admin dlq show {group}` shows them, `rmq-admin dlq replay {group}` has them delivered again."
+        verb = "waits" if waiting == 1 else "wait"
+        notes.append(Note("DEAD_LETTERS", f"{_count(waiting, 'dead letter')} {verb} for somebody.", advice))
+    if described.more_queues:
+        notes.append(Note("MORE_QUEUES", f"{described.more_queues} more queues were not looked at: name a topic."))
+    return notes
+
+
+def _idle(described: GroupDescription, members: Members) -> list[Note]:
+    """Members that could do more."""
+    if described.model == BROADCASTING:
+        return []
+    waiting = {member for queue in members.waiting.values() for member in queue}
+    idle = [
+        member.member
+        for member in described.members
+        if member.state == "connected" and not member.leases and member.member not in waiting
+    ]
+    silent = [member for member in idle if not members.answers(member)]
+    notes = [Note("MEMBER_SILENT", f"{member} has no queue, and does not answer.") for member in silent]
+    if idle:
+        who = (
+            f"{len(idle)} of {_count(len(described.members), 'member')} {'has' if len(idle) == 1 else 'have'} no queue"
+        )
+        notes.append(Note("IDLE_MEMBERS", f"{who}: there are not enough for all."))
+    return notes
+
+
+def _delays(facts: Sequence[QueueFacts]) -> list[Note]:
+    """Messages that were sent to be delivered later: they are missed more often than they are missing."""
+    delayed = {(each.topic, each.queue_id): each.delayed for each in facts if each.delayed.messages}
+    waiting = [told for (topic, _), told in delayed.items() if topic != retry_topic(facts[0].group)]
+    if not waiting:
+        return []
+    count = f"{sum(each.messages for each in waiting)}{'+' if any(each.more for each in waiting) else ''}"
+    next_in_s = min(each.next_in_s for each in waiting)
+    sentence = f"{count} delayed message{'s wait for their' if count != '1' else ' waits for its'} time"
+    return [Note("DELAYED", f"{sentence}, the next comes in {span(next_in_s)}.", "`rmq-admin delay list` shows them.")]
+
+
+def as_object(explanation: Explanation) -> dict[str, Any]:
+    """An explanation as plain data."""
+    return {
+        "group": explanation.group,
+        "ordered": explanation.ordered,
+        "model": explanation.model,
+        "strategy": explanation.strategy,
+        "members": explanation.members,
+        "lag": explanation.lag,
+        "urgency": explanation.urgency.name,
+        "needs_somebody": explanation.needs_somebody,
+        "queues": [
+            {**story._asdict(), "reason": story.reason.value, "urgency": story.urgency.name}
+            for story in explanation.queues
+        ],
+        "notes": [note._asdict() for note in explanation.notes],
+    }
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
