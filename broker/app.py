@@ -102,6 +102,7 @@ class Broker:
         self._stopping = False
         self._stopped = False
         self._flusher: AnyFlusher | None = None
+        self._pools: list[ReadPool] = []
         self._started_at = now()
 
     # ---- start
@@ -157,7 +158,8 @@ class Broker:
         """A start that failed leaves nothing behind but the log."""
         if self._flusher is not None:
             self._flusher.stop()
-        self._close_pools()
+        for pool in self._pools:
+            pool.close()
         self._store.abandon()
 
     def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -179,6 +181,7 @@ class Broker:
         )
         self._read_pool = ReadPool(loop, config.read_threads)
         self._upkeep_pool = ReadPool(loop, 1)
+        self._pools = [self._read_pool, self._upkeep_pool]
 
     def _recover(self) -> None:
         parked = ParkedLog()
@@ -238,6 +241,7 @@ class Broker:
             "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
             "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
             "lowered_offsets": self._lowered, "memory_bytes": resident_bytes(), "cpu_s": cpu_s(),
+            "time_us": self.wall_us(),
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:
@@ -353,7 +357,8 @@ class Broker:
     def _close_store(self, last: CheckpointWork | None) -> None:
         assert self._flusher is not None
         self._flusher.stop()
-        self._close_pools()
+        for pool in self._pools:
+            pool.close()
         if last is None or self.failed.is_set():
             self._store.abandon()  # what a failed disk holds is for the next start to judge
             return
@@ -364,10 +369,6 @@ class Broker:
             log.error("checkpoint.failed", error=str(error))
         finally:
             self._store.abandon()
-
-    def _close_pools(self) -> None:
-        self._read_pool.close()
-        self._upkeep_pool.close()
 
     async def _drain(self) -> None:
         for connection in list(self._connections):

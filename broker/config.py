@@ -81,9 +81,14 @@ class BrokerConfig:
             raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
 
     def _check_delays(self) -> None:
-        parse_levels(self.message_delay_level)
+        longest_us = max(parse_levels(self.message_delay_level))
         if self.max_delay_s > MAX_DELAY_S:
             raise ConfigError(f"max_delay_s must be at most {MAX_DELAY_S} (100 years), not {self.max_delay_s}")
+        if longest_us > self.max_delay_s * 1_000_000:
+            raise ConfigError(
+                f"message_delay_level holds a level of {longest_us // 1_000_000} s, which is longer than max_delay_s "
+                f"({self.max_delay_s:g}): raise max_delay_s or shorten the level"
+            )
 
     def data_path(self) -> Path:
         """The data directory, with the default resolved."""

@@ -17,8 +17,12 @@ from rmq.wire.errors import RmqError
 
 from . import exit_codes
 from .output import OutputClosed, silence_stdout
+from .usage_errors import is_missing_file, sentence
 
 T = TypeVar("T")
+
+
+_CLICKS = (click.ClickException, click.exceptions.Exit, click.Abort)
 
 
 class Failure(click.ClickException):
@@ -47,8 +51,20 @@ class _Ending(click.Command):
         open_standard_streams()
         return super().main(*args, **more)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **more: Any
+    ) -> Any:
+        """Read the command line; raises only what is printed in one line, and defects."""
+        try:
+            return super().make_context(info_name, args, parent, **more)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except Exception as error:
+            root = info_name if parent is None else parent.find_root().info_name
+            raise _ended(error, root or "") from error
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; raises only what click prints in one line, and defects."""
+        """Run the command; raises only what is printed in one line, and defects."""
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
@@ -120,6 +136,8 @@ def _ended(error: BaseException, command: str) -> BaseException:
     leaf = _first_leaf(error)
     if isinstance(leaf, RmqError):
         leaf = Failure(_sentence(leaf), exit_codes.of(leaf))
+    elif isinstance(leaf, click.UsageError) and not isinstance(leaf, click.exceptions.NoArgsIsHelpError):
+        leaf = Failure(sentence(leaf), exit_codes.NO_INPUT if is_missing_file(leaf) else exit_codes.USAGE)
     if isinstance(leaf, Failure):
         leaf.command = leaf.command or command
         return leaf
@@ -133,7 +151,7 @@ def _ended(error: BaseException, command: str) -> BaseException:
         return failure
     if isinstance(leaf, KeyboardInterrupt):
         return click.exceptions.Exit(exit_codes.INTERRUPTED)
-    return error if isinstance(leaf, Exception) and not isinstance(leaf, click.ClickException) else leaf
+    return error if isinstance(leaf, Exception) and not isinstance(leaf, _CLICKS) else leaf
 
 
 def _raised_in_echo(error: OSError) -> bool:

@@ -22,6 +22,7 @@ from rmq.wire.errors import (
     MemberSilent,
     MessageNotFound,
     OutcomeUnknown,
+    ProtocolUnsupported,
     RequestTimeout,
     RmqError,
     StoreFailed,
@@ -40,7 +41,7 @@ NO_INPUT: Final = 66  # a file, module, topic or group that was named does not e
 UNAVAILABLE: Final = 69  # no broker answers
 OS_ERROR: Final = 71  # an address that is taken, a folder that cannot be written
 TEMPORARY: Final = 75  # outcome unknown, or worth trying again
-REFUSED: Final = 76  # the broker refused
+REFUSED: Final = 76  # the broker refused, or speaks another protocol
 CONFIG: Final = 78  # a setting is wrong
 INTERRUPTED: Final = 130  # Ctrl-C, or a second signal that did not let a stop finish
 
@@ -60,6 +61,7 @@ _BY_ERROR: Final[tuple[tuple[type[RmqError], int], ...]] = (
     (BadName, USAGE),
     (TopicExists, REFUSED),
     (GroupMismatch, REFUSED),
+    (ProtocolUnsupported, REFUSED),  # which no waiting mends
     (Fatal, UNAVAILABLE),
     (WireError, REFUSED),
 )

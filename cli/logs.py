@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from .log_sink import LogSink
@@ -45,6 +46,25 @@ def configure(level: str, form: str = "auto") -> None:
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*first, _unfold], processors=[without_meta, *last])
     )
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+@contextmanager
+def hidden(*events: str) -> Iterator[None]:
+    """Within the block these events of the client packages are not logged, unless they come with a traceback."""
+    from rmq.client.log import FIELDS, TRACE
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        is_one = getattr(record, FIELDS, {}).get("event") in events
+        return not is_one or getattr(record, TRACE, None) is not None
+
+    loggers = [logging.getLogger(name) for name in ("rmq.client", "rmq.consumer")]
+    for logger in loggers:
+        logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_shown)
 
 
 def _unfold(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq.wire.address import parse_address
+from rmq.wire.errors import ConfigError
+
 from . import logs
 from .settings import Setting, as_toml, load, settings_of, suspicious
 
@@ -25,6 +28,17 @@ DEFAULT_BROKER = "127.0.0.1:10911"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+def _address(ctx: click.Context, param: click.Parameter, text: str) -> str:
+    """The callback of ``--broker``: says where an address that cannot be comes from, since that is easily forgotten."""
+    try:
+        parse_address(text)
+    except ConfigError as error:
+        is_set = ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.ENVIRONMENT
+        raise ConfigError(f"{'RMQ_BROKER in the environment' if is_set else '--broker'}: {error}") from error
+    return text
+
+
 broker_option: Decorator = click.option(
     "--broker",
     metavar="HOST:PORT",
@@ -32,6 +46,7 @@ broker_option: Decorator = click.option(
     default=DEFAULT_BROKER,
     show_default=True,
     show_envvar=True,
+    callback=_address,
     help="The broker to talk to.",
 )
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 from rmq.consumer import PullConsumer
 from rmq.consumer.config import ConsumerConfig
+from rmq.wire.names import wrap
 
 from .listeners import Printer
 from .reach import refuse_missing_topic
 from .stopping import first_of, stop_signals
+from .waiting import saying_what_is_missing
 
 
 async def poll_and_print(config: ConsumerConfig, topics: Mapping[str, str], printer: Printer) -> None:
@@ -18,7 +20,11 @@ async def poll_and_print(config: ConsumerConfig, topics: Mapping[str, str], prin
     if not topics:
         await refuse_missing_topic(config.broker)
     with stop_signals() as asked:
-        async with PullConsumer(topics=topics, config=config) as consumer:
+        names = [wrap(config.namespace, topic) for topic in topics]
+        async with (
+            PullConsumer(topics=topics, config=config) as consumer,
+            saying_what_is_missing(config.broker, names),
+        ):
             await _print_until(asked, consumer, printer)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from . import exit_codes
@@ -26,8 +27,21 @@ async def require_broker(address: str) -> None:
     from rmq.client.connection import Connection
 
     connection = Connection(address)
-    await connection.open(timeout_s=_PATIENCE_S)
+    with quiet_clients():
+        await connection.open(timeout_s=_PATIENCE_S)
     await connection.close()
+
+
+@contextmanager
+def quiet_clients() -> Iterator[None]:
+    """Within the block a connection that fails is not logged: the command says it in a sentence."""
+    log = logging.getLogger("rmq.client")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from .child import child, line_of, own_broker
 from .command import Command, Failure, Group, run, version_option
 from .options import json_option, log_options
 from .progress import progress
+from .reach import require_broker
 from .render import to_json
 
 if TYPE_CHECKING:
@@ -201,6 +202,8 @@ async def _ground(
 
     if broker is not None and flush is not None:
         raise click.UsageError("--flush is for the broker that rmq-bench starts itself; it does not go with --broker.")
+    if broker is not None:
+        await require_broker(broker)
     async with AsyncExitStack() as stack:
         mode = flush or "sync"
         address = broker if broker is not None else await stack.enter_async_context(own_broker("--flush", mode))

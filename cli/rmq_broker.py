@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -97,6 +98,8 @@ def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
         text = (
             f"{config.listen} cannot be listened on ({os.strerror(error.errno)}): choose another address with --listen"
         )
+    elif isinstance(error, socket.gaierror):
+        text = f"{config.listen} cannot be listened on: there is no host of this name; choose another with --listen"
     else:
         where = error.filename or config.data_path()
         text = f"{where}: {error.strerror or error}; {remedy(error)}"

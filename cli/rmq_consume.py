@@ -10,13 +10,13 @@ import click
 
 from rmq.consumer.config import ConsumerConfig
 
-from . import exit_codes
+from . import exit_codes, logs
 from .command import Command, Failure, run, version_option
 from .options import config_options, json_option, log_options
 from .stopping import first_of, stop_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rmq.consumer.listeners import Listener
 
@@ -54,6 +54,9 @@ _FLAGS = {
 @click.option("--pull", is_flag=True, help="Ask for messages in batches; what was printed is committed every 5 s.")
 @click.option("--broadcast", is_flag=True, help="Every message to every member; each keeps its own progress.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
+@click.option(
+    "--no-wait", is_flag=True, help="End with 69 or 66 if the broker or a topic is not there, instead of waiting."
+)
 @click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
 @json_option
 @config_options(ConsumerConfig, "RMQ_CONSUMER_", _FLAGS, {"broker": "RMQ_BROKER"})
@@ -70,6 +73,7 @@ def command(
     broadcast: bool,
     count: int | None,
     listener: str | None,
+    no_wait: bool,
     as_json: bool,
 ) -> None:
     """
@@ -96,10 +100,22 @@ def command(
     if pull and not config.auto_commit_every_s:
         raise click.UsageError("--pull commits what was printed by itself: auto_commit_every_s must be more than 0.")
     wanted = dict.fromkeys(topics, tags)
-    if listener is None:
-        run(_print(config, wanted, as_json, count, pull=pull))
-    else:
-        run(_hand_over(config, wanted, listener))
+    if no_wait:
+        from .waiting import require
+
+        run(require(config.broker, names_of(config, wanted)))
+    with logs.hidden("consumer.failed", "connection.failed", "topic.awaited"):  # which this command says itself
+        if listener is None:
+            run(_print(config, wanted, as_json, count, pull=pull))
+        else:
+            run(_hand_over(config, wanted, listener))
+
+
+def names_of(config: ConsumerConfig, topics: Iterable[str]) -> list[str]:
+    """The topics as the broker calls them."""
+    from rmq.wire.names import wrap
+
+    return [wrap(config.namespace, topic) for topic in topics]
 
 
 def _given(*names: str) -> str | None:
@@ -152,6 +168,7 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
     from rmq.consumer import Consumer
 
     from .reach import refuse_missing_topic
+    from .waiting import saying_what_is_missing
 
     if not topics:
         await refuse_missing_topic(config.broker)
@@ -160,7 +177,8 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
         running = asyncio.create_task(consumer.run())
         enough = asyncio.create_task(first_of(asked, done))
         try:
-            await asyncio.wait([running, enough], return_when=asyncio.FIRST_COMPLETED)
+            async with saying_what_is_missing(config.broker, names_of(config, topics)):
+                await asyncio.wait([running, enough], return_when=asyncio.FIRST_COMPLETED)
             await consumer.stop()
             await running  # raises what ended it, if that was an error
         finally:

@@ -63,14 +63,36 @@ def load(
         ConfigError: an unknown key, or a value that cannot be.
     """
     settings = settings_of(config)
+    own = {name: prefix + name.upper() for name in settings}
     values = _from_file(settings, file) if file is not None else {}
-    values |= _from_environment(settings, aliases or {}, environ)
-    values |= _from_environment(settings, {name: prefix + name.upper() for name in settings}, environ)
-    values |= _from_assignments(settings, assignments)
+    origins = dict.fromkeys(values, str(file))
+    for variables in (aliases or {}, own):
+        found = _from_environment(settings, variables, environ)
+        values |= found
+        origins |= {name: f"{variables[name]} in the environment" for name in found}
+    said = _from_assignments(settings, assignments)
     for name, value in (flags or {}).items():
         if value is not None:
-            values[name] = from_text(settings[name], value, f"--{name.replace('_', '-')}")
-    return config(**values)
+            said[name] = from_text(settings[name], value, f"--{name.replace('_', '-')}")
+    unseen = {name: origin for name, origin in origins.items() if name not in said}
+    try:
+        return config(**values | said)
+    except ConfigError as error:
+        origin = _to_blame(config, values | said, unseen)
+        if origin is None:
+            raise
+        raise ConfigError(f"{origin}: {error}") from error
+
+
+def _to_blame(config: type[Any], values: Mapping[str, Any], origins: Mapping[str, str]) -> str | None:
+    """Where the one value comes from without which all would be well, if that is not on the command line."""
+    for name, origin in origins.items():
+        try:
+            config(**{other: value for other, value in values.items() if other != name})
+        except ConfigError:
+            continue
+        return origin
+    return None
 
 
 def from_text(setting: Setting, text: str, where: str) -> Any:

@@ -101,6 +101,7 @@ class Connection:
         self._up = asyncio.Event()  # connected, or never again
         self._ended: Exception | None = None  # why there will be no connection any more
         self._last_error: Exception | None = None
+        self._reached = False  # whether something took the newest dial
         self._last_id = 0
         self._greeting: asyncio.Future[None] | None = None  # of the dial under way
         self._greeted_at = float("-inf")
@@ -139,7 +140,7 @@ class Connection:
                 await self.wait_connected()
         except TimeoutError:
             await self.close()
-            raise unreachable(self.address, self._last_error) from self._last_error
+            raise unreachable(self.address, self._last_error, reached=self._reached) from self._last_error
         except BaseException:
             await self.close()
             raise
@@ -268,7 +269,9 @@ class Connection:
         self._greeting = answer = loop.create_future()
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
+                self._reached = False
                 await loop.create_connection(lambda: link, self.address.host, self.address.port)
+                self._reached = True
                 self._greet(link)
                 await answer
         except (OSError, UnicodeError, RmqError) as error:  # a host name may not even be encodable

@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from rmq.wire import ops
-from rmq.wire.errors import OK
+from rmq.wire.errors import OK, ProtocolUnsupported
 from rmq.wire.frames import PUSH, REPLY, REQUEST, pack
 from rmq.wire.ops import HelloReply, Op, Push
 
@@ -35,6 +35,11 @@ def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
         return None
     if status != OK:
         raise refusal(status, payload)
+    if type(payload) is dict and type(payload.get("proto")) is int and payload["proto"] != ops.PROTOCOL:
+        # Before the rest is read, which may have another shape.
+        raise ProtocolUnsupported(
+            ops.other_protocol(f"this client speaks protocol {ops.PROTOCOL}, the broker", [payload["proto"]])
+        )
     reply: HelloReply = ops.hello_from_map(HelloReply, payload)
     return reply
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from rmq.wire.address import Address
-from rmq.wire.errors import BadRequest, ConnectionLost, WireError, code_name, from_wire
+from rmq.wire.errors import (
+    BadFrame,
+    BadRequest,
+    ConnectionLost,
+    FrameTooLarge,
+    WireError,
+    code_name,
+    from_wire,
+)
 
 
 def refusal(status: int, payload: Any) -> WireError:
@@ -36,8 +45,21 @@ def lost(address: Address, error: Exception) -> ConnectionLost:
     return wrapped
 
 
-def unreachable(address: Address, error: Exception | None) -> ConnectionLost:
-    """What a first attempt fails with when its time is over; ``error`` is how the last one ended."""
-    if error is None or isinstance(error, OSError):
+def unreachable(address: Address, error: Exception | None, *, reached: bool = False) -> ConnectionLost:
+    """
+    What a first attempt fails with when its time is over.
+
+    ``error`` is how the last one ended, None if it did not; ``reached``: something had taken the connection.
+    """
+    if isinstance(error, BadFrame | FrameTooLarge):
+        return ConnectionLost(f"what listens at {address} is no rmq broker: check the address and its port")
+    if isinstance(error, socket.gaierror):
+        return ConnectionLost(f"no broker at {address}: there is no host of this name; check the address")
+    if reached and (error is None or isinstance(error, OSError)):
+        text = "it is no rmq broker, or one that hangs; check the address and its port"
+        return ConnectionLost(f"what listens at {address} takes the connection and does not greet: {text}")
+    if error is None or isinstance(error, TimeoutError):
+        return ConnectionLost(f"no broker at {address}: nothing there answers; check the address and the network")
+    if isinstance(error, OSError):
         return ConnectionLost(f"no broker at {address}: start one with `rmq-broker start`")
     return ConnectionLost(f"the broker at {address} cannot be used: {describe(error)}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+from rmq.wire.address import parse_address
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_group, check_namespace, wrap
 from rmq.wire.rooms import check_room
@@ -120,6 +121,7 @@ class ConsumerConfig:
                 raise ConfigError(f"{item.name} must be {_article(kind)}, not {value!r}")
 
     def _check_names(self) -> None:
+        parse_address(self.broker)
         for what, check, name in (
             ("namespace", check_namespace, self.namespace),
             ("group", check_group, wrap(self.namespace, self.group)),

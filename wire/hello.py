@@ -130,3 +130,10 @@ def hello_from_map(shape: type[Any], value: object) -> Any:
         if name not in known:
             raise BadRequest(f"{shape.__name__}: {name} is missing")
     return decode(shape, [known[name] for name in shape._fields])
+
+
+def other_protocol(who: str, spoken: list[int]) -> str:
+    """The sentence of two sides that share no protocol; ``spoken`` is the range that is not ours."""
+    first, last = (spoken[0], spoken[-1]) if spoken else ("none", "none")
+    shown = f"{first}" if first == last else f"{first} to {last}"
+    return f"{who} {shown}: run the same version of rmq on both sides"

@@ -23,6 +23,7 @@ from .hello import ProducerResumed as ProducerResumed
 from .hello import ResumedLease as ResumedLease
 from .hello import hello_from_map as hello_from_map
 from .hello import hello_to_map as hello_to_map
+from .hello import other_protocol as other_protocol
 
 PROTOCOL: Final = 1
 EMPTY: Final = -1  # the status of a pulled queue with nothing new; not an error

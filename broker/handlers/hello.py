@@ -20,6 +20,7 @@ from rmq.wire.ops import (
     ResumedLease,
     hello_from_map,
     hello_to_map,
+    other_protocol,
 )
 
 from ..committer import Committer
@@ -130,7 +131,9 @@ class HelloHandler:
 
     def _judge(self, hello: Hello) -> None:
         if len(hello.proto) != 2 or not hello.proto[0] <= PROTOCOL <= hello.proto[1]:
-            raise ProtocolUnsupported(f"this broker speaks protocol {PROTOCOL}, the client {hello.proto}")
+            raise ProtocolUnsupported(
+                other_protocol(f"this broker speaks protocol {PROTOCOL}, the client", hello.proto)
+            )
         if len(hello.session) != SESSION_BYTES:
             raise BadRequest(f"a session id has {SESSION_BYTES} bytes, not {len(hello.session)}")
         if not hello.client or len(hello.client) > MAX_CLIENT_NAME or not hello.client.isprintable():

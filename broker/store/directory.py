@@ -82,7 +82,10 @@ class DataDirectory:
             raise StoreError(text) from error
         if store.get("format") != FORMAT or store.get("incompatible"):
             text = f"{file} names format {store.get('format')} {store.get('incompatible') or ''}".rstrip()
-            raise StoreError(f"{text}; this version reads format {FORMAT} only")
+            raise StoreError(
+                f"{text}, this version of rmq reads format {FORMAT} only: start the version that wrote it, or choose "
+                "another folder with --data-dir"
+            )
         return store
 
     def name(self, store_id: int | None) -> int:

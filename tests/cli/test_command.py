@@ -54,7 +54,7 @@ def test_a_wrong_option_is_a_usage_error() -> None:
     result = CliRunner().invoke(command, ["--nope"])
 
     assert result.exit_code == exit_codes.USAGE
-    assert "No such option" in result.stderr
+    assert "there is no option --nope" in result.stderr
 
 
 def test_the_failure_of_a_sub_command_is_prefixed_with_the_program() -> None:

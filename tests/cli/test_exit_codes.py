@@ -14,6 +14,7 @@ from rmq.wire import errors
         (errors.ConfigError("x"), exit_codes.CONFIG),
         (errors.ConnectionLost("x"), exit_codes.UNAVAILABLE),
         (errors.TooManyConnections("x"), exit_codes.UNAVAILABLE),
+        (errors.ProtocolUnsupported("x"), exit_codes.REFUSED),
         (errors.RequestTimeout("x"), exit_codes.TEMPORARY),
         (errors.OutcomeUnknown("x"), exit_codes.TEMPORARY),
         (errors.DiskFull("x"), exit_codes.TEMPORARY),

@@ -46,3 +46,9 @@ def test_a_refusal_or_a_farewell_is_raised() -> None:
         greeted(3, [PUSH, 0, Push.CLOSING, [errors.TooManyConnections.code, "full"]])
     with pytest.raises(errors.BadRequest):
         greeted(3, [REPLY, 3, 0, {"proto": "x"}])
+
+
+def test_a_broker_of_another_protocol_is_refused_before_the_rest_is_read() -> None:
+    text = "this client speaks protocol 1, the broker 2: run the same version of rmq on both sides"
+    with pytest.raises(errors.ProtocolUnsupported, match=text):
+        greeted(3, [REPLY, 3, 0, {"proto": 2, "limits": "of another shape"}])

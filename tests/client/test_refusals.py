@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -46,8 +47,31 @@ def test_a_lost_connection_keeps_its_cause() -> None:
     assert lost(HERE, error) is error
 
 
-def test_a_broker_that_is_there_but_refuses_is_not_called_missing() -> None:
-    assert "start one" in str(unreachable(HERE, ConnectionRefusedError()))
-    assert "start one" in str(unreachable(HERE, None))
-    text = str(unreachable(HERE, errors.TooManyConnections("1000 are connected")))
-    assert text == "the broker at 127.0.0.1:10911 cannot be used: TOO_MANY_CONNECTIONS: 1000 are connected"
+@pytest.mark.parametrize(
+    ("error", "reached", "text"),
+    [
+        (ConnectionRefusedError(), False, f"no broker at {HERE}: start one with `rmq-broker start`"),
+        (socket.gaierror(-2, "?"), False, f"no broker at {HERE}: there is no host of this name; check the address"),
+        (None, False, f"no broker at {HERE}: nothing there answers; check the address and the network"),
+        (TimeoutError(), False, f"no broker at {HERE}: nothing there answers; check the address and the network"),
+        (
+            None,
+            True,
+            f"what listens at {HERE} takes the connection and does not greet: it is no rmq broker, or one that",
+        ),
+        (ConnectionResetError(), True, f"what listens at {HERE} takes the connection and does not greet: "),
+        (
+            errors.FrameTooLarge("HTTP"),
+            True,
+            f"what listens at {HERE} is no rmq broker: check the address and its port",
+        ),
+        (errors.BadFrame("SSH-"), True, f"what listens at {HERE} is no rmq broker: check the address and its port"),
+        (
+            errors.TooManyConnections("1000 are connected"),
+            True,
+            f"the broker at {HERE} cannot be used: TOO_MANY_CONNECTIONS: 1000 are connected",
+        ),
+    ],
+)
+def test_what_keeps_from_a_broker_is_told_apart(error: Exception | None, reached: bool, text: str) -> None:
+    assert str(unreachable(HERE, error, reached=reached)).startswith(text)

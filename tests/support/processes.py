@@ -68,6 +68,11 @@ class Running:
                 tail = "\n".join([*self.lines[-5:], "--- errors:", *self.errors[-15:]])
                 raise AssertionError(f"{what} did not happen within {deadline_s:g} s; last lines:\n{tail}")
 
+    def wait_for_error(self, condition: Callable[[list[str]], bool], what: str) -> None:
+        """Wait until the lines on standard error fulfil a condition."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self.errors), DEADLINE_S), f"{what} did not come"
+
     def kill(self) -> None:
         """``kill -9``."""
         self._end(signal.SIGKILL)

@@ -102,7 +102,9 @@ async def test_a_client_of_another_protocol_is_told_and_closed(broker: InMemoryB
     answer = await raw.ask(request(1, Op.HELLO, {**GREETING, "proto": proto}))
 
     assert answer[2] == ProtocolUnsupported.code
-    assert answer[3] == [f"this broker speaks protocol 1, the client {proto}"]
+    (text,) = answer[3]
+    assert text.startswith("this broker speaks protocol 1, the client ")
+    assert text.endswith(": run the same version of rmq on both sides")
     assert await raw.ended()
     await raw.close()
 

@@ -53,8 +53,8 @@ def test_a_directory_below_a_system_file_is_one_clear_sentence() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"format": 2, "incompatible": []}, "names format 2; this version reads format 1 only"),
-        ({"format": 1, "incompatible": ["lz4"]}, "names format 1 ['lz4']; this version reads format 1 only"),
+        ({"format": 2, "incompatible": []}, "names format 2"),
+        ({"format": 1, "incompatible": ["lz4"]}, "names format 1 ['lz4']"),
     ],
 )
 def test_an_unknown_format_is_refused_and_left_as_it_is(
@@ -67,7 +67,8 @@ def test_an_unknown_format_is_refused_and_left_as_it_is(
     with pytest.raises(StoreError) as failure:
         DataDirectory(tmp_path)
 
-    assert str(failure.value) == f"{file} {sentence}"
+    remedy = "start the version that wrote it, or choose another folder with --data-dir"
+    assert str(failure.value) == f"{file} {sentence}, this version of rmq reads format 1 only: {remedy}"
     assert json.loads(file.read_text()) == content
     file.unlink()
     DataDirectory(tmp_path).close()  # the refused start had let go of the lock
