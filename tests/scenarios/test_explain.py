@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
-from rmq.client import Admin, Reason, Urgency
+from rmq.cli.admin_explain import text as printed
+from rmq.client import Admin, Explanation, Reason, Urgency
 from rmq.wire.errors import GroupNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
 
@@ -147,6 +149,16 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
 }  # fmt: skip
 
 
+TOLD: dict[str, Explanation] = {}
+
+
+async def told_of(cause: str) -> Explanation:
+    """What is said of a cause, which is brought about once."""
+    if cause not in TOLD:
+        TOLD[cause] = await explained(cause)
+    return TOLD[cause]
+
+
 def test_each_cause_is_told_apart_and_each_reason_is_caused() -> None:
     assert set(WORST) == set(CAUSES)
     assert {reason for _, reason, *_ in WORST.values()} == set(Reason) - {Reason.STANDING_STILL}
@@ -156,7 +168,7 @@ def test_each_cause_is_told_apart_and_each_reason_is_caused() -> None:
 async def test_the_worst_queue_of_a_group_is_told_first_with_what_to_do(cause: str) -> None:
     queue, reason, urgency, sentence, advice = WORST[cause]
 
-    told = await explained(cause)
+    told = await told_of(cause)
 
     worst = told.queues[0]
     assert (f"{worst.topic}/{worst.queue_id}", worst.reason, worst.urgency) == (queue, reason, urgency)
@@ -166,7 +178,7 @@ async def test_the_worst_queue_of_a_group_is_told_first_with_what_to_do(cause: s
 
 
 async def test_a_failing_queue_is_told_with_its_owner_lock_and_head() -> None:
-    worst = (await explained("retrying")).queues[0]
+    worst = (await told_of("retrying")).queues[0]
 
     assert (worst.head_offset, worst.attempt, worst.lag) == (2, 5, 4)
     assert worst.head_id is not None
@@ -211,11 +223,11 @@ async def test_what_is_advised_after_lost_messages_works() -> None:
     ],
 )
 async def test_what_is_about_no_single_queue_is_noted(cause: str, notes: list[str]) -> None:
-    assert [note.code for note in (await explained(cause)).notes] == notes
+    assert [note.code for note in (await told_of(cause)).notes] == notes
 
 
 async def test_each_member_of_a_broadcasting_group_has_its_own_story() -> None:
-    told = await explained("broadcasting")
+    told = await told_of("broadcasting")
 
     assert [(story.owner or "")[:6] for story in told.queues] == ["pay-2@", "pay-1@", "pay-1@", "pay-2@"]
     assert [story.reason.value for story in told.queues] == ["RETRYING"] + ["NO_NEW_MESSAGES"] * 3
@@ -252,3 +264,22 @@ async def test_a_group_without_lag_is_asked_once_and_one_that_moves_twice() -> N
     assert loop_time["no_new_messages"] < 0.5
     assert loop_time["retrying"] < 0.5
     assert 1.0 <= loop_time["consuming"] < 1.5
+
+
+# ---- the page for people
+
+PAGE = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+
+
+def plain(text: str) -> str:
+    """The words alone: ids and numbers are others each time, and lines break elsewhere."""
+    return " ".join(re.sub(r"[0-9a-f]{8,}|\d[\d.,]*[a-z]*", "#", text).split())
+
+
+def test_each_reason_has_its_place_on_the_page_in_the_order_of_the_reasons() -> None:
+    assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == [reason.value for reason in Reason]
+
+
+@pytest.mark.parametrize("cause", [name for name in WORST if name != "not_polled_for_so_long_that_it_left"])
+async def test_the_page_shows_what_is_printed(cause: str) -> None:
+    assert plain(printed(await told_of(cause))) in plain(PAGE), "see tests/scenarios/show_explain.py"
