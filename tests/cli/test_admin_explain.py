@@ -14,7 +14,7 @@ from rmq.cli.admin_explain import json_text, text
 from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_produce import command as produce
 from rmq.client import Explanation, QueueStory, Reason, Urgency
-from rmq.client.explaining import Note
+from rmq.client.explain_notes import Note
 
 from support.processes import ConsumerProcess, Running
 

@@ -298,6 +298,11 @@ async def idle_members_and_dead_letters(at: Scene) -> None:
     await asyncio.sleep(2.0)
 
 
+@staged(queues=1, min_free_bytes=1 << 60)
+async def sends_refused(at: Scene) -> None:
+    await at.consumer(well)
+
+
 @staged()
 async def broadcasting(at: Scene) -> None:
     await at.send(2)
