@@ -241,6 +241,7 @@ class Broker:
             "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
             "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
             "lowered_offsets": self._lowered, "memory_bytes": resident_bytes(), "cpu_s": cpu_s(),
+            "time_us": self.wall_us(),
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:

@@ -27,8 +27,8 @@ LOCK: Final = 3  # of them, the last ones, are about the lock
 MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
 WIDTH: Final = 80
 _SESSION_DIGITS = 8
-_COMMAND = re.compile(r"`[^`]*`")
-_GLUE = "\x00"  # in the place of the spaces of a command, so that it stays on one line
+_WHOLE = re.compile(r"`[^`]*`|\b\d[\d.,]* (?:s|h|min)\b")  # commands, and numbers with their unit
+_GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
 
 
 @click.command(
@@ -87,8 +87,10 @@ def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> 
     parts = [headline(told)]
     if ill:
         parts.append("\n" + _stories(ill, width))
-    if well:
-        parts.append(("\n" if ill else "") + f"{_sum_of(well)}\n")
+    if well and ill:
+        parts.append(f"\n{_count(len(well), 'queue')} well: {_sum_of(well)}\n")
+    elif well:
+        parts.append(f"  {_sum_of(well)}\n")
     if well and everything:
         parts.append("\n" + _stories(well, width))
     if told.notes:
@@ -107,11 +109,11 @@ def headline(told: Explanation) -> str:
     elif counts["ACT"]:
         how = f"{counts['ACT']} of {total} need{'s' if counts['ACT'] == 1 else ''} somebody"
     elif counts["WATCH"]:
-        how = f"{counts['WATCH']} of {total} to watch, none needs anybody yet"
+        how = f"{counts['WATCH']} of {total} to watch"
     else:
         how = f"{total}, all well"
     mode = "" if told.ordered is None else f"{'ordered' if told.ordered else 'concurrent'}, "
-    mode += "broadcasting, " if told.model == "broadcasting" else ""
+    mode = "broadcasting, " if told.model == "broadcasting" else mode
     waiting = f"{told.lag:,} messages wait" if told.lag != 1 else "1 message waits"
     return printable(f"{told.group}: {how} ({mode}{_count(told.members, 'member')}, {waiting})") + "\n"
 
@@ -163,14 +165,17 @@ def _sum_of(stories: Sequence[QueueStory]) -> str:
     """The queues that are well, in one line."""
     counts = Counter(story.reason.value for story in stories)
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    per_s = sum(story.per_s or 0.0 for story in stories)
-    speed = f" ({per_s:,.0f} messages/s)" if per_s else ""
-    return f"{_count(len(stories), 'queue')} well: {told}{speed}"
+    moving = [(story.lag, story.per_s) for story in stories if story.per_s]
+    speed = ""
+    if moving:
+        left = seconds(max(lag / per_s for lag, per_s in moving))
+        speed = f" ({sum(per_s for _, per_s in moving):,.0f} messages/s, through in {left})"
+    return f"{told}{speed}"
 
 
 def _indented(sentence: str, first: str, others: str, width: int) -> str:
     """A sentence in lines; commands in it stay whole, to be copied."""
-    glued = _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), printable(sentence.strip()))
+    glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), printable(sentence.strip()))
     lines = textwrap.wrap(
         glued, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )

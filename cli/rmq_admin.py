@@ -9,8 +9,10 @@ from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_explain import explain
 from .admin_groups import group as group_group
+from .admin_import import import_rocketmq
 from .admin_locks import lock_status
 from .admin_messages import message
+from .admin_top import top
 from .admin_topics import topic
 from .command import Group, version_option
 
@@ -24,6 +26,7 @@ from .command import Group, version_option
     rmq-admin message query --key o-17
     rmq-admin delay list
     rmq-admin lock-status --watch
+    rmq-admin top
     """,
 )
 @version_option
@@ -38,7 +41,9 @@ command.add_command(broker_group)
 command.add_command(message)
 command.add_command(dlq)
 command.add_command(delay)
+command.add_command(top)
 command.add_command(explain)
+command.add_command(import_rocketmq)
 
 
 def main() -> None:

@@ -98,7 +98,6 @@ class QueueFacts:
     subscribed: bool = True
     expression: str = ALL
     waiting: tuple[str, ...] = ()  # members that were refused the lock
-    resting: tuple[str, ...] = ()  # pull members whose user has not polled for so long that they gave their queues up
     # its first message that is not done, and those behind it
     head: Head | None = None
     head_age_s: float | None = None
@@ -133,7 +132,6 @@ class Members:
         self._reports = {report.member: report for report in reports}
         self._told: dict[tuple[str, MessageQueue], Told] = {}
         self.waiting: dict[MessageQueue, list[str]] = {}
-        self.resting: list[str] = []
         for report in reports:
             if report.status == OK:
                 self._read(report)
@@ -173,9 +171,6 @@ class Members:
         for waits in _lists(info.get("waits_for")):
             if len(waits) > 1 and isinstance(waits[0], str) and isinstance(waits[1], int):
                 self.waiting.setdefault(MessageQueue(waits[0], waits[1]), []).append(report.member)
-        away_s = number(info, "polled_ago_s")
-        if away_s is not None and away_s > _consume_timeout(info) and not info.get("queues"):
-            self.resting.append(report.member)
 
 
 def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
@@ -239,7 +234,6 @@ def of_group(
             subscribed=queue.topic in described.subscriptions,
             expression=described.subscriptions.get(queue.topic, ALL),
             waiting=tuple(members.waiting.get(name, ())),
-            resting=tuple(members.resting),
             delayed=delayed.get(name, NOTHING_DELAYED),
         )
         for queue in described.queues

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import explain_words as words
 from .explain_facts import BROADCASTING, QueueFacts, Told
 from .explain_reasons import CAREFUL_OWNERS, Finding, Reason, Urgency
+from .explain_working import late_loop
 
 
 def stopped(facts: QueueFacts) -> Finding | None:
@@ -16,12 +17,20 @@ def stopped(facts: QueueFacts) -> Finding | None:
     if told.stopped_code == "CRASH_LOOP":
         return _crash_loop(facts, told.abandoned, told.stopped_from)
     on = _go_on(facts, told)
+    if told.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
+        return Finding(
+            Reason.STANDING_STILL,
+            Urgency.ACT,
+            f"{facts.owner} has stopped the queue and calls that {told.stopped_code}, which is not known here.",
+            "it is of another version: see queue.stopped in its log.",
+        )
     if told.stopped_code == "DAMAGED":
         return Finding(
             Reason.DAMAGED,
             Urgency.ACT,
             f"{where} cannot be read: a part of the log is damaged. The queue stopped there.",
-            f"restore a backup if you have one (`rmq-admin broker verify-store` tells what rotted); {on}.",
+            "restore a backup if you have one (`rmq-admin broker verify-store DATA_DIR`, with the broker stopped, "
+            f"tells what rotted); {on}.",
         )
     return Finding(
         Reason.MESSAGES_LOST,
@@ -34,10 +43,10 @@ def stopped(facts: QueueFacts) -> Finding | None:
 def _go_on(facts: QueueFacts, told: Told) -> str:
     """How to have a queue go on behind messages that are gone."""
     if facts.model == BROADCASTING:
-        return 'to go on without them, run this member with on_gap = "skip"'
+        return 'to go on behind that, run this member with on_gap = "skip"'
     behind = None if told.stopped_to is None else told.stopped_to + 1
     first = "when those before are done, " if told.cached_messages else ""
-    return f"{first}to go on without them: `{words.reset(facts, behind)}`"
+    return f"{first}to go on behind that: `{words.reset(facts, behind)}`"
 
 
 def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Finding:
@@ -73,7 +82,6 @@ def no_member(facts: QueueFacts) -> Finding | None:
     if facts.connected or facts.model == BROADCASTING:
         return None
     urgency = Urgency.ACT if facts.lag else Urgency.WATCH
-    advice = "start a consumer of this group."
     if facts.owner is not None:
         left = words.span(facts.lease_left_s or 0.0)
         return Finding(
@@ -81,8 +89,9 @@ def no_member(facts: QueueFacts) -> Finding | None:
             urgency,
             f"its owner {facts.owner} lost its connection, has {left} to come back, and nobody else is in the group."
             f"{words.gone(facts)}",
-            f"see why that process ended, and {advice}",
+            "see why that process ended, and start a consumer of this group.",
         )
+    advice = "start a consumer of this group; a pull consumer that does not poll has left it (poll.overdue in its log)."
     return Finding(Reason.NO_MEMBER, urgency, f"nobody is in the group {facts.group!r}.{words.gone(facts)}", advice)
 
 
@@ -102,13 +111,6 @@ def unowned(facts: QueueFacts) -> Finding | None:
     """Members are there, and none has it."""
     if facts.owner is not None:
         return None
-    if facts.resting:
-        return Finding(
-            Reason.NOT_POLLED,
-            Urgency.ACT if facts.lag else Urgency.WATCH,
-            f"{facts.resting[0]} has not polled for longer than its consume_timeout_s, and gave its queues up.",
-            "see what keeps that program from calling poll().",
-        )
     if facts.model == "assigned":
         return Finding(
             Reason.NOT_ALLOCATED,
@@ -176,7 +178,7 @@ def handing_over(facts: QueueFacts) -> Finding | None:
     if told.dropped or told.epoch != facts.epoch:
         return _leaving(facts, told)
     if told.lost:
-        return Finding(
+        return late_loop(facts) or Finding(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
             f"{facts.owner} waits for the broker to confirm its lock, and starts nothing before.",

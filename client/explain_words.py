@@ -93,7 +93,7 @@ def rate(per_s: float) -> str:
 def span(value: float) -> str:
     """A time in seconds, for people."""
     if value < 100:
-        return f"{value:.1f} s"
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

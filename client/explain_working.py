@@ -36,7 +36,8 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     if not count:
         wanted = "" if facts.expression == "*" else f" (of those with the tags {facts.expression})"
         return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, f"all messages are done{wanted}.")
-    waits = f"{count}{'+' if more else ''} {'messages wait' if count > 1 or more else 'message waits'}"
+    is_one = count == 1 and not more
+    waits = f"{count}{'+' if more else ''} message{' waits' if is_one else 's wait'}"
     if facts.is_retries:
         error = words.error(facts.told) if facts.told is not None else ""
         return Finding(
@@ -48,7 +49,8 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     return Finding(
         Reason.NO_NEW_MESSAGES,
         Urgency.WELL,
-        f"all messages are done; {waits} for their delivery time, the next in {words.span(next_in_s)}.",
+        f"all messages are done; {waits} for {'its' if is_one else 'their'} delivery time, "
+        f"the next in {words.span(next_in_s)}.",
     )
 
 
@@ -83,15 +85,15 @@ def retrying(facts: QueueFacts) -> Finding | None:
         if told.retry_in_s is not None:
             when = f"comes in {words.span(told.retry_in_s)}"
     failed = facts.attempt - 1
-    skip = f"or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`; with max_attempts it would become a "
-    skip += "dead letter."
-    if facts.model == BROADCASTING:
-        skip = "with max_attempts it would be passed."
+    skip = "; with max_attempts it would be passed."
+    if facts.model != BROADCASTING:
+        command = words.reset(facts, (facts.head_offset or 0) + 1)
+        skip = f", or skip it: `{command}`; with max_attempts it would become a dead letter."
     return Finding(
         Reason.RETRYING,
         Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
         f"message {facts.head_offset} failed {words.times(failed)}; delivery {facts.attempt} {when}.{error}",
-        f"{words.look(facts, facts.head_offset)} and mend the listener, {skip}",
+        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}",
     )
 
 
@@ -150,7 +152,7 @@ def late_loop(facts: QueueFacts) -> Finding | None:
         return None
     return Finding(
         Reason.LOOP_LATE,
-        Urgency.ACT,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
         f"the event loop of {facts.owner} is late by {words.span(told.loop_lag_s)}: something there blocks it.",
         "a listener that blocks must be a plain def, which runs in a thread.",
     )

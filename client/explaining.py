@@ -8,7 +8,7 @@ moment later: a queue that has moved meanwhile is well, and one that has not is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,9 +22,12 @@ from . import explain
 from .explain import QueueStory
 from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, of_broadcast, of_group
 from .explain_reasons import Reason, Urgency
+from .explain_words import span
 
 if TYPE_CHECKING:
     from .admin import Admin
+
+Now = Callable[[], datetime]
 
 WATCH_S: Final = 1.0
 MAX_DELAYS: Final = 1000  # delayed batches that are looked at, the next ones first
@@ -40,6 +43,11 @@ LOOK_AGAIN: Final = frozenset(
         Reason.WAITING_FOR_LOCK,
     }
 )
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
 
 
 class Note(NamedTuple):
@@ -84,7 +92,7 @@ class _Sample(NamedTuple):
 
 
 async def explain_group(
-    admin: Admin, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: datetime | None = None
+    admin: Admin, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: Now = utc_now
 ) -> Explanation:
     """
     Say of each queue why it goes on, or does not.
@@ -157,7 +165,7 @@ def _key(facts: QueueFacts) -> tuple[str, int, str]:
     return facts.topic, facts.queue_id, facts.owner or "" if facts.model == BROADCASTING else ""
 
 
-async def _delayed(admin: Admin, now: datetime | None) -> dict[MessageQueue, Delayed]:
+async def _delayed(admin: Admin, now: Now) -> dict[MessageQueue, Delayed]:
     """How many messages of each queue wait for their time; of very many, those that are due next."""
     rows, more, *_ = await admin.delays(limit=MAX_DELAYS)
     found: dict[MessageQueue, Delayed] = {}
@@ -165,13 +173,13 @@ async def _delayed(admin: Admin, now: datetime | None) -> dict[MessageQueue, Del
         queue = MessageQueue(row.topic, row.queue_id)
         before = found.get(queue)
         if before is None:
-            in_s = max(row.due_at / 1e6 - _now(now).timestamp(), 0.0)
+            in_s = max(row.due_at / 1e6 - now().timestamp(), 0.0)
             before = Delayed(0, in_s, more)
         found[queue] = before._replace(messages=before.messages + row.messages)
     return found
 
 
-async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], now: datetime | None) -> list[QueueFacts]:
+async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], now: Now) -> list[QueueFacts]:
     """Look up the first message of each queue that has any before it; a queue has several of a broadcasting group."""
     rounds: dict[MessageQueue, list[int]] = {}
     asked: list[dict[MessageQueue, int]] = []
@@ -192,7 +200,7 @@ async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], now: datetime |
     found = list(facts)
     for index, (number, queue) in places.items():
         head = told[number][queue]
-        age_s = None if head.stored_at is None else max((_now(now) - head.stored_at).total_seconds(), 0.0)
+        age_s = None if head.stored_at is None else max((now() - head.stored_at).total_seconds(), 0.0)
         if head.status == OK and head.queue_offset == facts[index].head_offset:
             found[index] = replace(found[index], head=head, head_age_s=age_s)
     return found
@@ -221,14 +229,8 @@ async def _notes(admin: Admin, sample: _Sample, topic: str | None) -> list[Note]
         names = ", ".join(missing)
         advice = "`rmq-admin topic list` shows what there is, `rmq-admin topic create NAME` makes one."
         notes.append(Note("TOPIC_MISSING", f"members subscribe to {names}: there is no such topic.", advice))
-    idle = [member.member for member in described.members if member.state == "connected" and not member.leases]
-    idle = [member for member in idle if member not in members.resting]
-    if described.model != BROADCASTING and idle:
-        who = f"{len(idle)} of {_count(len(described.members), 'member')}"
-        silent = [member for member in idle if not members.answers(member)]
-        if silent:
-            notes.append(Note("IDLE_MEMBER_SILENT", f"{', '.join(silent[:3])} has no queue and does not answer."))
-        notes.append(Note("IDLE_MEMBERS", f"{who} have no queue: there are not enough queues for all."))
+    notes += _idle(described, members)
+    notes += _delays(sample.facts)
     waiting = sum(row.waiting for row in await admin.list_dead() if row.group == group)
     if waiting:
         advice = f"`rmq-admin dlq show {group}` shows them, `rmq-admin dlq replay {group}` has them delivered again."
@@ -237,6 +239,38 @@ async def _notes(admin: Admin, sample: _Sample, topic: str | None) -> list[Note]
     if described.more_queues:
         notes.append(Note("MORE_QUEUES", f"{described.more_queues} more queues were not looked at: name a topic."))
     return notes
+
+
+def _idle(described: GroupDescription, members: Members) -> list[Note]:
+    """Members that could do more."""
+    if described.model == BROADCASTING:
+        return []
+    waiting = {member for queue in members.waiting.values() for member in queue}
+    idle = [
+        member.member
+        for member in described.members
+        if member.state == "connected" and not member.leases and member.member not in waiting
+    ]
+    silent = [member for member in idle if not members.answers(member)]
+    notes = [Note("MEMBER_SILENT", f"{member} has no queue, and does not answer.") for member in silent]
+    if idle:
+        who = (
+            f"{len(idle)} of {_count(len(described.members), 'member')} {'has' if len(idle) == 1 else 'have'} no queue"
+        )
+        notes.append(Note("IDLE_MEMBERS", f"{who}: there are not enough for all."))
+    return notes
+
+
+def _delays(facts: Sequence[QueueFacts]) -> list[Note]:
+    """Messages that were sent to be delivered later: they are missed more often than they are missing."""
+    delayed = {(each.topic, each.queue_id): each.delayed for each in facts if each.delayed.messages}
+    waiting = [told for (topic, _), told in delayed.items() if topic != retry_topic(facts[0].group)]
+    if not waiting:
+        return []
+    count = f"{sum(each.messages for each in waiting)}{'+' if any(each.more for each in waiting) else ''}"
+    next_in_s = min(each.next_in_s for each in waiting)
+    sentence = f"{count} delayed message{'s wait for their' if count != '1' else ' waits for its'} time"
+    return [Note("DELAYED", f"{sentence}, the next comes in {span(next_in_s)}.", "`rmq-admin delay list` shows them.")]
 
 
 def as_object(explanation: Explanation) -> dict[str, Any]:
@@ -256,10 +290,6 @@ def as_object(explanation: Explanation) -> dict[str, Any]:
         ],
         "notes": [note._asdict() for note in explanation.notes],
     }
-
-
-def _now(given: datetime | None) -> datetime:
-    return datetime.now(UTC) if given is None else given
 
 
 def _count(count: int, what: str) -> str:

@@ -23,6 +23,7 @@ MAX_QUEUES: Final = 128  # that are told one by one
 MAX_WAITS: Final = 32  # that it was refused
 MAX_TOPICS: Final = 64  # whose statistics are told
 MAX_TEXT: Final = 160  # characters of a text that may have any length
+MAX_BYTES: Final = 256  # of them
 
 
 class Program(NamedTuple):
@@ -155,4 +156,10 @@ def _ago(moment: float | None, now: float) -> float | None:
 
 
 def _short(value: Any) -> Any:
-    return value[: MAX_TEXT - 1] + "…" if isinstance(value, str) and len(value) > MAX_TEXT else value
+    """A text that fits, and can be sent: what a listener raises may hold half of a character."""
+    if not isinstance(value, str):
+        return value
+    encoded = value[:MAX_TEXT].encode(errors="backslashreplace")
+    if len(value) <= MAX_TEXT and len(encoded) <= MAX_BYTES:
+        return encoded.decode()
+    return encoded[:MAX_BYTES].decode(errors="ignore")[: MAX_TEXT - 1] + "…"

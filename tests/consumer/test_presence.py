@@ -33,6 +33,19 @@ async def test_only_the_time_between_two_polls_counts(away_s: float, rests: bool
     assert told == [True, False] * 3 * rests
 
 
+async def test_how_long_the_user_is_away_is_told() -> None:
+    presence = Presence(10.0, now=asyncio.get_running_loop().time, rest=lambda _: None)
+    await asyncio.sleep(3)
+    before = presence.away_s
+    presence.came()
+    await asyncio.sleep(3)
+    meanwhile = presence.away_s
+    presence.went()
+    await asyncio.sleep(2)
+
+    assert (before, meanwhile, presence.away_s) == (3.0, 0.0, 2.0)
+
+
 async def test_whatever_is_finished_shows_that_the_user_is_there() -> None:
     told: list[bool] = []
     presence = Presence(10.0, now=asyncio.get_running_loop().time, rest=told.append)

@@ -19,6 +19,7 @@ from rmq.consumer.running_info import (
     MAX_QUEUES,
     MAX_TEXT,
     MAX_TOPICS,
+    MAX_WAITS,
     Program,
     changed_settings,
     queue_info,
@@ -110,9 +111,50 @@ def test_why_a_queue_does_not_go_on_is_told() -> None:
     told = queue_info(one, now=0.0)
     assert (told["paused"], told["flow_control"], told["tries_to_unlock"]) == (True, "1000 messages", 2)
     assert told["stopped"] == "DAMAGED: offsets 3 to 7"
+    assert (told["stopped_code"], told["stopped_from"], told["stopped_to"]) == ("DAMAGED", 3, 7)
 
-    one.crash_loop = "CRASH_LOOP: " + "x" * 500
-    assert queue_info(one, now=0.0)["stopped"] == "CRASH_LOOP: " + "x" * (MAX_TEXT - 13) + "…"
+    one.crash_loop, one.suspicion = "CRASH_LOOP: " + "x" * 500, Suspicion(5, 3, 9)
+    told = queue_info(one, now=0.0)
+    assert told["stopped"] == "CRASH_LOOP: " + "x" * (MAX_TEXT - 13) + "…"
+    assert (told["stopped_code"], told["stopped_from"], told["stopped_to"]) == ("CRASH_LOOP", 3, 3)
+
+
+def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> None:
+    one = generation()
+    one.last_failure = (4, "ValueError: " + "x" * 500)
+
+    told = queue_info(one, now=0.0)
+
+    assert told["failed_offset"] == 4
+    assert told["last_error"] == "ValueError: " + "x" * (MAX_TEXT - 13) + "…"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x" * MAX_TEXT, "x" * MAX_TEXT),
+        ("€" * 85, "€" * 85),
+        ("€" * 86, "€" * 85 + "…"),
+        ("E: \udc80", "E: \\udc80"),
+        ("\udc80" * 200, "\\udc80" * 26 + "\\ud…"),
+    ],
+)
+def test_a_text_is_told_as_far_as_it_can_be_sent(text: str, told: str) -> None:
+    one = generation()
+    one.last_failure = (4, text)
+
+    assert queue_info(one, now=0.0)["last_error"] == told
+    assert msgpack.unpackb(msgpack.packb(told)) == told
+
+
+def test_the_locks_that_were_refused_and_the_last_poll_are_told() -> None:
+    refused = {MessageQueue("t", i): f"held by {'x' * 500}" for i in reversed(range(MAX_WAITS + 1))}
+
+    told = running_info(PROGRAM._replace(waits_for=refused, polled_ago_s=1.23456), CONFIG, [], {}, now=0.0)
+
+    assert [waits[:2] for waits in told["waits_for"]] == [["t", i] for i in range(MAX_WAITS)]
+    assert {len(waits[2]) for waits in told["waits_for"]} == {MAX_TEXT}
+    assert told["polled_ago_s"] == 1.235
 
 
 def test_owners_that_were_lost_with_a_queue_are_told() -> None:
@@ -179,12 +221,14 @@ def test_statistics_are_plain_numbers() -> None:
 def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
     queues = [generation(i) for i in range(MAX_QUEUES + 10)]
     queues[-1].retry_at, queues[-2].crash_loop, queues[-3].tries_to_unlock = 1.0, "CRASH_LOOP", 1
+    queues[-4].paused, queues[-5].guard.since = True, 0.0
+    queues[-6].cache.put(made(0, 1))
 
     told = running_info(PROGRAM, CONFIG, reversed(queues), {}, now=0.0)
 
     assert (len(told["queues"]), told["more_queues"]) == (MAX_QUEUES, 10)
     ids = [queue["queue_id"] for queue in told["queues"]]
-    assert ids == [*range(MAX_QUEUES - 3), *range(MAX_QUEUES + 7, MAX_QUEUES + 10)]
+    assert ids == [*range(MAX_QUEUES - 6), *range(MAX_QUEUES + 4, MAX_QUEUES + 10)]
 
 
 def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
@@ -195,6 +239,7 @@ def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
         one = generation(huge + i, start=huge, topic="t" * 127)
         one.lease.epoch = one.reported = one.tries_to_unlock = huge
         one.crash_loop = one.flow_control = text
+        one.last_failure = (huge, text)
         one.suspicion = Suspicion(huge, huge, huge)
         one.retry_at = one.guard.since = one.pulled_at = 1.1
         queues.append(one)
@@ -202,7 +247,8 @@ def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
     topic = TopicStatistics(rate, rate, rate, dict.fromkeys(ResultType, huge))
     statistics = {f"{i:0127}@{'g' * 127}": topic for i in range(MAX_TOPICS + 1)}
     config = ConsumerConfig(group="g", strategy="config:" + ",".join(["orders/1"] * 10_000))
-    program = PROGRAM._replace(member="€" * 137, group="g" * 127)
+    refused = {MessageQueue("t" * 127, huge + i): text for i in range(MAX_WAITS)}
+    program = PROGRAM._replace(member="€" * 137, group="g" * 127, waits_for=refused)
 
     told = running_info(program, config, queues, statistics, now=0.5)
 

@@ -1,0 +1,130 @@
+"""
+The consume queues of a store: for each message of a queue where its record lies. Read only, some KiB at a time.
+
+An entry has 20 bytes: i64 physical offset, i32 size of the record, i64 tags code (of a delayed message: when it is
+due, in ms). Entries of a queue lie in the order of the log, so places are found by halving.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .store_files import BadStore, cannot_read, numbered_files
+
+ENTRY: Final = struct.Struct(">qiq")
+_FILLER: Final = 0x7FFFFFFF  # the size in an entry that only fills the room before the first message
+_BLOCK: Final = 200 * ENTRY.size
+_BLOCKS: Final = 4096  # kept in memory of all queues together: 16 MiB
+
+
+class Entry(NamedTuple):
+    """Where the record of a message lies."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it stands for no message."""
+        return self.size == _FILLER and self.physical_offset == 0
+
+
+class QueueEntries:
+    """The entries of one queue; ``[first, end)`` are those that stand for a message."""
+
+    def __init__(self, queue: tuple[str, int], folder: Path, blocks: _Blocks) -> None:
+        self.queue = queue
+        self._blocks = blocks
+        self._files = numbered_files(folder)
+        for (at, path, length), (following, *_) in zip(self._files, self._files[1:], strict=False):
+            if at + length != following:
+                raise BadStore(
+                    f"{path} has {length} bytes, and the next file begins at {following}: a queue has no gaps"
+                )
+        for at, path, length in self._files:
+            if at % ENTRY.size or length % ENTRY.size:
+                raise BadStore(f"{path} does not hold whole entries of {ENTRY.size} bytes")
+        self._starts = [at for at, _, _ in self._files]
+        low = self._starts[0] // ENTRY.size if self._files else 0
+        high = (self._files[-1][0] + self._files[-1][2]) // ENTRY.size if self._files else 0
+        self.end = low + bisect_left(range(low, high), True, key=lambda n: self._at(n).size <= 0)
+        self.first = low + bisect_left(range(low, self.end), True, key=lambda n: not self._at(n).is_filler)
+
+    def entry(self, queue_offset: int) -> Entry | None:
+        """The entry of a message; None if the queue has none."""
+        return self._at(queue_offset) if self.first <= queue_offset < self.end else None
+
+    def from_position(self, position: int) -> int:
+        """The queue offset of the first message whose record lies at ``position`` or behind it."""
+        key = lambda n: self._at(n).physical_offset  # noqa: E731
+        return self.first + bisect_left(range(self.first, self.end), position, key=key)
+
+    def _at(self, queue_offset: int) -> Entry:
+        at = queue_offset * ENTRY.size
+        index = bisect_right(self._starts, at) - 1
+        start, path, _ = self._files[index]
+        block, within = divmod(at - start, _BLOCK)
+        data = self._blocks.read(path, block)
+        return Entry(*ENTRY.unpack_from(data, within))
+
+
+class _Blocks:
+    """Parts of files that were read of late."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Path, int], bytes] = {}
+
+    def read(self, path: Path, block: int) -> bytes:
+        data = self._kept.get((path, block))
+        if data is None:
+            if len(self._kept) >= _BLOCKS:
+                self._kept.clear()
+            try:
+                with path.open("rb", buffering=0) as file:
+                    data = os.pread(file.fileno(), _BLOCK, block * _BLOCK)
+            except OSError as error:
+                raise cannot_read(path, error) from error
+            self._kept[path, block] = data
+        return data
+
+
+class QueueIndex:
+    """All consume queues of a store, by topic and queue; ``exists`` is False of a store without any."""
+
+    def __init__(self, folder: Path) -> None:
+        self.exists = folder.is_dir()
+        self._queues = dict(_queues(folder)) if self.exists else {}
+
+    def queue(self, topic: str, queue_id: int) -> QueueEntries | None:
+        """The entries of a queue."""
+        return self._queues.get((topic, queue_id))
+
+    def queues(self) -> list[QueueEntries]:
+        """All of them, by topic and number."""
+        return [self._queues[queue] for queue in sorted(self._queues)]
+
+    def at_or_behind(self, position: int) -> list[tuple[QueueEntries, int, Entry]]:
+        """Of each queue the first entry whose record lies at ``position`` or behind, in the order of the log."""
+        found = []
+        for queue in self._queues.values():
+            entry = queue.entry(offset := queue.from_position(position))
+            if entry is not None:
+                found.append((queue, offset, entry))
+        return sorted(found, key=lambda row: row[2].physical_offset)
+
+
+def _queues(folder: Path) -> Iterator[tuple[tuple[str, int], QueueEntries]]:
+    blocks = _Blocks()
+    try:
+        for topic in sorted(folder.iterdir()):
+            for part in sorted(topic.iterdir()) if topic.is_dir() else ():
+                if part.name.isascii() and part.name.isdecimal():  # RocketMQ passes over others, too
+                    yield (topic.name, int(part.name)), QueueEntries((topic.name, int(part.name)), part, blocks)
+    except OSError as error:
+        raise cannot_read(folder, error) from error

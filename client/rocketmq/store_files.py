@@ -1,0 +1,187 @@
+"""
+The files of a RocketMQ store, opened for reading only: whether its broker runs, and the commit log as one address room.
+
+A commit log is a row of equally long files; the name of each is the physical offset of its first byte.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+WINDOW: Final = 1 << 20  # read at once, unless one record is longer
+_NAME_DIGITS: Final = 20
+_FLOCK: Final = "hhlli"  # struct flock of Linux: type, whence, start, length, process
+
+
+class BadStore(Exception):
+    """A folder that cannot be taken for a store at all; the text is one sentence that says what to do."""
+
+
+class StoreMissing(BadStore):
+    """Something that was named does not exist."""
+
+
+class StoreInUse(BadStore):
+    """The broker of the store runs."""
+
+
+class StoreUnreadable(BadStore):
+    """The system does not let us read a file."""
+
+
+class LogFile(NamedTuple):
+    """A file of the commit log: it should hold the bytes ``[start, start + room)``, and holds ``length`` of them."""
+
+    path: Path
+    start: int
+    length: int
+    room: int
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind it."""
+        return self.start + self.room
+
+
+def numbered_files(folder: Path) -> list[tuple[int, Path, int]]:
+    """
+    The files of a folder whose names are positions, in that order, with their lengths.
+
+    Raises:
+        BadStore: there is something else in it, or it cannot be read.
+    """
+    found = []
+    try:
+        for entry in os.scandir(folder):
+            if not (len(entry.name) == _NAME_DIGITS and entry.name.isascii() and entry.name.isdecimal()):
+                raise BadStore(f"{entry.path} does not belong there: names have {_NAME_DIGITS} digits; take it away")
+            found.append((int(entry.name), Path(entry.path), entry.stat().st_size))
+    except OSError as error:
+        raise cannot_read(folder, error) from error
+    return sorted(found)
+
+
+def cannot_read(path: Path, error: OSError) -> StoreUnreadable:
+    """What is said of a file that the system does not let us read."""
+    return StoreUnreadable(f"{path} cannot be read: {error.strerror}; import as a user who may read the store")
+
+
+class CommitLog:
+    """The commit log of a store; at most one of its files is open."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise StoreMissing(f"{folder} does not exist: give the root folder of a store, the one with commitlog/")
+        found = numbered_files(folder)
+        lengths = Counter(length for _, _, length in found)
+        # One file of a wrong length does not make the others wrong.
+        self.room = max(lengths, key=lambda length: (lengths[length], length), default=0)
+        self.files = [LogFile(path, start, length, self.room) for start, path, length in found]
+        self._starts = [file.start for file in self.files]
+        self._open: tuple[LogFile, int] | None = None
+        self._window = b""
+        self._window_at = 0
+
+    @property
+    def start(self) -> int:
+        """The physical offset of the first byte there is."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind the last file."""
+        return self.files[-1].end if self.files else 0
+
+    def file_at(self, position: int) -> LogFile | None:
+        """The file that holds a physical offset."""
+        index = bisect_right(self._starts, position) - 1
+        if index < 0:
+            return None
+        file = self.files[index]
+        return file if position < file.start + min(file.length, file.room) else None
+
+    def read(self, file: LogFile, position: int, length: int) -> bytes:
+        """
+        ``length`` bytes of a file from a physical offset on; fewer where it ends.
+
+        Raises:
+            BadStore: the system cannot read them.
+        """
+        at = position - self._window_at
+        if not (self._open is not None and self._open[0] is file and at >= 0 and at + length <= len(self._window)):
+            self._window = self._pread(file, position - file.start, max(length, WINDOW))
+            self._window_at, at = position, 0
+        return self._window[at : at + length]
+
+    def is_zero(self, file: LogFile, position: int) -> bool:
+        """Whether nothing was ever written from a physical offset to the end of its file."""
+        return self.last_written(file, position) == position
+
+    def last_written(self, file: LogFile, position: int) -> int:
+        """The physical offset behind the last byte of a file that is not 0; ``position`` if there is none behind it."""
+        last = position
+        at, end = position - file.start, min(file.length, file.room)
+        while at < end:
+            part = self._pread(file, at, WINDOW)[: end - at]
+            if not part:
+                break
+            kept = len(part.rstrip(b"\0"))
+            last = file.start + at + kept if kept else last
+            at += len(part)
+        return last
+
+    def close(self) -> None:
+        """Let go of the open file."""
+        if self._open is not None:
+            os.close(self._open[1])
+        self._open, self._window = None, b""
+
+    def _pread(self, file: LogFile, at: int, length: int) -> bytes:
+        try:
+            if self._open is None or self._open[0] is not file:
+                self.close()
+                self._open = file, os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._open[1], length, at)
+        except OSError as error:
+            raise cannot_read(file.path, error) from error
+
+
+def holder(root: Path) -> int | None:
+    """
+    The process that holds the lock of a store, as a running broker does; 0 if nobody does.
+
+    It is only asked for, never taken. None: the system cannot tell.
+    """
+    try:
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, process = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return 0 if kind == fcntl.F_UNLCK else int(process)
+
+
+def faults(files: Sequence[LogFile]) -> list[tuple[LogFile, str]]:
+    """What is wrong with the row of files: a length, or a gap before a file."""
+    found = []
+    for file, before in zip(files, [None, *files[:-1]], strict=True):
+        if before is not None and file.start != before.end:
+            what = "lies behind a gap" if file.start > before.end else "overlaps"
+            found.append((file, f"{what}: the file before it ends at {before.end}"))
+        if file.length != file.room:
+            found.append((file, f"has {file.length} bytes, and the others have {file.room}"))
+    return found

@@ -1,0 +1,155 @@
+"""
+What each record of a store is: a message of a queue, a delayed one, or something that is not taken over, and why.
+
+The consume queue decides whether a record is the message at its place: what it names is, a record whose place was given
+to a later one is not, and one behind its end would have been indexed at the next start. Anything else is a disagreement
+and told as damage. The same store gives the same answers on every pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rmq.wire.layout import MAX_BODY
+
+from .bodies import BodyTooLarge, content
+from .config_files import Config, TopicConfig
+from .config_files import read as read_config
+from .delayed import due_by_level, target_of
+from .log_walk import Damage, End, LogWalk
+from .naming import SCHEDULE, is_system_topic
+from .queue_index import Entry, QueueIndex
+from .record import PREPARED, BadRecord, Record
+from .store_files import CommitLog, StoreInUse, StoreMissing, holder
+
+QUEUED: Final = "queued"
+DELAYED: Final = "delayed"
+INHERIT: Final = 1
+
+
+class Item(NamedTuple):
+    """A record and what it is: ``QUEUED``, ``DELAYED``, or the kind under which it is left out."""
+
+    kind: str
+    record: Record
+    body: bytes = b""
+    target: tuple[str, int] = ("", 0)
+    due_ms: int = 0
+
+
+class Store:
+    """A store that is not in use, opened for reading."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        if not root.is_dir():
+            raise StoreMissing(f"{root} is not a folder: give the root folder of a store, the one with commitlog/")
+        process = holder(root)
+        if process:
+            raise StoreInUse(f"the broker of {root} is running (process {process}): stop it first, or import a copy")
+        self.lock_is_known = process is not None
+        self.is_clean = not (root / "abort").exists()
+        self.log = CommitLog(root / "commitlog")
+        self.index = QueueIndex(root / "consumequeue")
+        self.config: Config = read_config(root / "config")
+
+    def walk(self) -> LogWalk:
+        """A walk over the log, from its beginning."""
+        return LogWalk(self.log, self.index, clean=self.is_clean)
+
+    @property
+    def clusters(self) -> set[str]:
+        """Topics that stand for a cluster or a broker: others inherit their settings."""
+        return {name for name, config in (self.config.topics or {}).items() if config.perm & INHERIT}
+
+
+class Survey:
+    """One pass over a store; ``wanted`` are the only topics to take over, or None for all."""
+
+    def __init__(self, store: Store, wanted: Collection[str] | None = None) -> None:
+        self._index = store.index
+        self._topics: Mapping[str, TopicConfig] | None = store.config.topics
+        self._clusters = store.clusters
+        self._wanted = wanted
+        self.walk = store.walk()
+        self._last: dict[tuple[str, int], int] = {}
+        self.indexed: Counter[tuple[str, int]] = Counter()  # records that the consume queue names, by queue
+        self.not_indexed = 0
+        self.times_by_level = 0  # delayed messages whose time no consume queue tells
+
+    def __iter__(self) -> Iterator[Item | Damage | End]:
+        for found in self.walk:
+            yield self._item(found) if isinstance(found, Record) else found
+
+    def _item(self, record: Record) -> Item | Damage:
+        try:
+            return self._sort(record)
+        except (BadRecord, BodyTooLarge) as error:
+            file = self.walk.file_of(record.physical_offset)
+            place = f"{record.topic}/{record.queue_id} @{record.queue_offset}"
+            at = record.physical_offset
+            return Damage(file.path.name, at - file.start, at, f"the record {error}", (place,))
+
+    def _sort(self, record: Record) -> Item:
+        if not record.has_place:
+            return Item("prepared" if record.transaction == PREPARED else "rolled back", record)
+        entry = self._place(record)
+        if entry is not None and entry.physical_offset != record.physical_offset:
+            return Item("superseded", record)
+        topic = record.topic
+        if topic == SCHEDULE:
+            return self._delayed(record, entry)
+        kind = self._left_out(topic)
+        return Item(kind, record) if kind else Item(QUEUED, record, content(record, MAX_BODY), (topic, record.queue_id))
+
+    def _delayed(self, record: Record, entry: Entry | None) -> Item:
+        target = target_of(record)
+        if target is None:
+            raise BadRecord("waits for its time and does not tell its real topic and queue")
+        kind = self._left_out(target[0])
+        if kind:
+            return Item(f"delayed, {kind}", record)
+        due_ms = entry.tags_code if entry is not None else 0
+        if due_ms <= 0:
+            self.times_by_level += 1
+            due_ms = due_by_level(record)
+        return Item(DELAYED, record, content(record, MAX_BODY), target, due_ms)
+
+    def _left_out(self, topic: str) -> str:
+        """Why a topic is not taken over; empty if it is."""
+        if is_system_topic(topic, self._clusters):
+            return f"system topic {topic}"
+        if self._wanted is not None:
+            return "" if topic in self._wanted else "other topics"
+        if self._topics is not None and topic not in self._topics:
+            return f"deleted topic {topic}"
+        return ""
+
+    def _place(self, record: Record) -> Entry | None:
+        """
+        The entry of the consume queue at a record's place; None if the record was not indexed yet.
+
+        Raises:
+            BadRecord: log and consume queue contradict each other.
+        """
+        queue, offset = (record.topic, record.queue_id), record.queue_offset
+        entries = self._index.queue(*queue)
+        if entries is not None and offset < entries.end:
+            entry = entries.entry(offset)
+            if entry is None:
+                raise BadRecord(f"is not in its consume queue, which begins at offset {entries.first}")
+            if entry.physical_offset > record.physical_offset:
+                return entry  # the topic was deleted and made anew, or the log was cut and written again
+            if entry[:2] != (record.physical_offset, record.size):
+                raise BadRecord(f"is not the one its consume queue names: that lies at {entry.physical_offset}")
+            self.indexed[queue] += 1
+            self._last[queue] = offset
+            return entry
+        if offset <= self._last.get(queue, -1):
+            raise BadRecord(f"has the queue offset {offset}, which an earlier one has")
+        self._last[queue] = offset
+        self.not_indexed += 1
+        return None

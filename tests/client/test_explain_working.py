@@ -1,0 +1,107 @@
+"""What is said of queues whose owner works on them, with each limit at and beside its edge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmq.client.explain import explain
+from rmq.client.explain_facts import Delayed, QueueFacts
+
+from .explain_builders import OWNER, facts, found, held, told
+
+
+def watched(moved: int | None, **says: object) -> QueueFacts:
+    return replace(held(**says), moved=moved, watched_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("of", "reason", "urgency"),
+    [
+        (held(paused=True), "PAUSED", "ACT"),
+        (replace(held(paused=True), lag=0), "PAUSED", "WATCH"),
+        (replace(held(), lag=0), "NO_NEW_MESSAGES", "WELL"),
+        (held(called_for_s=5.0), "CONSUMING", "WELL"),
+        (held(called_for_s=5.1), "LISTENER_RUNNING", "WATCH"),
+        (held(called_for_s=59.9), "LISTENER_RUNNING", "WATCH"),
+        (held(called_for_s=60.0), "LISTENER_RUNNING", "ACT"),
+        (held(called_for_s=20.0, consume_timeout_s=20.0), "LISTENER_RUNNING", "ACT"),
+        (held(attempt=2), "RETRYING", "WATCH"),
+        (held(attempt=3), "RETRYING", "WATCH"),
+        (held(attempt=4), "RETRYING", "ACT"),
+        (replace(held(), attempts=3, retry_offset=10), "RETRYING", "ACT"),
+        (replace(held(), attempts=3, retry_offset=9), "STANDING_STILL", "WATCH"),
+        (watched(1), "CONSUMING", "WELL"),
+        (watched(0), "STANDING_STILL", "WATCH"),
+        (watched(0, called_for_s=2.0), "CONSUMING", "WELL"),
+        (held(polled_ago_s=5.0), "STANDING_STILL", "WATCH"),
+        (held(polled_ago_s=5.1), "NOT_POLLED", "WATCH"),
+        (held(polled_ago_s=60.0), "NOT_POLLED", "ACT"),
+        (held(loop_lag_s=1.0), "STANDING_STILL", "WATCH"),
+        (held(loop_lag_s=1.1), "LOOP_LATE", "ACT"),
+        (held(flow_control="full"), "FLOW_CONTROL", "WATCH"),
+        (held(slots_busy=True, cached_messages=1), "SLOTS_BUSY", "WATCH"),
+        (facts(told_of_all=False, moved=3, watched_s=1.0), "CONSUMING", "WELL"),
+        (facts(told_of_all=False, moved=0, watched_s=1.0), "STANDING_STILL", "WATCH"),
+    ],
+)
+def test_reason_and_urgency(of: QueueFacts, reason: str, urgency: str) -> None:
+    assert found(of) == (reason, urgency)
+
+
+@pytest.mark.parametrize(
+    ("of", "sentence"),
+    [
+        (watched(1240), "1,240 messages/s; at this rate it is through in 0.0 s."),
+        (replace(watched(2), lag=500), "2.0 messages/s; at this rate it is through in 4 min 10 s."),
+        (held(called_for_s=1.5), "message 10 is with the listener for 1.5 s."),
+        (
+            held(called_for_s=900.0),
+            "the listener has had message 10 for 15 min 00 s, longer than consume_timeout_s (15 min 00 s).",
+        ),
+        (held(called_for_s=8.0, attempt=2), "the listener has had message 10 for 8.0 s; it is delivery 2."),
+        (
+            held(called_for_s=8.0, flow_control="1001 messages are held"),
+            "the listener has had message 10 for 8.0 s. Nothing more is fetched meanwhile: 1001 messages are held.",
+        ),
+        (held(called_for_s=70.0, polled_ago_s=70.0), "the program has had message 10 for 70 s."),
+        (held(attempt=2), "message 10 failed once; delivery 2 is being tried now."),
+        (
+            held(attempt=3, retry_in_s=2.0, last_error="E: no.", failed_offset=10),
+            "message 10 failed 2 times; delivery 3 comes in 2.0 s. The error: E: no.",
+        ),
+        (
+            held(attempt=3, last_error="E: of another", failed_offset=9),
+            "message 10 failed 2 times; delivery 3 is being tried now.",
+        ),
+        (replace(held(), lag=0, expression="a || b"), "all messages are done (of those with the tags a || b)."),
+        (
+            replace(held(), lag=0, delayed=Delayed(1, 9.0)),
+            "all messages are done; 1 message waits for its delivery time, the next in 9.0 s.",
+        ),
+        (
+            replace(held(), lag=0, delayed=Delayed(2, 9.0, True), topic="%RETRY%g"),
+            "2+ messages wait for another try after a failure, the next in 9.0 s.",
+        ),
+        (held(polled_ago_s=7.0), f"the program {OWNER} has not polled for 7.0 s."),
+        (watched(0), "messages wait and nothing moved within 1.0 s, for no reason that can be seen from here."),
+    ],
+)  # fmt: skip
+def test_sentences(of: QueueFacts, sentence: str) -> None:
+    assert explain(of).sentence == sentence
+
+
+def test_a_failing_message_is_skipped_by_a_command_that_can_be_copied() -> None:
+    ordered = explain(held(attempt=3))
+    broadcast = explain(facts(says=told(epoch=0, attempt=3), model="broadcasting", epoch=0))
+
+    assert ordered.advice == (
+        "look at the message (`rmq-admin message get 00ff`) and mend the listener, or skip it: "
+        "`rmq-admin group reset-offset g --topic t --queue 3 --to 11`; with max_attempts it would become a dead letter."
+    )
+    assert broadcast.advice.endswith("and mend the listener; with max_attempts it would be passed.")
+
+
+def test_the_retries_of_a_group_are_not_retried_in_place() -> None:
+    assert found(replace(held(attempt=3, called_for_s=1.0), topic="%RETRY%g")) == ("CONSUMING", "WELL")

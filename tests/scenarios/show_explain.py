@@ -1,0 +1,37 @@
+"""
+Prints what ``rmq-admin explain`` says of each cause: ``python tests/scenarios/show_explain.py [CAUSE ...]``.
+
+As a list of files it is for people; ``docs/explain.md`` repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from rmq.cli.admin_explain import text
+
+import support.stuck_groups  # noqa: F401  # enters the causes
+from support.staging import CAUSES, explained
+from support.virtual_time import VirtualTimeLoop
+
+
+def shown(name: str) -> str:
+    """What is printed of a cause."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return text(runner.run(explained(name)))
+
+
+def main(names: list[str]) -> None:
+    """Print the causes that are named, or all."""
+    logging.disable(logging.CRITICAL)
+    for name in names or CAUSES:
+        print(f"## {name.replace('_', ' ')}\n\n$ rmq-admin explain billing\n{shown(name)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
