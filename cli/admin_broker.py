@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from . import exit_codes
+from .admin_config import config
 from .command import Command, Failure, Group, run
 from .options import broker_option, json_option, log_options
 from .progress import progress_bar
@@ -19,12 +20,16 @@ from .render import table, to_json
     cls=Group,
     examples="""
     rmq-admin broker stats
+    rmq-admin broker config
     rmq-admin broker backup /backups/monday
     rmq-admin broker verify-store /backups/monday
     """,
 )
 def broker() -> None:
     """Look after a broker and its data directory."""
+
+
+broker.add_command(config)
 
 
 @broker.command(
