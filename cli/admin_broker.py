@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from . import exit_codes
+from .admin_config import config
 from .command import Command, Failure, Group, run
 from .options import broker_option, json_option, log_options
 from .progress import progress_bar
@@ -19,12 +20,16 @@ from .render import table, to_json
     cls=Group,
     examples="""
     rmq-admin broker stats
+    rmq-admin broker config
     rmq-admin broker backup /backups/monday
     rmq-admin broker verify-store /backups/monday
     """,
 )
 def broker() -> None:
     """Look after a broker and its data directory."""
+
+
+broker.add_command(config)
 
 
 @broker.command(
@@ -77,6 +82,7 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     holds every message and every change that was acknowledged before.
     """
     from rmq.broker.store.backup import Backup
+    from rmq.broker.store.directory import StoreError
 
     numbers = run(_stats(broker))
     source, log = Path(numbers["broker"]["data_dir"]), numbers["log"]
@@ -85,6 +91,8 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
             copied = Backup(
                 source, target, log["log_durable"], store_id=log["store_id"], link=link, progress=advance
             ).run()
+        except StoreError as error:
+            raise Failure(str(error), exit_codes.OS_ERROR) from error
         except OSError as error:
             raise Failure(f"{error.filename or target}: {error.strerror}", exit_codes.OS_ERROR) from error
     if as_json:
@@ -113,9 +121,10 @@ def verify_store(directory: Path, as_json: bool) -> None:
     Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
 
     Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
-    next start makes again from the log. Bytes at the end that are no whole batch are what a crash leaves of sends that
-    were not acknowledged: the next start moves them to quarantine/.
+    next start makes again from the log, 71 if it cannot be checked. Bytes at the end that are no whole batch are what
+    a crash leaves of sends that were not acknowledged: the next start moves them to quarantine/.
     """
+    from rmq.broker.store.directory import StoreError
     from rmq.broker.store.verify import Verification
 
     log = directory / "commitlog"
@@ -123,6 +132,8 @@ def verify_store(directory: Path, as_json: bool) -> None:
         size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
         with progress_bar("checking", size) as advance:
             report = Verification(directory, progress=advance).run()
+    except StoreError as error:
+        raise Failure(str(error), exit_codes.OS_ERROR) from error
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}", exit_codes.OS_ERROR) from error
     if as_json:

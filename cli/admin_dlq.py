@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from rmq.wire.errors import RmqError
+
 from . import exit_codes
 from .command import Command, Failure, Group, run
 from .dead_deals import drop, replay
@@ -163,7 +165,7 @@ def export(group: str, which: DeadFilter, output: str, broker: str) -> None:
         with _written(output) as file:
             count = run(_export(broker, group, which, file))
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError | RmqError):
             raise
         raise Failure(f"{output} cannot be written: {error.strerror}", exit_codes.OS_ERROR) from error
     click.echo(f"{group}: {count} exported", err=True)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq.wire.errors import MemberSilent
+from rmq.wire.errors import GroupNotFound, MemberSilent
 from rmq.wire.group_ops import ANSWER_S
+from rmq.wire.model import MessageQueue
 
 from .admin_offsets import reset_offset
 from .command import Command, Group, run
+from .lag import Ages, ask_ages, oldest
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
 from .render import printable, seconds, table, to_json
 from .running_info import info_text, plain
 
 if TYPE_CHECKING:
-    from rmq.client import GroupDescription, GroupRow, MemberReport
+    from rmq.client import Admin, GroupDescription, GroupRow, MemberReport
     from rmq.wire.group_ops import GroupQueue, MemberState
 
-LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag")
+LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag", "age")
 MEMBER_COLUMNS = ("member", "address", "state", "heard", "leases")
-QUEUE_COLUMNS = ("topic", "queue", "min", "max", "committed", "lag", "owner", "epoch", "left")
-BROADCAST_COLUMNS = QUEUE_COLUMNS[:4]  # the rest is of queues that have an owner and a progress in the group
+QUEUE_COLUMNS = ("topic", "queue", "committed", "end", "lag", "age", "owner", "left")
+BROADCAST_COLUMNS = ("topic", "queue", "first", "end")  # each member has its own progress, and no queue an owner
+MOST_AGED = 100  # groups of a list that are asked for their age, one after the other
 _SESSION_DIGITS = 8
 
 
@@ -55,31 +59,46 @@ def list_groups(broker: str, as_json: bool) -> None:
     """
     List the groups that have members, locks or progress.
 
-    The lag is the number of messages that a group has before it, in all queues of its topics; a broadcasting group has
-    none, since each of its members has its own.
+    The lag is the number of messages that a group has before it, in all queues of its topics, the age how long the
+    oldest of them has been stored (of the first 100 groups that have a lag). A broadcasting group has neither, since
+    each of its members has its own. With --json: one array of objects, the age is lag_s.
     """
     rows = run(_list(broker))
     if as_json:
-        click.echo(to_json([row_object(row) for row in rows]))
+        click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
     else:
-        click.echo(table(LIST_COLUMNS, [list_cells(row) for row in rows]), nl=False)
+        click.echo(table(LIST_COLUMNS, [list_cells(row, lag_s) for row, lag_s in rows]), nl=False)
 
 
-async def _list(broker: str) -> list[GroupRow]:
+async def _list(broker: str) -> list[tuple[GroupRow, float | None]]:
     async with admin_of(broker) as admin:
-        return await admin.list_groups()
+        rows = await admin.list_groups()
+        behind = [row.group for row in rows if row.lag and not _is_broadcasting(row)]
+        ages = {group: await _age(admin, group) for group in behind[:MOST_AGED]}
+    return [(row, ages.get(row.group)) for row in rows]
 
 
-def row_object(row: GroupRow) -> dict[str, Any]:
+async def _age(admin: Admin, group: str) -> float | None:
+    try:
+        return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC)))
+    except GroupNotFound:  # its topic was deleted meanwhile
+        return None
+
+
+def row_object(row: GroupRow, lag_s: float | None) -> dict[str, Any]:
     """A line of the list as JSON."""
-    return {**row._asdict(), "lag": None if _is_broadcasting(row) else row.lag}
+    return {**row._asdict(), "lag": None if _is_broadcasting(row) else row.lag, "lag_s": lag_s}
 
 
-def list_cells(row: GroupRow) -> list[object]:
+def list_cells(row: GroupRow, lag_s: float | None) -> list[object]:
     """A line of the list for people."""
     lag: object = f"{row.lag}+" if row.more_queues else row.lag  # too many queues to look at all of them
     lag = None if _is_broadcasting(row) else lag
-    return [row.group, _mode(row), row.members, row.leases, row.topics, lag]
+    return [row.group, _mode(row), row.members, row.leases, row.topics, lag, _age_cell(lag_s)]
+
+
+def _age_cell(lag_s: float | None) -> str | None:
+    return None if lag_s is None else seconds(lag_s)
 
 
 @group.command(
@@ -99,31 +118,39 @@ def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
     """
     Show GROUP: its members, and for each queue how far it is and who has it.
 
-    An owner is named by the end of its member id, "left" is how long its lock lasts unless it is renewed. Members of a
-    broadcasting group have all queues, and each its own progress: group members --verbose asks them. With --json: one
-    object.
+    "Committed" is the offset that a queue goes on at, "end" the one behind its last message, the lag what lies
+    between, and the age how long the oldest message that is not done has been stored. An owner is named by the end of
+    its member id, "left" is how long its lock lasts unless it is renewed. Members of a broadcasting group have all
+    queues, and each its own progress: group members --verbose asks them. With --json: one object, with all of that and
+    more; the age is lag_s. Why a queue does not go on is told by rmq-admin explain.
     """
-    told = run(_describe(broker, name, topic))
-    click.echo(to_json(group_object(told)) + "\n" if as_json else group_text(told), nl=False)
+    told, ages = run(_describe(broker, name, topic))
+    click.echo(to_json(group_object(told, ages)) + "\n" if as_json else group_text(told, ages), nl=False)
 
 
-async def _describe(broker: str, name: str, topic: str | None) -> GroupDescription:
+async def _describe(broker: str, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
     async with admin_of(broker) as admin:
-        return await admin.describe_group(name, topic)
+        told = await admin.describe_group(name, topic)
+        return told, await ask_ages(admin, told, datetime.now(UTC))
 
 
-def group_object(told: GroupDescription) -> dict[str, Any]:
+def group_object(told: GroupDescription, ages: Ages) -> dict[str, Any]:
     """A group as JSON."""
     return {
         **told._asdict(),
         "lag": None if _is_broadcasting(told) else told.lag,
+        "lag_s": oldest(ages),
         "members": [member._asdict() for member in told.members],
-        "queues": [_queue_object(queue, _is_broadcasting(told)) for queue in told.queues],
+        "queues": [_queue_object(queue, _is_broadcasting(told), ages) for queue in told.queues],
     }
 
 
-def _queue_object(queue: GroupQueue, is_broadcasting: bool) -> dict[str, Any]:
-    fields = queue._asdict()
+def _queue_object(queue: GroupQueue, is_broadcasting: bool, ages: Ages) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in queue._asdict().items():
+        fields[name] = value
+        if name == "lag":
+            fields["lag_s"] = ages.get(MessageQueue(queue.topic, queue.queue_id))
     if is_broadcasting:
         fields["lag"] = None
     for name in ("committed", "retry_offset", "suspect_offset"):
@@ -133,9 +160,11 @@ def _queue_object(queue: GroupQueue, is_broadcasting: bool) -> dict[str, Any]:
     return fields
 
 
-def group_text(told: GroupDescription) -> str:
+def group_text(told: GroupDescription, ages: Ages) -> str:
     """A group for people."""
     behind = "each member by itself" if _is_broadcasting(told) else f"{_count(told.lag, 'message')} behind"
+    lag_s = oldest(ages)
+    behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
     text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {behind}\n"
     for topic, expression in sorted(told.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
@@ -143,8 +172,7 @@ def group_text(told: GroupDescription) -> str:
     if told.more_members:
         text += f"and {told.more_members} more members\n"
     if told.queues:
-        columns = BROADCAST_COLUMNS if _is_broadcasting(told) else QUEUE_COLUMNS
-        text += "\n" + table(columns, [_queue_cells(queue)[: len(columns)] for queue in told.queues])
+        text += "\n" + _queue_table(told, ages)
     if told.more_queues:
         text += f"and {told.more_queues} more queues: --topic shows those of one topic\n"
     if _is_broadcasting(told):
@@ -162,12 +190,20 @@ def _member_cells(member: MemberState) -> list[object]:
     return [member.member, member.address, member.state, f"{seconds(member.heard_ago_s)} ago", member.leases]
 
 
-def _queue_cells(queue: GroupQueue) -> list[object]:
+def _queue_table(told: GroupDescription, ages: Ages) -> str:
+    if _is_broadcasting(told):
+        ends = [[queue.topic, queue.queue_id, queue.min_offset, queue.max_offset] for queue in told.queues]
+        return table(BROADCAST_COLUMNS, ends)
+    return table(QUEUE_COLUMNS, [_queue_cells(queue, ages) for queue in told.queues])
+
+
+def _queue_cells(queue: GroupQueue, ages: Ages) -> list[object]:
     committed = None if queue.committed < 0 else queue.committed
-    owner = epoch = left = None
+    age = _age_cell(ages.get(MessageQueue(queue.topic, queue.queue_id)))
+    owner = left = None
     if queue.owner is not None:
-        owner, epoch, left = queue.owner[-_SESSION_DIGITS:], queue.epoch, seconds(queue.lease_left_s)
-    return [queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, committed, queue.lag, owner, epoch, left]
+        owner, left = queue.owner[-_SESSION_DIGITS:], seconds(queue.lease_left_s)
+    return [queue.topic, queue.queue_id, committed, queue.max_offset, queue.lag, age, owner, left]
 
 
 def _trouble(queue: GroupQueue) -> str | None:

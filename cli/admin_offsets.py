@@ -46,7 +46,8 @@ def parse_place(text: str, now: datetime) -> Place:
         return parse_time(text, now)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no place in a queue: first, last, 1234 (an offset), or a time: {error}"
+            f"{text!r} is no place in a queue: write first, last, 1234 (an offset), 10m (ago), 2026-01-31T12:00 or "
+            "@1769860800 (seconds since 1970)"
         ) from error
 
 
@@ -65,6 +66,7 @@ def _place_of_option(_ctx: click.Context, _param: click.Parameter, text: str) ->
     rmq-admin group reset-offset billing --topic orders --to 30m
     rmq-admin group reset-offset billing --topic orders --queue 3 --to 1234
     rmq-admin group reset-offset billing --topic orders --to 2026-01-31T12:00 --json
+    rmq-admin group reset-offset audit --topic orders --to last --create
     """,
 )
 @click.argument("name", metavar="GROUP")
@@ -78,23 +80,33 @@ def _place_of_option(_ctx: click.Context, _param: click.Parameter, text: str) ->
     metavar="PLACE",
     required=True,
     callback=_place_of_option,
-    help="first, last, an offset, or a time: 10m (ago), or ISO 8601.",
+    help="first, last, an offset, or a time: 10m (ago), ISO 8601, or @SECONDS since 1970.",
 )
+@click.option("--create", is_flag=True, help="GROUP need not exist: its progress begins here.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_option
 @broker_option
 @log_options("error")
 def reset_offset(
-    *, name: str, topic: str, queue_ids: tuple[int, ...], place: Place, dry_run: bool, broker: str, as_json: bool
+    *,
+    name: str,
+    topic: str,
+    queue_ids: tuple[int, ...],
+    place: Place,
+    create: bool,
+    dry_run: bool,
+    broker: str,
+    as_json: bool,
 ) -> None:
     """
     Put GROUP anywhere in the queues of a topic, back or ahead.
 
     Back: messages are delivered again. Ahead: messages are passed over, for this group. Members may go on running:
     they lose these queues at once and begin anew at the offset that is set. A queue that does not have the offset ends
-    the command before anything is done. With --json: one array of objects.
+    the command before anything is done, and so does a GROUP that nobody knows, unless --create is given. With --json:
+    one array of objects.
     """
-    results = run(_reset(broker, name, (topic, queue_ids, place), dry_run))
+    results = run(_reset(broker, name, (topic, queue_ids, place), create=create, dry_run=dry_run))
     rows = [reset_object(queue, result) for queue, result in results.items()]
     if as_json:
         click.echo(to_json(rows))
@@ -117,12 +129,25 @@ def reset_object(queue: MessageQueue, result: ResetResult) -> dict[str, Any]:
 
 
 async def _reset(
-    broker: str, group: str, asked: tuple[str, Sequence[int], Place], dry_run: bool
+    broker: str, group: str, asked: tuple[str, Sequence[int], Place], *, create: bool, dry_run: bool
 ) -> dict[MessageQueue, ResetResult]:
     async with admin_of(broker) as admin:
+        if not create:
+            await _require_group(admin, group)
         offsets = await _offsets(admin, *asked)
         results = _all_well(await admin.reset_offsets(group, offsets, dry_run=True))
         return results if dry_run else _all_well(await admin.reset_offsets(group, offsets))
+
+
+async def _require_group(admin: Admin, group: str) -> None:
+    """The broker would make one, and a name with a typing error would have progress for ever."""
+    from rmq.wire.errors import GroupNotFound
+
+    try:
+        await admin.describe_group(group)
+    except GroupNotFound as error:
+        text = f"{error}; --create gives it progress all the same"
+        raise Failure(text, exit_codes.of(error)) from error
 
 
 async def _offsets(admin: Admin, topic: str, queue_ids: Sequence[int], place: Place) -> dict[MessageQueue, int]:

@@ -107,13 +107,13 @@ async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
     rmq-admin topic describe orders --json | python3 -m json.tool
     """,
 )
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
 @json_option
 @broker_option
 @log_options("error")
 def describe(name: str, broker: str, as_json: bool) -> None:
     """
-    Show the topic NAME: what each queue holds, and how far each group is.
+    Show TOPIC: what each queue holds, and how far each group is.
 
     Groups are those that have committed progress. The lag is the number of messages that a group has before it;
     "furthest behind" is the queue with the most of them. With --json: one object, with the lag of every queue.
@@ -187,14 +187,14 @@ def _created(told: TopicDescription) -> datetime:
     rmq-admin topic grow orders --queues 16 --json
     """,
 )
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
 @click.option("--queues", type=click.IntRange(1), required=True, help="How many queues it has then; never fewer.")
 @json_option
 @broker_option
 @log_options("error")
 def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
-    Give the topic NAME more queues.
+    Give TOPIC more queues.
 
     Messages with a sharding key stay in the queues they have always gone to, so that their order is kept; only
     messages without one go to the new queues too. Consumers are told at once, producers ask every 30 s.
@@ -217,14 +217,14 @@ async def _grow(broker: str, name: str, queues: int, as_json: bool) -> None:
     rmq-admin topic delete orders --yes --json
     """,
 )
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @broker_option
 @log_options("error")
 def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     """
-    Delete the topic NAME with its messages and the progress of all groups in it.
+    Delete TOPIC with its messages and the progress of all groups in it.
 
     There is no way back. Stop its producers first: one that goes on sending makes the topic anew, empty, unless it
     was told not to. Consumers may go on running: they are told, and begin at 0 if the topic is made again.

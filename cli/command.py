@@ -16,6 +16,7 @@ import click
 from rmq.wire.errors import RmqError
 
 from . import exit_codes
+from .complete_names import complete
 from .output import OutputClosed, silence_stdout
 from .usage_errors import is_missing_file, sentence
 
@@ -45,6 +46,8 @@ class _Ending(click.Command):
     def __init__(self, *args: Any, examples: str = "", **more: Any) -> None:
         super().__init__(*args, **more)
         self.examples = [line.strip() for line in examples.strip().splitlines()]
+        for parameter in self.params:
+            complete(parameter)
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Begin here, with standard streams that are open."""

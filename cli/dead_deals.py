@@ -116,8 +116,11 @@ def _deal(deal: Deal) -> None:
     outcomes = Outcomes(deal.group, deal.wanted, dry_run=deal.dry_run)
     try:
         missing = run(_deal_with(deal, letters, outcomes))
-    finally:  # also of what was done before the broker went away
-        click.echo(to_json(outcomes.summary_object()) if deal.as_json else outcomes.summary())
+    except BaseException:
+        if outcomes.total:  # what was done before the broker went away
+            _sum_up(deal, outcomes)
+        raise
+    _sum_up(deal, outcomes)
     if deal.dry_run:
         click.echo("nothing was done: leave --dry-run out to do it", err=True)
     if outcomes.failed == outcomes.total and outcomes.first_error is not None:
@@ -127,6 +130,10 @@ def _deal(deal: Deal) -> None:
         raise Failure(f"{outcomes.failed} of {outcomes.total} failed", exit_codes.PARTIAL)
     if missing:
         raise Failure(f"the group {deal.group!r} has no dead letter {missing[0]}", exit_codes.NO_INPUT)
+
+
+def _sum_up(deal: Deal, outcomes: Outcomes) -> None:
+    click.echo(to_json(outcomes.summary_object()) if deal.as_json else outcomes.summary())
 
 
 def _confirmed(deal: Deal) -> Letters:

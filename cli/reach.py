@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -12,6 +14,7 @@ from .command import Failure
 
 if TYPE_CHECKING:
     from rmq.client import Admin
+    from rmq.wire.address import Address
 
 _SHOWN = 10
 _PATIENCE_S = 1.0  # a broker that is just starting is not missing
@@ -27,9 +30,23 @@ async def require_broker(address: str) -> None:
     from rmq.client.connection import Connection
 
     connection = Connection(address)
+    await _require_host(connection.address)
     with quiet_clients():
         await connection.open(timeout_s=_PATIENCE_S)
     await connection.close()
+
+
+async def _require_host(address: Address) -> None:
+    """A name that nobody knows is not waited for; a resolver that takes its time is the connection's to wait for."""
+    from rmq.client.refusals import unreachable
+
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        return
+    except (socket.gaierror, UnicodeError) as error:  # a host name may not even be encodable
+        raise unreachable(address, socket.gaierror(str(error))) from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .admin_broker import broker as broker_group
+from .admin_completion import completion
 from .admin_delays import delay
 from .admin_dlq import dlq
 from .admin_explain import explain
@@ -22,6 +23,7 @@ from .command import Group, version_option
     examples="""
     rmq-admin topic create orders --queues 8
     rmq-admin topic list
+    rmq-admin explain billing
     rmq-admin group describe billing
     rmq-admin message query --key o-17
     rmq-admin delay list
@@ -44,6 +46,7 @@ command.add_command(delay)
 command.add_command(top)
 command.add_command(explain)
 command.add_command(import_rocketmq)
+command.add_command(completion)
 
 
 def main() -> None:

@@ -116,11 +116,17 @@ def from_text(setting: Setting, text: str, where: str) -> Any:
 
 def as_toml(value: DataclassInstance, command: str) -> str:
     """Every setting with its help and its value, as a TOML file for ``command``."""
-    lines = [f"# The settings of {command}. What is left out has its default; -o and the environment win over this.\n"]
-    for setting in settings_of(type(value)).values():
-        now = getattr(value, setting.name)
-        text = f"{setting.name} = {_literal(now)}" if now is not None else f"# {setting.name} is not set"
-        lines.append(f"# {setting.help}\n{text}\n")
+    heading = f"The settings of {command}. What is left out has its default; -o and the environment win over this."
+    settings = settings_of(type(value))
+    return toml_of(heading, [(getattr(value, name), name, setting.help) for name, setting in settings.items()])
+
+
+def toml_of(heading: str, settings: Iterable[tuple[Any, str, str]]) -> str:
+    """Values with their names and help, as a TOML file."""
+    lines = [f"# {heading}\n"]
+    for value, name, text in settings:
+        shown = f"{name} = {_literal(value)}" if value is not None else f"# {name} is not set"
+        lines.append(f"# {text}\n{shown}\n" if text else f"{shown}\n")
     return "\n".join(lines)
 
 

@@ -44,7 +44,7 @@ from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTop
 from . import dead_letters, stored_messages, tracing
 from .connection import Connection
 from .delays import WaitingDelays, still_waits, waiting
-from .explaining import WATCH_S, Explanation, Now, explain_group, utc_now
+from .explaining import WATCH_S, Explanation, explain_group
 from .stored_messages import FoundMessages, Head
 from .tail import Tail
 from .trace import Trace
@@ -172,16 +172,14 @@ class Admin:
         timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
         return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
 
-    async def explain(
-        self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: Now = utc_now
-    ) -> Explanation:
+    async def explain(self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
         """
         Why each queue of a group (of one topic, if it is named) goes on or does not, and what to do; worst first.
 
         Asks twice, ``watch_s`` apart, where only that shows whether a queue moves. Raises GroupNotFound if nothing is
         known of the group, TopicNotFound if there is no such topic, or the group has nothing to do with it.
         """
-        return await explain_group(self, group, topic, watch_s=watch_s, now=now)
+        return await explain_group(self, group, topic, watch_s=watch_s)
 
     async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
         """

@@ -137,7 +137,7 @@ class DataDirectory:
 def remedy(error: OSError) -> str:
     """What an operator can do about an error at start."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space"
+        return "free some space, or choose another folder with --data-dir"
     if error.errno == errno.EMFILE:
         return "raise the limit of open files (ulimit -n)"
     return "choose another folder with --data-dir"

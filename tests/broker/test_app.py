@@ -12,7 +12,7 @@ import pytest
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
-from rmq.broker.store.directory import StoreError
+from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
 from rmq.broker.testing import InMemoryBroker
 from rmq.client.connection import Connection
@@ -407,3 +407,13 @@ async def test_a_timer_that_failed_runs_again(memory_path: Path, logs: list[dict
         assert (await client.send(b"a")).status == 0
 
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["timer.failed"] * 2
+
+
+async def test_a_start_that_fails_early_lets_the_directory_go(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    object.__setattr__(config, "message_delay_level", "never")  # behind the checks, to fail while services are built
+
+    with pytest.raises(ConfigError, match="never"):
+        await Broker(config).start()
+
+    DataDirectory(tmp_path).close()

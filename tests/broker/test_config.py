@@ -13,6 +13,11 @@ from rmq.wire.errors import ConfigError
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
+        (
+            {"max_delay_s": 7199.0},
+            "message_delay_level holds a level of 7200 s, which is longer than max_delay_s (7199): raise "
+            "max_delay_s or shorten the level",
+        ),
         ({"flush": "maybe"}, "flush must be 'sync' or 'async', not 'maybe'"),
         ({"flush_interval_s": 0}, "flush_interval_s must be more than 0, not 0"),
         ({"lock_lease_s": -1}, "lock_lease_s must be more than 0, not -1"),

@@ -26,6 +26,7 @@ from rmq.cli.rmq_admin import command
 from rmq.client.connection import Connection
 from rmq.wire.errors import MemberNotFound, MemberSilent
 from rmq.wire.group_ops import GroupDescription, GroupQueue, GroupRow, MemberReport, MemberState
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Join, Op
 
 from support.processes import ConsumerProcess, Running
@@ -44,6 +45,9 @@ TOLD = GroupDescription(
         GroupQueue("orders", 2, 0, 3, 3, 0, OWNER, 9, 4.0, "grace, retrying offset 2 (attempt 3)", 2, 2),
     ],
 )  # fmt: skip
+
+
+AGES = {MessageQueue("orders", 0): 754.2, MessageQueue("orders", 1): 3.5}
 
 
 def admin(*arguments: str) -> Result:
@@ -71,9 +75,12 @@ def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str, arguments
 
 
 def test_a_group_for_people() -> None:
-    lines = group_text(TOLD).splitlines()
+    lines = group_text(TOLD, AGES).splitlines()
 
-    assert lines[:2] == ["billing: ordered clustering average, 8 messages behind", "subscribes to orders: paid || sent"]
+    assert lines[:2] == [
+        "billing: ordered clustering average, 8 messages behind, the oldest is 12m34s old",
+        "subscribes to orders: paid || sent",
+    ]
     assert [line.split() for line in lines[3:6]] == [
         [name.upper() for name in MEMBER_COLUMNS],
         [OWNER, "127.0.0.1:5555", "connected", "0.2s", "ago", "1"],
@@ -81,9 +88,9 @@ def test_a_group_for_people() -> None:
     ]
     assert [line.split() for line in lines[7:11]] == [
         [name.upper() for name in QUEUE_COLUMNS],
-        ["orders", "0", "2", "9", "4", "5", "abcd1234", "4294967303", "51.5s"],
-        ["orders", "1", "0", "3", "-", "3", "-", "-", "-"],
-        ["orders", "2", "0", "3", "3", "0", "abcd1234", "9", "4.0s"],
+        ["orders", "0", "4", "9", "5", "12m34s", "abcd1234", "51.5s"],
+        ["orders", "1", "-", "3", "3", "3.5s", "-", "-"],
+        ["orders", "2", "3", "3", "0", "-", "abcd1234", "4.0s"],
     ]
     assert lines[12:] == [
         "orders/1: nobody has it, offset 1 failed 4 times, 2 owners lost at offset 1",
@@ -95,26 +102,27 @@ def test_a_group_for_people() -> None:
 def test_a_group_that_nobody_is_in_and_whose_queues_are_too_many() -> None:
     empty = GroupDescription("g", None, None, None, 3, 9, {}, [], [GroupQueue("orders", 0, 0, 1, 0, 1)])
 
-    assert group_text(empty).splitlines() == [
+    assert group_text(empty, {}).splitlines() == [
         "g: nobody has joined it, 1 message behind", "", "no members", "and 3 more members", "",
-        "TOPIC   QUEUE  MIN  MAX  COMMITTED  LAG  OWNER  EPOCH  LEFT",
-        "orders      0    0    1          0    1      -      -     -",
+        "TOPIC   QUEUE  COMMITTED  END  LAG  AGE  OWNER  LEFT",
+        "orders      0          0    1    1    -      -     -",
         "and 9 more queues: --topic shows those of one topic",
     ]  # fmt: skip
 
 
 def test_a_group_for_programs() -> None:
-    told = group_object(TOLD)
+    told = group_object(TOLD, AGES)
 
     assert (told["group"], told["ordered"], told["lag"], told["more_queues"]) == ("billing", True, 8, 0)
+    assert (told["lag_s"], [queue["lag_s"] for queue in told["queues"]]) == (754.2, [754.2, 3.5, None])
     assert told["subscriptions"] == {"orders": "paid || sent"}
     assert told["members"][1] == {
         "member": "host@18#00ff00ff", "session": "00ff00ff", "address": None, "state": "grace", "heard_ago_s": 3.0,
         "leases": 0,
     }  # fmt: skip
     assert told["queues"][1] == {
-        "topic": "orders", "queue_id": 1, "min_offset": 0, "max_offset": 3, "committed": None, "lag": 3, "owner": None,
-        "epoch": None, "lease_left_s": None, "state": None, "retry_offset": 1, "attempts": 4,
+        "topic": "orders", "queue_id": 1, "min_offset": 0, "max_offset": 3, "committed": None, "lag": 3, "lag_s": 3.5,
+        "owner": None, "epoch": None, "lease_left_s": None, "state": None, "retry_offset": 1, "attempts": 4,
         "suspect_offset": 1, "abandoned": 2,
     }  # fmt: skip
 
@@ -124,15 +132,15 @@ def test_members_of_a_broadcasting_group_keep_their_progress_and_have_no_lag_in_
     told = GroupDescription("p", False, "broadcasting", "all", 0, 0, {"quotes": "*"}, MEMBERS[:1], [queue])
     row = GroupRow("p", False, "broadcasting", "all", 1, 0, 1, 7)
 
-    lines = group_text(told).splitlines()
+    lines = group_text(told, {}).splitlines()
 
     assert lines[0] == "p: concurrent broadcasting all, each member by itself"
-    assert [line.split() for line in lines[6:8]] == [["TOPIC", "QUEUE", "MIN", "MAX"], ["quotes", "0", "2", "9"]]
+    assert [line.split() for line in lines[6:8]] == [["TOPIC", "QUEUE", "FIRST", "END"], ["quotes", "0", "2", "9"]]
     assert lines[8:] == ["", "the members keep their progress: rmq-admin group members p --verbose asks them"]
-    assert (group_object(told)["lag"], group_object(told)["queues"][0]["lag"]) == (None, None)
-    assert row_object(row)["lag"] is None
-    assert list_cells(row) == ["p", "concurrent broadcasting all", 1, 0, 1, None]
-    assert list_cells(row._replace(model="clustering", more_queues=1))[-1] == "7+"
+    assert (group_object(told, {})["lag"], group_object(told, {})["queues"][0]["lag"]) == (None, None)
+    assert (row_object(row, None)["lag"], row_object(row, None)["lag_s"]) == (None, None)
+    assert list_cells(row, None) == ["p", "concurrent broadcasting all", 1, 0, 1, None, None]
+    assert list_cells(row._replace(model="clustering", more_queues=1), 3.25)[-2:] == ["7+", "3.2s"]
 
 
 @pytest.mark.parametrize(
@@ -252,4 +260,11 @@ def test_a_group_through_the_real_commands(broker: str, topic: str) -> None:
     assert [(row["members"], row["leases"], row["topics"], row["lag"]) for row in _rows(broker, topic)] == [
         (0, 0, 1, 0)
     ]
-    assert [topic, "-", "0", "0", "1", "0"] in [line.split() for line in run("group", "list")]
+    assert [topic, "-", "0", "0", "1", "0", "-"] in [line.split() for line in run("group", "list")]
+
+    run("--topic", topic, "--key", "k", stdin=b"four\n", module="rmq_produce")
+    (described,) = map(json.loads, run("group", "describe", topic, "--json"))
+    (behind,) = [queue for queue in described["queues"] if queue["lag"]]
+    assert (behind["lag"], described["lag_s"]) == (1, behind["lag_s"])
+    assert 0 <= behind["lag_s"] < 60
+    assert [(row["lag"], 0 <= row["lag_s"] < 60) for row in _rows(broker, topic)] == [(1, True)]

@@ -20,8 +20,9 @@ from support.processes import ConsumerProcess, Running
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def reset(broker: str, group: str, topic: str, *arguments: str) -> Result:
-    asked = ["group", "reset-offset", group, "--topic", topic, *arguments, "--broker", broker]
+def reset(broker: str, group: str, topic: str, *arguments: str, create: bool = True) -> Result:
+    made = ["--create"] if create else []
+    asked = ["group", "reset-offset", group, "--topic", topic, *arguments, *made, "--broker", broker]
     return CliRunner().invoke(command, asked, prog_name="rmq-admin")
 
 
@@ -61,6 +62,7 @@ def filled_queue(broker: str, topic: str) -> int:
         ("1234", 1234),
         ("90s", NOW - timedelta(seconds=90)),
         ("2026-01-01T00:00+00:00", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("@1769860800", NOW),
     ],
 )
 def test_a_place_is_an_end_an_offset_or_a_time(text: str, place: Any) -> None:
@@ -69,7 +71,7 @@ def test_a_place_is_an_end_an_offset_or_a_time(text: str, place: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "middle", "1.5", "10 minutes"])
 def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no place in a queue: first, last, 1234 \(an offset\), or a time"):
+    with pytest.raises(ValueError, match=r"is no place in a queue: write first, last, 1234 \(an offset\), 10m"):
         parse_place(text, NOW)
 
 
@@ -171,6 +173,16 @@ def test_a_topic_that_does_not_exist_has_a_code_of_its_own(broker: str) -> None:
     result = reset(broker, "g", "nothing-of-this-name", "--to", "first")
 
     assert result.exit_code == exit_codes.NO_INPUT
+
+
+@pytest.mark.slow
+def test_a_group_that_nobody_knows_is_refused_unless_it_is_to_be_made(broker: str, filled: str) -> None:
+    refused = reset(broker, filled, filled, "--to", "last", create=False)
+
+    assert (refused.exit_code, refused.stdout) == (exit_codes.NO_INPUT, "")
+    assert refused.stderr.endswith("shows those that exist; --create gives it progress all the same\n")
+    assert reset(broker, filled, filled, "--to", "last").exit_code == 0
+    assert reset(broker, filled, filled, "--to", "first", create=False).exit_code == 0
 
 
 @pytest.mark.slow

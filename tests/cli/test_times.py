@@ -31,6 +31,14 @@ def test_an_iso_time_with_a_zone_is_what_it_says() -> None:
     assert parse_time(" 2026-01-31T12:00:00.000Z", NOW) == NOW
 
 
+def test_a_time_since_1970_is_in_seconds_or_milliseconds() -> None:
+    assert parse_time("@1769860800", NOW) == NOW
+    assert parse_time("@1769860800250", NOW) == NOW + timedelta(milliseconds=250)
+    for text in ("@", "@x", "@999999999999999"):
+        with pytest.raises(ValueError, match="seconds since 1970"):
+            parse_time(text, NOW)
+
+
 def test_an_iso_time_without_a_zone_is_local() -> None:
     assert parse_time("2026-01-31 12:00", NOW) == datetime(2026, 1, 31, 12, 0).astimezone()
     assert parse_time("2026-01-31", NOW) == datetime(2026, 1, 31).astimezone()
