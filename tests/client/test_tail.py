@@ -150,6 +150,16 @@ async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
     assert counting.batches < 300
 
 
+async def test_all_queues_of_a_wide_topic_are_followed(broker: InMemoryBroker, admin: Admin) -> None:
+    await admin.create_topic("wide", 1024)
+    tail = admin.tail("wide")
+    await tail.begin()
+    async with aclosing(tail.follow()) as following, Producer(broker.address) as producer:
+        for queue_id in (1023, 0, 512):
+            await producer.send(Message("wide", b"%d" % queue_id), queue_id=queue_id)
+        assert sorted(await take(following, 3)) == ["0", "1023", "512"]
+
+
 async def test_without_a_time_it_looks_back_only_so_far_and_says_so(
     broker: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
