@@ -82,7 +82,7 @@ def test_a_folder_that_is_taken_is_refused_in_one_line(broker: str, tmp_path: Pa
 
     result = admin("broker", "backup", str(tmp_path), "--broker", broker)
 
-    assert result.exit_code == exit_codes.FAILURE
+    assert result.exit_code == exit_codes.OS_ERROR
     assert result.stderr == f"rmq-admin: {tmp_path} exists and is not empty: name a new folder\n"
 
 
@@ -98,7 +98,7 @@ def test_the_directory_of_a_running_broker_is_not_scrubbed(broker: str) -> None:
 
     result = admin("broker", "verify-store", numbers["broker"]["data_dir"])
 
-    assert result.exit_code == exit_codes.FAILURE
+    assert result.exit_code == exit_codes.OS_ERROR
     assert "a broker uses" in result.stderr
 
 
@@ -127,6 +127,6 @@ def test_the_exit_code_tells_damage_of_the_log_from_damage_beside_it(broker: str
 def test_a_folder_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     result = admin("broker", "verify-store", str(tmp_path))
 
-    assert result.exit_code == exit_codes.FAILURE
+    assert result.exit_code == exit_codes.OS_ERROR
     assert result.stderr.count("\n") == 1
     assert "holds no log" in result.stderr

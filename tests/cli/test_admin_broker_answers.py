@@ -36,10 +36,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert "1 segment, " in result.stdout
 
         again = admin("backup", str(folder / "copy"), "--broker", broker.address)
-        assert (again.exit_code, again.stdout) == (exit_codes.FAILURE, "")
+        assert (again.exit_code, again.stdout) == (exit_codes.OS_ERROR, "")
         assert "name a new folder" in again.stderr
         used = admin("verify-store", str(folder / "data"))
-        assert (used.exit_code, used.stdout) == (exit_codes.FAILURE, "")
+        assert (used.exit_code, used.stdout) == (exit_codes.OS_ERROR, "")
         assert "stop it first" in used.stderr
         broker.stop()
     assert admin("verify-store", str(folder / "data")).exit_code == 0  # and an index of a setting that is not ours
