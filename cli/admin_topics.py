@@ -238,8 +238,9 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     """
     Delete TOPIC with its messages and the progress of all groups in it.
 
-    There is no way back, so it asks first; where nobody can be asked (a script) --yes is needed. Stop its producers first: one that goes on sending makes the topic anew, empty, unless it
-    was told not to. Consumers may go on running: they are told, and begin at 0 if the topic is made again.
+    There is no way back, so it asks first; where nobody can be asked (a script) --yes is needed. Stop its producers
+    first: one that goes on sending makes the topic anew, empty, unless it was told not to. Consumers may go on running:
+    they are told, and begin at 0 if the topic is made again.
     """
     if not yes and (as_json or not sys.stdin.isatty()):
         text = f"nobody can be asked whether to delete {name} with all its messages: add --yes to do it"

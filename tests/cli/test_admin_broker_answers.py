@@ -111,7 +111,7 @@ def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) 
 def test_a_directory_without_a_log_is_told_apart(tmp_path: Path) -> None:
     result = admin("verify-store", str(tmp_path))
 
-    assert (result.exit_code, result.stdout) == (exit_codes.FAILURE, "")
+    assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
     assert "holds no log" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
