@@ -143,7 +143,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str
 
 def _lock(row: Sequence[object]) -> str:
     owner, epoch, left = row[-LOCK:]
-    return "" if owner is None else f"\n     held by {owner}" + (f", epoch {epoch}, {left} left" if left else "")
+    lasts = f", epoch {epoch}, {left} left" if left else ""
+    return "" if owner is None else f"\n     held by {printable(str(owner))}{lasts}"
 
 
 def _cells(story: QueueStory) -> list[object]:

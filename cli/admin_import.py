@@ -83,11 +83,12 @@ def import_rocketmq(
     outcome = None if dry_run or is_refused else run(_take_over(opened, plan, wishes, broker))
     click.echo(to_json(report_object(plan, outcome)) if as_json else report_text(plan, outcome), nl=as_json)
     if is_refused:
-        text = f"the store is damaged in {len(plan.damage)} places, the first: {plan.damage[0]}"
+        places = f"{len(plan.damage)} places" if len(plan.damage) > 1 else "1 place"
+        text = f"the store is damaged in {places}, the first: {plan.damage[0]}"
         raise Failure(printable(f"{text}; --skip-damaged imports the rest"), exit_codes.DATA_ERROR)
     if plan.damage:
-        text = f"{len(plan.damage)} damaged places were left out: the report tells which"
-        raise Failure(text, exit_codes.PARTIAL)
+        places = f"{len(plan.damage)} damaged places were" if len(plan.damage) > 1 else "1 damaged place was"
+        raise Failure(f"{places} left out: the report tells which", exit_codes.PARTIAL)
 
 
 def _read(root: Path, wishes: Wishes) -> tuple[Store, Plan]:

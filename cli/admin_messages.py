@@ -10,6 +10,7 @@ import click
 
 from .command import Command, Group, run
 from .message_tail import tail
+from .message_trace import trace
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
 from .render import lag_remarks, printable, stored_object, table, to_json
@@ -38,6 +39,7 @@ def message() -> None:
 
 
 message.add_command(tail)
+message.add_command(trace)
 
 
 @message.command(

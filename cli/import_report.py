@@ -10,7 +10,7 @@ from .render import printable, table
 
 if TYPE_CHECKING:
     from rmq.client.rocketmq.delayed import Waiting
-    from rmq.client.rocketmq.plan import Plan, QueuePlan
+    from rmq.client.rocketmq.plan import Plan
     from rmq.client.rocketmq.take_over import Outcome
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +29,7 @@ def report_object(plan: Plan, outcome: Outcome | None) -> dict[str, Any]:
         "delays": list(_delay_rows(plan)),
         "groups": list(_group_rows(plan, outcome)),
         "left_out": dict(sorted(plan.skipped.items())),
-        "damage": [{**found._asdict(), "lost": list(found.lost)} for found in plan.damage],
+        "damage": [{**found._asdict(), "lost": list(map(str, found.lost))} for found in plan.damage],
         "notes": plan.notes,
     }
 
@@ -37,9 +37,9 @@ def report_object(plan: Plan, outcome: Outcome | None) -> dict[str, Any]:
 def report_text(plan: Plan, outcome: Outcome | None) -> str:
     """All of it for people: what there is, then what is left out, damaged or worth to know."""
     parts = [
-        _section("messages", _queue_rows(plan)),
+        _section("messages", _queue_cells(plan)),
         _section("delayed", _delay_rows(plan)),
-        _section("progress of groups", _group_rows(plan, outcome)),
+        _section("progress of groups", _group_cells(plan, outcome)),
         _section("left out", ({"kind": kind, "messages": n} for kind, n in sorted(plan.skipped.items()))),
         _lines("damaged", map(str, plan.damage)),
         _lines("notes", plan.notes),
@@ -50,7 +50,8 @@ def report_text(plan: Plan, outcome: Outcome | None) -> str:
 
 def summary(plan: Plan, outcome: Outcome | None) -> str:
     """The last line: what was done, or would be."""
-    what = f"{plan.messages} messages of {len(plan.topics)} topics, {len(plan.waiting)} delayed"
+    topics = f"{len(plan.topics)} topic{'' if len(plan.topics) == 1 else 's'}"
+    what = f"{plan.messages} messages of {topics}, {len(plan.waiting)} delayed"
     if outcome is None:
         return f"{what}: nothing was sent"
     before = outcome.before + outcome.waiting_before
@@ -68,10 +69,8 @@ def _result(outcome: Outcome) -> dict[str, int]:
 
 
 def _queue_rows(plan: Plan) -> Iterator[dict[str, Any]]:
-    renamed = any(topic.old != topic.new for topic in plan.topics.values())
     for (topic, queue_id), queue in sorted(plan.queues.items()):
         yield {
-            **({"old_topic": topic} if renamed else {}),
             "topic": plan.target(topic),
             "queue_id": queue_id,
             "messages": queue.messages,
@@ -79,15 +78,22 @@ def _queue_rows(plan: Plan) -> Iterator[dict[str, Any]]:
             "old_last": queue.last,
             "new_first": 0,
             "new_last": queue.messages - 1,
-            "offsets": _offsets(queue),
+            "holes": queue.holes,
+            "old_topic": topic,
         }
 
 
-def _offsets(queue: QueuePlan) -> str:
-    """How new offsets follow from old ones."""
-    if queue.holes:
-        return f"{queue.holes} holes closed"
-    return f"old - {queue.first}" if queue.first else "kept"
+def _queue_cells(plan: Plan) -> Iterator[dict[str, Any]]:
+    for row in _queue_rows(plan):
+        yield {
+            "topic": row["topic"],
+            "queue_id": row["queue_id"],
+            "messages": row["messages"],
+            "old_offsets": f"{row['old_first']}-{row['old_last']}",
+            "new_offsets": f"{row['new_first']}-{row['new_last']}",
+            "holes": row["holes"] or "",
+            "old_topic": row["old_topic"] if row["old_topic"] != row["topic"] else "",
+        }
 
 
 def _delay_rows(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -113,8 +119,14 @@ def _group_rows(plan: Plan, outcome: Outcome | None) -> Iterator[dict[str, Any]]
             "queue_id": row.queue_id,
             "old_offset": row.old_offset,
             "new_offset": now,
+            "old_group": row.group,
             "remark": "" if now == row.new_offset else f"was here before: not moved to {row.new_offset}",
         }
+
+
+def _group_cells(plan: Plan, outcome: Outcome | None) -> Iterator[dict[str, Any]]:
+    for row in _group_rows(plan, outcome):
+        yield row | {"old_group": row["old_group"] if row["old_group"] != row["group"] else ""}
 
 
 def _time(ms: int) -> str:
@@ -122,10 +134,13 @@ def _time(ms: int) -> str:
 
 
 def _section(title: str, rows: Iterable[dict[str, Any]]) -> str:
+    """A table under its title; columns without anything in them are not shown."""
     shown = list(rows)
     if not shown:
         return ""
-    return f"{title}\n{table(list(shown[0]), [list(row.values()) for row in shown])}"
+    names = [name for name in shown[0] if any(row[name] != "" for row in shown)]
+    heading = ["queue" if name == "queue_id" else name for name in names]
+    return f"{title}\n{table(heading, [[row[name] for name in names] for row in shown])}"
 
 
 def _lines(title: str, lines: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from .command import Group, version_option
     examples="""
     rmq-admin topic create orders --queues 8
     rmq-admin topic list
+    rmq-admin explain billing
     rmq-admin group describe billing
     rmq-admin message query --key o-17
     rmq-admin delay list

@@ -235,7 +235,9 @@ class Sends:
 
     async def begin(self, lines: Sequence[Line]) -> None:
         """Start to send; waits while too many groups are on their way."""
-        await self._waiting.put(asyncio.create_task(self._send(lines)))
+        task = asyncio.create_task(self._send(lines))
+        task.add_done_callback(_seen)  # after the first failure nobody asks for the others
+        await self._waiting.put(task)
 
     async def end(self) -> None:
         """Nothing more comes."""
@@ -267,6 +269,11 @@ class Sends:
             first, last = lines[0].number, lines[-1].number
             where = f"line {first}" if first == last else f"lines {first} to {last}"
             raise Failure(f"{where}: {error}", exit_codes.of(error)) from error
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # else asyncio would report it, with a traceback
 
 
 async def _read_all(sends: Sends, shape: Shape, file: BinaryIO) -> Failure | None:

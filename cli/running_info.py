@@ -36,6 +36,7 @@ def info_text(info: dict[str, Any]) -> str:
     if queues:
         text += table(QUEUE_COLUMNS, [_queue_cells(queue) for queue in queues])
         text += "".join(f"{_name(queue)} is stopped: {_stopped(queue)}\n" for queue in queues if _stopped(queue))
+        text += "".join(f"{_name(queue)} fails: {_failure(queue)}\n" for queue in queues if _failure(queue))
     more = _number(info, "more_queues")
     return text + (f"and {more} more queues\n" if more else "")
 
@@ -129,6 +130,12 @@ def _name(queue: dict[str, Any]) -> str:
 def _stopped(queue: dict[str, Any]) -> str:
     """Why a queue waits for somebody; too long for a table."""
     return _short(_text(queue, "stopped"))
+
+
+def _failure(queue: dict[str, Any]) -> str:
+    """What the listener failed with at the message that comes next; one that it got over is left out."""
+    offset = _number(queue, "failed_offset")
+    return _short(_text(queue, "last_error")) if offset is not None and offset == _number(queue, "head_offset") else ""
 
 
 def _maps(value: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 Signals for commands that run until they are told to stop.
 
 The first SIGINT or SIGTERM asks for a clean end; a second one ends the process at once, as a crash would: what was
-acknowledged is safe all the same.
+acknowledged is safe all the same. Signals that come together are one: ``timeout`` sends its signal to the process and
+then to its whole group, and so do some shells and supervisors.
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ from contextlib import contextmanager
 from . import exit_codes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TOGETHER_S = 0.1
 
 
 @contextmanager
-def stop_signals() -> Iterator[asyncio.Event]:
+def stop_signals(together_s: float = TOGETHER_S) -> Iterator[asyncio.Event]:
     """Within the block the event is set by the first signal; needs a running loop."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
+    asked_at = 0.0
 
     def on_signal() -> None:
-        if asked.is_set():
+        nonlocal asked_at
+        if not asked.is_set():
+            asked_at = loop.time()
+            asked.set()
+        elif loop.time() - asked_at >= together_s:
             os.write(sys.stderr.fileno(), b"stopped at once, by a second signal\n")
             os._exit(exit_codes.INTERRUPTED)
-        asked.set()
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)

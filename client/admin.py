@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from rmq.wire.batch import split_message_id
 from rmq.wire.codec import decode, decode_list
+from rmq.wire.delays import to_us
 from rmq.wire.errors import BadRequest
 from rmq.wire.group_ops import (
     ANSWER_S,
@@ -39,12 +41,13 @@ from rmq.wire.ops import (
 from rmq.wire.retry_ops import DeadResult, DeadRow, DeadRun
 from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
 
-from . import dead_letters, stored_messages
+from . import dead_letters, stored_messages, tracing
 from .connection import Connection
-from .delays import WaitingDelays, waiting
-from .explaining import WATCH_S, Explanation, Now, explain_group, utc_now
+from .delays import WaitingDelays, still_waits, waiting
+from .explaining import WATCH_S, Explanation, explain_group
 from .stored_messages import FoundMessages, Head
 from .tail import Tail
+from .trace import Trace
 
 OPEN_TIMEOUT_S: Final = 3.0
 CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
@@ -169,16 +172,14 @@ class Admin:
         timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
         return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
 
-    async def explain(
-        self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: Now = utc_now
-    ) -> Explanation:
+    async def explain(self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
         """
         Why each queue of a group (of one topic, if it is named) goes on or does not, and what to do; worst first.
 
         Asks twice, ``watch_s`` apart, where only that shows whether a queue moves. Raises GroupNotFound if nothing is
         known of the group, TopicNotFound if there is no such topic, or the group has nothing to do with it.
         """
-        return await explain_group(self, group, topic, watch_s=watch_s, now=now)
+        return await explain_group(self, group, topic, watch_s=watch_s)
 
     async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
         """
@@ -238,6 +239,17 @@ class Admin:
         if topic is not None:
             await self.topic(topic)
         return await waiting(self._connection, topic, limit)
+
+    async def is_waiting(self, message: StoredMessage) -> bool:
+        """Whether a message that was put off (:attr:`StoredMessage.due_at`) has not been delivered yet."""
+        if message.due_at is None:
+            return False
+        _, position, _ = split_message_id(message.message_id)
+        return await still_waits(self._connection, to_us(message.due_at), position)
+
+    async def trace(self, message_id: str) -> Trace:
+        """What became of a message, derived from what is stored now; raises as :meth:`message` does."""
+        return await tracing.trace(self, message_id)
 
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
         """The first offset of each queue that was stored at a time or later, in the order asked for."""

@@ -41,3 +41,10 @@ async def waiting(connection: Connection, topic: str | None, limit: int) -> Wait
             more = not page.is_last or len(rows) > limit
             return WaitingDelays(rows[:limit], more, page.batches, page.messages)
         asked = asked._replace(due_at=page.next_due_at, position=page.next_position)
+
+
+async def still_waits(connection: Connection, due_at: int, position: int) -> bool:
+    """Whether the batch at a place of the log, due at a time (us), has not been delivered yet."""
+    asked = ListDelays(due_at, max(position - 1, 0), 1)
+    page = decode(DelayPage, await connection.request(Op.LIST_DELAYS, asked, timeout_s=TIMEOUT_S))
+    return any((row.due_at, row.position) == (due_at, position) for row in page.rows)

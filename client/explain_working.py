@@ -30,9 +30,12 @@ def paused(facts: QueueFacts) -> Finding | None:
 
 def nothing_new(facts: QueueFacts) -> Finding | None:
     """There is nothing to do now; perhaps there will be."""
-    if facts.lag:
+    if facts.lag and (facts.head_offset is not None or facts.told is None):
         return None
     count, next_in_s, more = facts.delayed
+    if facts.lag:
+        sentence = f"all messages are done; the last {facts.lag} are not committed yet."
+        return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, sentence)
     if not count:
         wanted = "" if facts.expression == "*" else f" (of those with the tags {facts.expression})"
         return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, f"all messages are done{wanted}.")

@@ -8,7 +8,7 @@ moment later: a queue that has moved meanwhile is well, and one that has not is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,13 +21,13 @@ from rmq.wire.names import retry_topic
 from . import explain
 from .explain import QueueStory
 from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, of_broadcast, of_group
+from .explain_notes import Note, notes_of
 from .explain_reasons import Reason, Urgency
-from .explain_words import span
 
 if TYPE_CHECKING:
     from .admin import Admin
 
-Now = Callable[[], datetime]
+Stats = Mapping[str, dict[str, Any]]
 
 WATCH_S: Final = 1.0
 MAX_DELAYS: Final = 1000  # delayed batches that are looked at, the next ones first
@@ -43,19 +43,6 @@ LOOK_AGAIN: Final = frozenset(
         Reason.WAITING_FOR_LOCK,
     }
 )
-
-
-def utc_now() -> datetime:
-    """The wall clock."""
-    return datetime.now(UTC)
-
-
-class Note(NamedTuple):
-    """Something about the group that is about no single queue; it needs nobody."""
-
-    code: str
-    sentence: str
-    advice: str = ""
 
 
 class Explanation(NamedTuple):
@@ -85,15 +72,34 @@ class Explanation(NamedTuple):
         return sum(story.lag for story in self.queues)
 
 
+class _BrokerClock:
+    """
+    The broker's time of day: that of whoever asks may be another.
+
+    A broker of another version may not tell it; then it is ours.
+    """
+
+    def __init__(self, stats: Stats) -> None:
+        time_us = _of_broker(stats).get("time_us")
+        told_s = time_us / 1e6 if isinstance(time_us, int) else datetime.now(UTC).timestamp()
+        self._ahead_s = told_s - asyncio.get_running_loop().time()
+
+    def seconds_since(self, timestamp: float) -> float:
+        """How long ago that was, never negative."""
+        return max(asyncio.get_running_loop().time() + self._ahead_s - timestamp, 0.0)
+
+    def seconds_until(self, timestamp: float) -> float:
+        """How long it takes until then, never negative."""
+        return max(timestamp - asyncio.get_running_loop().time() - self._ahead_s, 0.0)
+
+
 class _Sample(NamedTuple):
     described: GroupDescription
     members: Members
     facts: list[QueueFacts]
 
 
-async def explain_group(
-    admin: Admin, group: str, topic: str | None = None, *, watch_s: float = WATCH_S, now: Now = utc_now
-) -> Explanation:
+async def explain_group(admin: Admin, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
     """
     Say of each queue why it goes on, or does not.
 
@@ -101,7 +107,9 @@ async def explain_group(
         GroupNotFound: nothing is known of the group.
         TopicNotFound: there is no such topic, or the group has nothing to do with it.
     """
-    delayed = await _delayed(admin, now)
+    stats = await admin.stats()
+    clock = _BrokerClock(stats)
+    delayed = await _delayed(admin, clock) if _delays_wait(stats) else {}
     sample = await _sample(admin, group, topic, delayed)
     stories = [explain.explain(facts) for facts in sample.facts]
     if any(story.reason in LOOK_AGAIN and (story.lag or story.urgency) for story in stories):
@@ -109,9 +117,10 @@ async def explain_group(
         await asyncio.sleep(watch_s)
         first, sample = sample, await _sample(admin, group, topic, delayed)
         sample = _compared(first, sample, asyncio.get_running_loop().time() - began)
-    facts = await _with_heads(admin, sample.facts, now)
+    facts = await _with_heads(admin, sample.facts, clock)
     facts = _with_errors(facts, sample.members)
     described = sample.described
+    dead = sum(row.waiting for row in await admin.list_dead() if row.group == group)
     return Explanation(
         described.group,
         described.ordered,
@@ -119,18 +128,17 @@ async def explain_group(
         described.strategy,
         len(described.members) + described.more_members,
         explain.worst_first(explain.explain(each) for each in facts),
-        await _notes(admin, sample, topic),
+        notes_of(described, sample.members, facts, dead=dead, refuses_sends=_refuses_sends(stats), topic=topic),
     )
 
 
 async def _sample(admin: Admin, group: str, topic: str | None, delayed: dict[MessageQueue, Delayed]) -> _Sample:
     described = await admin.describe_group(group, topic)
     if topic is not None and not described.queues:
-        consumed = sorted(described.subscriptions) or sorted({queue.topic for queue in described.queues})
-        what = (
-            f"it consumes {', '.join(consumed[:10])}" if consumed else "`rmq-admin group describe` shows what it does"
+        others = sorted({queue.topic for queue in (await admin.describe_group(group)).queues})
+        raise TopicNotFound(
+            f"the group {group!r} has nothing to do with the topic {topic!r}: it consumes {', '.join(others[:10])}"
         )
-        raise TopicNotFound(f"the group {group!r} has nothing to do with the topic {topic!r}: {what}")
     if topic not in (None, retry_topic(group)) and not described.ordered:
         described = described._replace(queues=[*described.queues, *await _retries(admin, group)])
     members = Members(await admin.members_info(group))
@@ -165,21 +173,30 @@ def _key(facts: QueueFacts) -> tuple[str, int, str]:
     return facts.topic, facts.queue_id, facts.owner or "" if facts.model == BROADCASTING else ""
 
 
-async def _delayed(admin: Admin, now: Now) -> dict[MessageQueue, Delayed]:
+async def _delayed(admin: Admin, clock: _BrokerClock) -> dict[MessageQueue, Delayed]:
     """How many messages of each queue wait for their time; of very many, those that are due next."""
     rows, more, *_ = await admin.delays(limit=MAX_DELAYS)
     found: dict[MessageQueue, Delayed] = {}
     for row in rows:
         queue = MessageQueue(row.topic, row.queue_id)
-        before = found.get(queue)
-        if before is None:
-            in_s = max(row.due_at / 1e6 - now().timestamp(), 0.0)
-            before = Delayed(0, in_s, more)
+        before = found.get(queue, Delayed(0, clock.seconds_until(row.due_at / 1e6), more))
         found[queue] = before._replace(messages=before.messages + row.messages)
     return found
 
 
-async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], now: Now) -> list[QueueFacts]:
+def _delays_wait(stats: Stats) -> bool:
+    return stats.get("delays", {}).get("waiting_batches") != 0
+
+
+def _of_broker(stats: Stats) -> dict[str, Any]:
+    return stats.get("broker", {})
+
+
+def _refuses_sends(stats: Stats) -> str:
+    return str(_of_broker(stats).get("refuses_sends") or "")
+
+
+async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerClock) -> list[QueueFacts]:
     """Look up the first message of each queue that has any before it; a queue has several of a broadcasting group."""
     rounds: dict[MessageQueue, list[int]] = {}
     asked: list[dict[MessageQueue, int]] = []
@@ -200,7 +217,7 @@ async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], now: Now) -> li
     found = list(facts)
     for index, (number, queue) in places.items():
         head = told[number][queue]
-        age_s = None if head.stored_at is None else max((now() - head.stored_at).total_seconds(), 0.0)
+        age_s = None if head.stored_at is None else clock.seconds_since(head.stored_at.timestamp())
         if head.status == OK and head.queue_offset == facts[index].head_offset:
             found[index] = replace(found[index], head=head, head_age_s=age_s)
     return found
@@ -215,62 +232,6 @@ def _with_errors(facts: Sequence[QueueFacts], members: Members) -> list[QueueFac
         else each
         for each in facts
     ]
-
-
-async def _notes(admin: Admin, sample: _Sample, topic: str | None) -> list[Note]:
-    described, members = sample.described, sample.members
-    group = described.group
-    notes = []
-    if described.model == BROADCASTING:
-        text = f"the group is broadcasting: each of its {len(described.members)} members has every queue for itself."
-        notes.append(Note("BROADCASTING", text))
-    missing = sorted(set(described.subscriptions) - {queue.topic for queue in described.queues} - {retry_topic(group)})
-    if topic is None and not described.more_queues and missing:
-        names = ", ".join(missing)
-        advice = "`rmq-admin topic list` shows what there is, `rmq-admin topic create NAME` makes one."
-        notes.append(Note("TOPIC_MISSING", f"members subscribe to {names}: there is no such topic.", advice))
-    notes += _idle(described, members)
-    notes += _delays(sample.facts)
-    waiting = sum(row.waiting for row in await admin.list_dead() if row.group == group)
-    if waiting:
-        advice = f"`rmq-admin dlq show {group}` shows them, `rmq-admin dlq replay {group}` has them delivered again."
-        verb = "waits" if waiting == 1 else "wait"
-        notes.append(Note("DEAD_LETTERS", f"{_count(waiting, 'dead letter')} {verb} for somebody.", advice))
-    if described.more_queues:
-        notes.append(Note("MORE_QUEUES", f"{described.more_queues} more queues were not looked at: name a topic."))
-    return notes
-
-
-def _idle(described: GroupDescription, members: Members) -> list[Note]:
-    """Members that could do more."""
-    if described.model == BROADCASTING:
-        return []
-    waiting = {member for queue in members.waiting.values() for member in queue}
-    idle = [
-        member.member
-        for member in described.members
-        if member.state == "connected" and not member.leases and member.member not in waiting
-    ]
-    silent = [member for member in idle if not members.answers(member)]
-    notes = [Note("MEMBER_SILENT", f"{member} has no queue, and does not answer.") for member in silent]
-    if idle:
-        who = (
-            f"{len(idle)} of {_count(len(described.members), 'member')} {'has' if len(idle) == 1 else 'have'} no queue"
-        )
-        notes.append(Note("IDLE_MEMBERS", f"{who}: there are not enough for all."))
-    return notes
-
-
-def _delays(facts: Sequence[QueueFacts]) -> list[Note]:
-    """Messages that were sent to be delivered later: they are missed more often than they are missing."""
-    delayed = {(each.topic, each.queue_id): each.delayed for each in facts if each.delayed.messages}
-    waiting = [told for (topic, _), told in delayed.items() if topic != retry_topic(facts[0].group)]
-    if not waiting:
-        return []
-    count = f"{sum(each.messages for each in waiting)}{'+' if any(each.more for each in waiting) else ''}"
-    next_in_s = min(each.next_in_s for each in waiting)
-    sentence = f"{count} delayed message{'s wait for their' if count != '1' else ' waits for its'} time"
-    return [Note("DELAYED", f"{sentence}, the next comes in {span(next_in_s)}.", "`rmq-admin delay list` shows them.")]
 
 
 def as_object(explanation: Explanation) -> dict[str, Any]:
@@ -290,7 +251,3 @@ def as_object(explanation: Explanation) -> dict[str, Any]:
         ],
         "notes": [note._asdict() for note in explanation.notes],
     }
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -21,7 +21,7 @@ from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Range, TopicInfo
 
 from .connection import Connection
-from .topic_reader import MADE_AGAIN, TopicReader, order
+from .topic_reader import DELETED, MADE_AGAIN, TopicReader, order
 
 HOLD_S: Final = 5.0  # of one long poll; new queues are noticed as often
 KEPT_BYTES: Final = 64 << 20  # of bodies that the newest messages may have
@@ -57,6 +57,7 @@ class Kept:
         self._max_bytes = max_bytes
         self._heap: list[tuple[tuple[datetime, int, int], StoredMessage]] = []
         self._bytes = 0
+        self._dropped: tuple[datetime, int, int] | None = None  # the newest that was left out: none before it is kept
         self.is_too_large = False  # bodies alone were the reason to leave some out
 
     def __len__(self) -> int:
@@ -64,11 +65,14 @@ class Kept:
 
     def add(self, message: StoredMessage) -> None:
         """See one more."""
-        heapq.heappush(self._heap, (order(message), message))
+        at = order(message)
+        if self._dropped is not None and at < self._dropped:
+            return
+        heapq.heappush(self._heap, (at, message))
         self._bytes += len(message.body)
         while len(self._heap) > self._most or (self._bytes > self._max_bytes and len(self._heap) > 1):
             self.is_too_large |= len(self._heap) <= self._most
-            _, dropped = heapq.heappop(self._heap)
+            self._dropped, dropped = heapq.heappop(self._heap)
             self._bytes -= len(dropped.body)
 
     def messages(self) -> list[StoredMessage]:
@@ -226,7 +230,10 @@ class Tail:
                 yield found
 
     async def _look_for_queues(self, reader: TopicReader) -> None:
-        info = await self._admin.topic(self._topic)
+        try:
+            info = await self._admin.topic(self._topic)
+        except TopicNotFound as error:
+            raise TopicNotFound(DELETED.format(self._topic)) from error
         if info.generation != self._generation:
             raise TopicNotFound(MADE_AGAIN.format(self._topic))
         if not self._queues:

@@ -30,6 +30,7 @@ from .connection import Connection
 
 READ_BYTES: Final = 1 << 20  # of one answer, but for a batch that is larger
 MOST_BYTES: Final = 16 << 20  # that one answer may unpack to, but for its first batch
+DELETED: Final = "the topic {!r} was deleted"
 MADE_AGAIN: Final = "the topic {!r} was deleted, and made again since: read it anew"
 TIMEOUT_S: Final = 10.0  # beyond the time that the broker is asked to wait
 _PASSED: Final = frozenset({MessagesLost.code, Damaged.code, LogTruncated.code})
@@ -85,7 +86,10 @@ class TopicReader:
         queues = list(self.places)
         wanted = [PullQueue(self._topic, q, at.offset, None, NO_OFFSET, at.log_epoch) for q, at in self.places.items()]
         asked = Pull(None, int(wait_s * 1000), READ_BYTES, wanted, self._expression)
-        reply = await self._connection.request(Op.PULL, asked, timeout_s=wait_s + TIMEOUT_S)
+        try:
+            reply = await self._connection.request(Op.PULL, asked, timeout_s=wait_s + TIMEOUT_S)
+        except TopicNotFound as error:
+            raise TopicNotFound(DELETED.format(self._topic)) from error
         found: list[StoredMessage] = []
         room = MOST_BYTES
         for answer in decode_list(PullResult, reply):
@@ -102,7 +106,7 @@ class TopicReader:
                 self._move(queue_id, answer.next_offset)
             return 0
         if answer.status == TopicNotFound.code:
-            raise TopicNotFound(f"the topic {self._topic!r} was deleted")
+            raise TopicNotFound(DELETED.format(self._topic))
         if answer.status in _PASSED:
             self._notice(answer.text or f"{MessageQueue(self._topic, queue_id)} lost messages at offset {at.offset}")
             self._move(queue_id, answer.next_offset)

@@ -49,6 +49,7 @@ class ConsumeContext(CallContext):
     def leave(self) -> None:
         """Return SUCCESS after this, and the messages are neither done nor failed: the next owner gets them."""
         self.auto_commit = False
+        self._generation.left = True
 
 
 class ConcurrentContext(CallContext):

@@ -120,6 +120,8 @@ class FlowControl:
 
     def _warn_uncommitted(self, generation: Generation, limits: Thresholds) -> None:
         now, cache = self._broker.now(), generation.cache
+        if generation.left:
+            return
         if not cache.has_room(*limits) and now - generation.uncommitted_told_at > TELL_EVERY_S:
             generation.uncommitted_told_at = now
             advice = "memory grows until the listener returns COMMIT"

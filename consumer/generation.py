@@ -123,6 +123,7 @@ class Generation:
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
         self.stopped: Stopped | None = None  # it waits at a gap; the puller's
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
+        self.left = False  # the listener is done with the queue and finishes nothing more of it; the listener's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
         self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
         self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's

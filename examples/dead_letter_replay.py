@@ -92,8 +92,8 @@ async def tell(broker: str) -> None:
     async with Admin(broker) as admin:
         letters = await waiting_letters(admin)
         for letter in letters:
-            reason = letter.properties["RMQ_DEAD_REASON"]
-            print(f"dead letter {letter.queue_offset}: {letter.body.decode().split()[1]!r}, because of {reason}")
+            print(f"dead letter {letter.queue_offset}: {letter.body.decode().split()[1]!r}")
+            print(f"  {letter.properties['RMQ_DEAD_REASON']}")
         results = await admin.replay_dead(GROUP, [letter.queue_offset for letter in letters])
         print(f"replayed: {len(results)}")
 

@@ -32,6 +32,7 @@ from demo_stage import (
     promise,
     say,
     shown,
+    ticking,
     typed,
     wait_until,
     why_no_spark,
@@ -48,6 +49,8 @@ What to try next
    rmq-consume --orderly --topic orders    a worker, in a second one
    echo paid | rmq-produce --topic orders --key o-17      and a message
    rmq-admin lock-status --watch           who holds which queue, live
+   rmq-admin explain rmq-consume           why a queue moves, or does not
+   rmq-admin top                           the broker at work
 
    docs/tutorial.md      from nothing to a service that retries, in 20 minutes
    docs/listeners.md     how to write a listener that is right on a bad day
@@ -102,8 +105,8 @@ def send(stage: Stage) -> None:
     why = f"""{HALF} events of {ORDERS} orders. The order's number is the key: events with the same key go to the
     same queue, and stay in the order in which they were sent."""
     chapter(1, "Send", why)
-    typed("rmq-produce --topic orders --key-field order < events.jsonl")
-    receipts = produce(stage, first=1, last=STEPS // 2)
+    typed("rmq-produce --topic orders --key-field order --tag packing events.jsonl")
+    receipts = produce(stage, "packing", first=1, last=STEPS // 2)
     queues = defaultdict(set)
     for event, receipt in zip(events(1, STEPS // 2), receipts, strict=True):
         queues[event["order"]].add(receipt["queue_id"])
@@ -149,7 +152,7 @@ def take_over(stage: Stage, first: Worker, second: Worker, before: list[Lock]) -
     chapter(3, "Crash and take-over", why)
     lost = {lock["queue_id"]: lock["epoch"] for lock in before if is_of(second, lock)}
     mark = len(second.lines)
-    produce(stage, first=STEPS // 2 + 1, last=STEPS)
+    produce(stage, "shipping", first=STEPS // 2 + 1, last=STEPS)
     wait_until("the second worker is in the middle of its work", lambda: len(second.lines) > mark + 20)
     killed_at = time.monotonic()
     second.process.send_signal(signal.SIGKILL)
@@ -172,14 +175,15 @@ def take_over(stage: Stage, first: Worker, second: Worker, before: list[Lock]) -
 def fail(stage: Stage) -> None:
     """A message that fails holds its queue up; it becomes a dead letter, and is replayed."""
     why = """Three payments; the second one fails. Passing it over would break the order, so its queue waits while it is
-    tried again. What is going on is asked of the broker; after three attempts it becomes a dead letter."""
+    tried again. One command says what is going on; after three attempts it becomes a dead letter."""
     chapter(4, "Fail, find out why, and mend it", why)
     stage.run("rmq-admin", "topic", "create", "payments", "--queues", "1")
     stage.run("rmq-produce", "--topic", "payments", stdin="o-1 paid\no-2 declined\no-3 paid\n")
     arguments = ("--topic", "payments", "--group", "shop", "--listener", "demo_worker:on_payment")
     with stage.worker("shop", *arguments, "-o", "max_attempts=3") as shop:
         wait_until("the second attempt failed", lambda: len(tries(shop, "o-2 declined")) == 2)
-        stage.show("rmq-admin", "group", "describe", "shop", "--topic", "payments")
+        explained = stage.show("rmq-admin", "explain", "shop")
+        promise("RETRYING" in explained and "card 4711" in explained, "the broker knows why the queue does not move")
         promise("o-3 paid" not in bodies(shop), "the payment behind it waits")
         wait_until("the queue went on", lambda: "o-3 paid" in bodies(shop))
         promise([line["attempt"] for line in tries(shop, "o-2 declined")] == [1, 2, 3], "it was tried three times")
@@ -197,11 +201,11 @@ def fail(stage: Stage) -> None:
 def read_with_spark(stage: Stage) -> None:
     """The same topic as a DataFrame."""
     why = """The topic is also a table. A data source that comes with rmq reads it, in parallel, with offsets, keys and
-    times as columns. Starting Spark takes a while:"""
+    times as columns. Here it counts the messages by their tags."""
     chapter(5, "Spark", why)
     typed("python examples/spark_count.py ADDRESS orders")
     began = time.monotonic()
-    counted = stage.python("spark_count.py", stage.address, "orders")
+    counted = ticking("Spark starts", lambda: stage.spark("spark_count.py", stage.address, "orders"))
     shown(counted)
     promise(f"orders has {EVENTS} messages" in counted, "Spark counts as many messages as were sent")
     say(f"   It took {time.monotonic() - began:.0f} s, most of them to start.")
@@ -215,10 +219,11 @@ def events(first: int, last: int) -> list[dict[str, Any]]:
     return [{"order": f"o-{order}", "step": step} for step in range(first, last + 1) for order in range(1, ORDERS + 1)]
 
 
-def produce(stage: Stage, first: int, last: int) -> list[dict[str, Any]]:
+def produce(stage: Stage, tag: str, first: int, last: int) -> list[dict[str, Any]]:
     """Send these steps of every order; the receipts."""
     lines = "".join(json.dumps(event) + "\n" for event in events(first, last))
-    receipts = stage.run("rmq-produce", "--topic", "orders", "--key-field", "order", "--json", stdin=lines)
+    how = ("--topic", "orders", "--key-field", "order", "--tag", tag)
+    receipts = stage.run("rmq-produce", *how, "--json", stdin=lines)
     return [json.loads(line) for line in receipts.splitlines()]
 
 

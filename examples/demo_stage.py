@@ -16,12 +16,16 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_S = 60.0
+SPARK_PATIENCE_S = 180.0  # it starts a Java and several Pythons
 WIDTH = 78
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -60,8 +64,10 @@ def typed(*command: str) -> None:
 
 
 def shown(text: str) -> None:
-    """What a command answered."""
-    say(textwrap.indent(text.rstrip("\n"), "     "))
+    """What a command answered; as far to the right as there is room."""
+    lines = [part for line in text.splitlines() for part in (textwrap.wrap(line, 80, subsequent_indent="  ") or [""])]
+    room = 80 - max(map(len, lines), default=0)
+    say(textwrap.indent("\n".join(lines), " " * min(room, 5)))
 
 
 def promise(kept: bool, what: str) -> None:
@@ -96,6 +102,20 @@ def follow(what: str, total: int, done: Callable[[], int], until: Callable[[], b
     finally:
         if drawn:
             print()
+
+
+def ticking(what: str, work: Callable[[], T]) -> T:
+    """Do something that takes a while, with a clock where somebody looks."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(work)
+        while not result.done():
+            if sys.stdout.isatty():
+                print(f"\r   {what} ... {time.monotonic() - began:.0f} s ", end="", flush=True)
+            time.sleep(0.1)
+    if sys.stdout.isatty():
+        print()
+    return result.result()
 
 
 # Processes
@@ -134,14 +154,14 @@ class Stage:
 
     def run(self, name: str, *arguments: str, stdin: str = "") -> str:
         """A command of ours that ends by itself; what it printed."""
-        return self._output([*program(name), *arguments], stdin)
+        return self._output([*program(name), *arguments], PATIENCE_S, stdin)
 
-    def python(self, script: str, *arguments: str) -> str:
-        """An example that ends by itself; what it printed."""
-        return self._output([sys.executable, str(HERE / script), *arguments])
+    def spark(self, script: str, *arguments: str) -> str:
+        """An example with Spark that ends by itself; what it printed."""
+        return self._output([sys.executable, str(HERE / script), *arguments], SPARK_PATIENCE_S)
 
-    def _output(self, command: list[str], stdin: str = "") -> str:
-        settings: dict[str, Any] = {"env": self.environment, "timeout": PATIENCE_S}
+    def _output(self, command: list[str], timeout_s: float, stdin: str = "") -> str:
+        settings: dict[str, Any] = {"env": self.environment, "timeout": timeout_s}
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, **settings)
         if done.returncode:
             raise Broken(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
@@ -151,10 +171,12 @@ class Stage:
         """What a command of ours says to programs, line by line."""
         return [json.loads(line) for line in self.run(name, *arguments, "--json").splitlines()]
 
-    def show(self, name: str, *arguments: str) -> None:
-        """A command and its answer, as a person would see them."""
+    def show(self, name: str, *arguments: str) -> str:
+        """A command and its answer, as a person would see them; the answer."""
         typed(name, *arguments)
-        shown(self.run(name, *arguments))
+        answer = self.run(name, *arguments)
+        shown(answer)
+        return answer
 
     @contextmanager
     def worker(self, name: str, *arguments: str) -> Iterator[Worker]:
@@ -208,7 +230,7 @@ def why_no_spark() -> str | None:
     """What is missing for Spark, without starting it; none if nothing is."""
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed (pip install 'rmq[spark]')"
+            return f"{module} is not installed (in the checkout: pip install '.[spark]')"
     from rmq.spark.java import JavaNotFound, find_java_home
 
     try:

@@ -35,7 +35,7 @@ async def on_payment(messages: list[StoredMessage], context: ConsumeContext) -> 
         tell(message, context, done=not declined)
         if declined:
             # The pause after the second failure is long enough for somebody to look at it.
-            context.suspend_s = 5.0 if message.attempt > 1 else 0.5
+            context.suspend_s = 6.0 if message.attempt > 1 else 0.5
             raise CardDeclined("card 4711 is blocked")
     return ConsumeStatus.SUCCESS
 

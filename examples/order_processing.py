@@ -49,7 +49,7 @@ class Shop:
             raise SystemExit(f"order_processing: {order} was {step} after {taken}")
         if (order, step) == ("o-2", "paid") and self.failures_left:
             self.failures_left -= 1
-            raise PaymentProviderAway("the payment provider does not answer")
+            raise PaymentProviderAway("the bank does not answer")
         taken.append(step)
         if all(len(steps) == len(STEPS) for steps in self.orders.values()):
             self.done.set()

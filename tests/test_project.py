@@ -107,6 +107,12 @@ def test_no_module_imports_a_package_of_ours_by_its_bare_name() -> None:
     assert bare == []
 
 
+def test_no_archive_was_committed_by_mistake() -> None:
+    archives = (".whl", ".zip", ".jar", ".tar", ".tgz", ".gz")
+
+    assert [str(path.relative_to(ROOT)) for path in project_files() if path.suffix in archives] == []
+
+
 @pytest.mark.parametrize(
     ("what", "pattern"),
     [

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from rmq.wire.errors import UnsupportedFormat
-
 from .record import COMPRESSED, BadRecord, Record
+from .store_files import BadStore
 
 CODEC_BITS: Final = 0x700
 _CODECS: Final = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
@@ -35,7 +34,7 @@ def content(record: Record, limit: int, load: Load = import_module) -> bytes:
     Raises:
         BodyTooLarge: it has more than ``limit`` bytes.
         BadRecord: it cannot be unpacked.
-        UnsupportedFormat: it is compressed with a codec whose package is not installed.
+        BadStore: it is compressed with a codec whose package is not installed.
     """
     if not record.sysflag & COMPRESSED:
         if len(record.body) > limit:
@@ -48,7 +47,7 @@ def content(record: Record, limit: int, load: Load = import_module) -> bytes:
         unpack = _UNPACKERS[name](load)
     except ImportError as error:
         text = f"the store holds bodies compressed with {name}: pip install 'rmq[{name}]' to read them"
-        raise UnsupportedFormat(text) from error
+        raise BadStore(text) from error
     try:
         body = unpack(record.body, limit)
     except MemoryError:

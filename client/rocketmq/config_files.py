@@ -100,13 +100,18 @@ def read(folder: Path) -> Config:
         BadStore: one of them is not what it should be, and has no older copy that is.
     """
     notes: list[str] = []
-    return Config(
+    config = Config(
         _file(folder / "topics.json", topics_of, notes),
         _file(folder / "consumerOffset.json", offsets_of, notes),
         _file(folder / "subscriptionGroup.json", groups_of, notes),
         _file(folder / "delayOffset.json", delays_of, notes),
         notes,
     )
+    names = ("topics", "consumerOffset", "subscriptionGroup", "delayOffset")
+    missing = [f"{name}.json" for name, found in zip(names, config, strict=False) if found is None]
+    if missing:
+        notes.append(f"not there in config/: {', '.join(missing)}")
+    return config
 
 
 def _file(path: Path, judge: Callable[[Any], Any], notes: list[str]) -> Any:
@@ -120,7 +125,6 @@ def _file(path: Path, judge: Callable[[Any], Any], notes: list[str]) -> Any:
         notes.append(f"config/{path.name} {trouble}: config/{backup.name}, the state before it, is used instead")
         return found
     if trouble == worse == "is not there":
-        notes.append(f"config/{path.name} is not there")
         return None
     raise BadStore(
         f"{path} {trouble}, and {backup.name} {worse}: put a sound one there, or take the file away to do without it"

@@ -21,6 +21,17 @@ from .store_files import CommitLog, LogFile, faults
 _NOTHING: Final = bytes(START.size)
 
 
+class Lost(NamedTuple):
+    """A message that is known to have been there."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id} @{self.queue_offset}"
+
+
 class Damage(NamedTuple):
     """A place of the log that is not sound; ``lost`` are the messages that consume queues knew to begin there."""
 
@@ -28,10 +39,10 @@ class Damage(NamedTuple):
     position: int  # within the file
     physical_offset: int
     text: str
-    lost: tuple[str, ...] = ()
+    lost: tuple[Lost, ...] = ()
 
     def __str__(self) -> str:
-        lost = f" (lost: {', '.join(self.lost)})" if self.lost else ""
+        lost = f" (lost: {', '.join(map(str, self.lost))})" if self.lost else ""
         return f"{self.file} at {self.position}: {self.text}{lost}"
 
 
@@ -153,7 +164,7 @@ class LogWalk:
 
     def _damage(self, file: LogFile, position: int, text: str) -> Damage:
         known = self._index.at_or_behind(position)
-        lost = [f"{queue.queue[0]}/{queue.queue[1]} @{n}" for queue, n, at in known if at.physical_offset == position]
+        lost = [Lost(*queue.queue, n) for queue, n, at in known if at.physical_offset == position]
         return Damage(file.path.name, position - file.start, position, f"the record {text}", tuple(lost))
 
     def _next_known(self, position: int, end: int) -> int:

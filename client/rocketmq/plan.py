@@ -8,7 +8,7 @@ where the queue begins at 0 and has no holes. Progress is translated to the same
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from rmq.wire.errors import BadName
 
 from .delayed import DelayedMessages, Waiting
 from .log_walk import Damage, End
-from .naming import is_system_group, is_system_topic, new_group, new_topic
+from .naming import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
 from .record import Record
 from .store_files import BadStore, StoreMissing
 from .survey import DELAYED, QUEUED, Item, Store, Survey
@@ -173,7 +173,8 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
     known = store.config.topics or {}
     needed: dict[str, int] = {}
     for topic, config in known.items():
-        wanted = wishes.topics is None or topic in wishes.topics
+        # RocketMQ makes a retry topic for each group; an empty one is of no use here.
+        wanted = not topic.startswith(GROUP_PREFIXES) if wishes.topics is None else topic in wishes.topics
         if wanted and topic not in store.clusters and not is_system_topic(topic, store.clusters):
             needed[topic] = max(1, config.queues)
     for topic, queue_id in [*plan.queues, *((each.topic, each.queue_id) for each in plan.waiting)]:
@@ -202,7 +203,8 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
     """Where each group goes on."""
     for (topic, group), offsets in sorted((store.config.offsets or {}).items()):
         if is_system_group(group) or topic not in plan.topics:
-            plan.skipped["progress in topics that are not taken over"] += 1
+            what = "empty retry topics" if topic.startswith(GROUP_PREFIXES) else "topics that are not taken over"
+            plan.skipped[f"progress in {what}"] += 1
             continue
         try:
             name = new_group(group, wishes.group_names)
@@ -214,20 +216,31 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
                 continue
             new = plan.queues.get((topic, queue_id), QueuePlan()).translate(offset)
             plan.groups.append(GroupPlan(group, name, topic, queue_id, offset, new))
+    names = {row.new_group: row.group for row in plan.groups}
+    for row in plan.groups:
+        if names[row.new_group] != row.group:
+            text = f"the groups {row.group!r} and {names[row.new_group]!r} would both become {row.new_group!r}"
+            raise BadStore(f"{text}: choose another name with --map-group '{row.group}=NAME'")
 
 
 def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
-    """Whether everything that consume queues name was found."""
+    """Whether everything that consume queues name was found, or was told to be lost."""
     ahead = 0
+    lost: dict[Queue, set[int]] = defaultdict(set)
+    for each in (each for damage in plan.damage for each in damage.lost):
+        lost[each.topic, each.queue_id].add(each.queue_offset)
     for queue in store.index.queues():
         begin, beyond = queue.from_position(store.log.start), queue.from_position(plan.end.physical_offset)
         ahead += queue.end - beyond
-        missing = beyond - begin - survey.indexed[queue.queue]
-        if missing:
+        told = sum(queue.entry(offset) is not None for offset in lost[queue.queue])
+        missing = beyond - begin - survey.found[queue.queue] - told
+        if missing > 0:
             topic, queue_id = queue.queue
-            text = f"names {missing} of {beyond - begin} messages that are not in the log"
+            text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
             plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
-    if ahead:
+    if ahead and store.is_clean:
+        plan.damage.append(Damage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))
+    elif ahead:
         plan.notes.append(f"consume queues name {ahead} messages behind the end of the log: the crash took them")
 
 
@@ -243,6 +256,8 @@ def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> 
         notes.append(f"its broker was not stopped in order (abort is there): the log ends at {plan.end[0]}{tail}")
     elif plan.end.torn_bytes:
         notes.append(f"{plan.end.torn_bytes} bytes behind the end of the log are left from an earlier crash")
+    if store.index.light_queues:
+        notes.append(f"{store.index.light_queues} queues of light topics (%LMQ%) are not taken over as such")
     if survey.not_indexed:
         notes.append(f"{survey.not_indexed} messages are in the log and not yet in a consume queue: taken over")
     if survey.times_by_level:

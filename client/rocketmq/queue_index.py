@@ -18,6 +18,7 @@ from .store_files import BadStore, cannot_read, numbered_files
 
 ENTRY: Final = struct.Struct(">qiq")
 _FILLER: Final = 0x7FFFFFFF  # the size in an entry that only fills the room before the first message
+_LIGHT: Final = "%LMQ%"
 _BLOCK: Final = 200 * ENTRY.size
 _BLOCKS: Final = 4096  # kept in memory of all queues together: 16 MiB
 
@@ -99,7 +100,10 @@ class QueueIndex:
 
     def __init__(self, folder: Path) -> None:
         self.exists = folder.is_dir()
-        self._queues = dict(_queues(folder)) if self.exists else {}
+        everything = dict(_queues(folder)) if self.exists else {}
+        # A light queue names messages of other topics; those have their places there, too.
+        self._queues = {queue: entries for queue, entries in everything.items() if not queue[0].startswith(_LIGHT)}
+        self.light_queues = len(everything) - len(self._queues)
 
     def queue(self, topic: str, queue_id: int) -> QueueEntries | None:
         """The entries of a queue."""

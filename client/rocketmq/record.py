@@ -23,7 +23,6 @@ MAX_SIZE: Final = 64 << 20  # far more than any broker is set to take; a size be
 
 COMPRESSED: Final = 0x1
 PREPARED: Final = 0x4
-COMMITTED: Final = 0x8
 ROLLED_BACK: Final = 0xC
 TRANSACTION_BITS: Final = 0xC
 BORN_IPV6: Final = 0x10
@@ -89,41 +88,37 @@ def decode(data: bytes | memoryview) -> Record:
         raise BadRecord(f"has the magic {magic:08X} instead of {MESSAGE_MAGIC:08X}")
     if size != len(data):
         raise BadRecord(f"says that it has {size} bytes, not {len(data)}")
-    fields = _Fields(data, 48)
-    born_host = fields.take(20 if sysflag & BORN_IPV6 else 8)
-    (stored_at,) = _I64.unpack(fields.take(8))
-    store_host = fields.take(20 if sysflag & STORE_IPV6 else 8)
-    reconsume_times, prepared_offset, body_size = _BEFORE_BODY.unpack(fields.take(16))
-    body = fields.take(body_size)
-    topic = fields.take(fields.take(1)[0])
-    properties = fields.take(int.from_bytes(fields.take(2), "big", signed=True))
-    if fields.at != size:
-        raise BadRecord(f"has {size} bytes, and its fields take {fields.at}")
+    born_end = 48 + (20 if sysflag & BORN_IPV6 else 8)
+    store_end = born_end + 8 + (20 if sysflag & STORE_IPV6 else 8)
+    at = store_end + _BEFORE_BODY.size
+    if at > size:
+        raise BadRecord(f"has hosts that take {at - size} bytes more than it has")
+    (stored_at,) = _I64.unpack_from(data, born_end)
+    reconsume_times, prepared_offset, length = _BEFORE_BODY.unpack_from(data, store_end)
+    body_at, at = at, _behind(at, length, 3, size)
+    body = bytes(data[body_at:at])
+    topic_at, at = at + 1, _behind(at + 1, data[at], 2, size)
+    topic = bytes(data[topic_at:at])
+    properties_at, at = at + 2, _behind(at + 2, int.from_bytes(data[at : at + 2], "big", signed=True), 0, size)
+    properties = bytes(data[properties_at:at])
+    if at != size:
+        raise BadRecord(f"has {size} bytes, and its fields take {at}")
     if body_checksum(body) != body_crc:
         raise BadRecord("has a body that does not match its checksum")
     if not topic or queue_id < 0 or queue_offset < 0:
         raise BadRecord(f"has no topic or a negative place (queue {queue_id}, offset {queue_offset})")
     named = parse_properties(_text("properties", properties))
     return Record(
-        size, queue_id, flag, queue_offset, physical_offset, sysflag, born_at, born_host, stored_at, store_host,
-        reconsume_times, prepared_offset, body, _text("topic", topic), named,
+        size, queue_id, flag, queue_offset, physical_offset, sysflag, born_at, bytes(data[48:born_end]), stored_at,
+        bytes(data[born_end + 8 : store_end]), reconsume_times, prepared_offset, body, _text("topic", topic), named,
     )  # fmt: skip
 
 
-class _Fields:
-    """Takes fields one behind the other; one that would pass the end is refused."""
-
-    def __init__(self, data: bytes | memoryview, at: int) -> None:
-        self._data = data
-        self.at = at
-
-    def take(self, length: int) -> bytes:
-        end = self.at + length
-        if length < 0 or end > len(self._data):
-            raise BadRecord(f"has a field of {length} bytes where {len(self._data) - self.at} are left")
-        value = bytes(self._data[self.at : end])
-        self.at = end
-        return value
+def _behind(at: int, length: int, needed: int, size: int) -> int:
+    """Where a field ends that begins at ``at``; ``needed`` bytes must follow it."""
+    if not 0 <= length <= size - needed - at:
+        raise BadRecord(f"has a field of {length} bytes where {size - at} are left")
+    return at + length
 
 
 def _text(what: str, value: bytes) -> str:
@@ -146,12 +141,3 @@ def parse_properties(text: str) -> dict[str, str]:
         if separator and name and value:
             found[name] = value
     return found
-
-
-def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java: over UTF-16 units, a signed number of 32 bits."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for (unit,) in struct.iter_unpack(">H", units):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value

@@ -59,10 +59,10 @@ def numbered_files(folder: Path) -> list[tuple[int, Path, int]]:
     """
     found = []
     try:
-        for entry in os.scandir(folder):
-            if not (len(entry.name) == _NAME_DIGITS and entry.name.isascii() and entry.name.isdecimal()):
-                raise BadStore(f"{entry.path} does not belong there: names have {_NAME_DIGITS} digits; take it away")
-            found.append((int(entry.name), Path(entry.path), entry.stat().st_size))
+        for path in folder.iterdir():
+            if not (len(path.name) == _NAME_DIGITS and path.name.isascii() and path.name.isdecimal()):
+                raise BadStore(f"{path} does not belong there: names have {_NAME_DIGITS} digits; take it away")
+            found.append((int(path.name), path, path.stat().st_size))
     except OSError as error:
         raise cannot_read(folder, error) from error
     return sorted(found)
@@ -74,7 +74,7 @@ def cannot_read(path: Path, error: OSError) -> StoreUnreadable:
 
 
 class CommitLog:
-    """The commit log of a store; at most one of its files is open."""
+    """The commit log of a store; a file is open only while a part of it is read."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -85,7 +85,7 @@ class CommitLog:
         self.room = max(lengths, key=lambda length: (lengths[length], length), default=0)
         self.files = [LogFile(path, start, length, self.room) for start, path, length in found]
         self._starts = [file.start for file in self.files]
-        self._open: tuple[LogFile, int] | None = None
+        self._window_of: LogFile | None = None
         self._window = b""
         self._window_at = 0
 
@@ -115,21 +115,17 @@ class CommitLog:
             BadStore: the system cannot read them.
         """
         at = position - self._window_at
-        if not (self._open is not None and self._open[0] is file and at >= 0 and at + length <= len(self._window)):
-            self._window = self._pread(file, position - file.start, max(length, WINDOW))
-            self._window_at, at = position, 0
+        if not (self._window_of is file and at >= 0 and at + length <= len(self._window)):
+            self._window = _pread(file, position - file.start, max(length, WINDOW))
+            self._window_of, self._window_at, at = file, position, 0
         return self._window[at : at + length]
-
-    def is_zero(self, file: LogFile, position: int) -> bool:
-        """Whether nothing was ever written from a physical offset to the end of its file."""
-        return self.last_written(file, position) == position
 
     def last_written(self, file: LogFile, position: int) -> int:
         """The physical offset behind the last byte of a file that is not 0; ``position`` if there is none behind it."""
         last = position
         at, end = position - file.start, min(file.length, file.room)
         while at < end:
-            part = self._pread(file, at, WINDOW)[: end - at]
+            part = _pread(file, at, WINDOW)[: end - at]
             if not part:
                 break
             kept = len(part.rstrip(b"\0"))
@@ -137,20 +133,13 @@ class CommitLog:
             at += len(part)
         return last
 
-    def close(self) -> None:
-        """Let go of the open file."""
-        if self._open is not None:
-            os.close(self._open[1])
-        self._open, self._window = None, b""
 
-    def _pread(self, file: LogFile, at: int, length: int) -> bytes:
-        try:
-            if self._open is None or self._open[0] is not file:
-                self.close()
-                self._open = file, os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._open[1], length, at)
-        except OSError as error:
-            raise cannot_read(file.path, error) from error
+def _pread(file: LogFile, at: int, length: int) -> bytes:
+    try:
+        with file.path.open("rb", buffering=0) as opened:
+            return os.pread(opened.fileno(), length, at)
+    except OSError as error:
+        raise cannot_read(file.path, error) from error
 
 
 def holder(root: Path) -> int | None:

@@ -1,9 +1,9 @@
 """
 What each record of a store is: a message of a queue, a delayed one, or something that is not taken over, and why.
 
-The consume queue decides whether a record is the message at its place: what it names is, a record whose place was given
-to a later one is not, and one behind its end would have been indexed at the next start. Anything else is a disagreement
-and told as damage. The same store gives the same answers on every pass.
+The consume queue decides whether a record is the message at its place: what it names is; what it passed over, as where
+the place was given to a later one, is not; and one behind its end would have been indexed at the next start. Anything
+else is a disagreement and told as damage. The same store gives the same answers on every pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .bodies import BodyTooLarge, content
 from .config_files import Config, TopicConfig
 from .config_files import read as read_config
 from .delayed import due_by_level, target_of
-from .log_walk import Damage, End, LogWalk
+from .log_walk import Damage, End, LogWalk, Lost
 from .naming import SCHEDULE, is_system_topic
 from .queue_index import Entry, QueueIndex
 from .record import PREPARED, BadRecord, Record
@@ -76,7 +76,7 @@ class Survey:
         self._wanted = wanted
         self.walk = store.walk()
         self._last: dict[tuple[str, int], int] = {}
-        self.indexed: Counter[tuple[str, int]] = Counter()  # records that the consume queue names, by queue
+        self.found: Counter[tuple[str, int]] = Counter()  # records that their consume queue names, by queue
         self.not_indexed = 0
         self.times_by_level = 0  # delayed messages whose time no consume queue tells
 
@@ -85,13 +85,16 @@ class Survey:
             yield self._item(found) if isinstance(found, Record) else found
 
     def _item(self, record: Record) -> Item | Damage:
+        queue = record.topic, record.queue_id
+        found = self.found[queue]
         try:
             return self._sort(record)
         except (BadRecord, BodyTooLarge) as error:
+            self.found[queue] = found  # it is told as lost instead
             file = self.walk.file_of(record.physical_offset)
-            place = f"{record.topic}/{record.queue_id} @{record.queue_offset}"
+            lost = Lost(record.topic, record.queue_id, record.queue_offset)
             at = record.physical_offset
-            return Damage(file.path.name, at - file.start, at, f"the record {error}", (place,))
+            return Damage(file.path.name, at - file.start, at, f"the record {error}", (lost,))
 
     def _sort(self, record: Record) -> Item:
         if not record.has_place:
@@ -137,15 +140,14 @@ class Survey:
         """
         queue, offset = (record.topic, record.queue_id), record.queue_offset
         entries = self._index.queue(*queue)
-        if entries is not None and offset < entries.end:
-            entry = entries.entry(offset)
-            if entry is None:
-                raise BadRecord(f"is not in its consume queue, which begins at offset {entries.first}")
+        newest = entries.entry(entries.end - 1) if entries is not None else None
+        if entries is not None and newest is not None and record.physical_offset <= newest.physical_offset:
+            entry = entries.entry(offset) or newest
             if entry.physical_offset > record.physical_offset:
                 return entry  # the topic was deleted and made anew, or the log was cut and written again
             if entry[:2] != (record.physical_offset, record.size):
                 raise BadRecord(f"is not the one its consume queue names: that lies at {entry.physical_offset}")
-            self.indexed[queue] += 1
+            self.found[queue] += 1
             self._last[queue] = offset
             return entry
         if offset <= self._last.get(queue, -1):

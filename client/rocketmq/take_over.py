@@ -88,9 +88,11 @@ class TakeOver:
         Do all of it. Cancelling leaves a beginning, which the next run completes.
 
         Raises:
-            ImportRefused: the broker holds something else; nothing was sent.
+            ImportRefused: the broker holds something else, or the store is damaged; nothing was sent.
             RmqError: as sending does.
         """
+        if self._plan.damage and not self._wishes.skip_damaged:
+            raise ImportRefused(f"the store is damaged: {self._plan.damage[0]}")
         async with Admin(self._address) as admin:
             self._producer = await self._open_producer()
             try:

@@ -151,7 +151,12 @@ def exit_constants() -> list[tuple[str, int, str]]:
     """Name, number and meaning of every exit code; the meaning is the comment beside it."""
     text = Path(exit_codes.__file__).read_text()
     found = re.findall(r"^([A-Z_]+): Final = (\d+)(?:  # (.*))?$", text, re.MULTILINE)
-    return [(name, int(number), meaning[:1].upper() + meaning[1:] or "All is well") for name, number, meaning in found]
+    return [(name, int(number), _capital(meaning) or "All is well") for name, number, meaning in found]
+
+
+def _capital(text: str) -> str:
+    """The text with a capital, unless it begins with the name of a command."""
+    return text if text.startswith("rmq-") else text[:1].upper() + text[1:]
 
 
 def metrics() -> str:

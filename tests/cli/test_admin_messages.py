@@ -10,12 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_messages import COLUMNS, card, remarks, stored_object
+from rmq.cli.admin_messages import COLUMNS, card, remarks
+from rmq.cli.render import stored_object
 from rmq.cli.rmq_admin import command
 from rmq.client import FoundMessages, Message, Producer
 from rmq.wire import batch as batches
 
 from support.batches import STORE_ID, sample
+from support.stored import stored_message
 
 MISSING = "the newest messages may be missing, ask again"
 
@@ -59,6 +61,25 @@ def test_a_message_for_people() -> None:
         "created",
     ]
     assert card(third).splitlines()[-3:] == ["body          7 bytes that are no text, as base64:", "", "cGFpZCAA/w=="]
+
+
+def test_a_long_body_is_cut_where_that_is_asked_for_and_said() -> None:
+    message = stored_message("orders", body=b"x" * 5000, position=8)
+
+    assert card(message).endswith("\n" + "x" * 5000 + "\n")
+    *_, body, cut = card(message, 4096).splitlines()
+    assert (body, cut) == (
+        "x" * 4096,
+        "... cut: the body has 5000 bytes, --full shows all of it, --json too",
+    )
+    assert card(message, 5000) == card(message)
+
+
+def test_a_copy_to_be_tried_again_says_where_it_lies() -> None:
+    message = stored_message("%RETRY%g", position=8, properties={"RMQ_ORIGIN_TOPIC": "orders"})
+
+    assert "topic         orders\n" in card(message)
+    assert "stored_topic  %RETRY%g\n" in card(message)
 
 
 def test_a_message_as_json_has_nothing_of_a_delivery() -> None:

@@ -59,7 +59,7 @@ def test_without_spark_it_keeps_its_promises_fits_80_columns_and_imports_no_spar
 def test_what_is_missing_for_spark_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    assert demo_stage.why_no_spark() == "pyspark is not installed (pip install 'rmq[spark]')"
+    assert demo_stage.why_no_spark() == "pyspark is not installed (in the checkout: pip install '.[spark]')"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,22 @@ def test_what_is_missing_for_spark_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_the_demo_would_notice(lines: tuple[tuple[int, int, int, str, int], ...], wrong: int) -> None:
     assert len(demo.gaps(worker("first", *lines))) == wrong
+
+
+class CountingStage(demo_stage.Stage):
+    """Where Spark counts what the address says."""
+
+    def spark(self, script: str, *arguments: str) -> str:
+        assert (EXAMPLES / script).exists()
+        return f"orders has {self.address} messages\n"
+
+
+def test_a_count_of_spark_that_is_not_what_was_sent_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    demo.read_with_spark(CountingStage(Path(), str(demo.EVENTS)))
+    assert "ok  Spark counts as many messages as were sent" in capsys.readouterr().out
+
+    with pytest.raises(demo_stage.Broken, match="Spark counts as many"):
+        demo.read_with_spark(CountingStage(Path(), "999"))
 
 
 def test_a_broken_promise_ends_the_demo_with_code_1_and_its_sentence(
@@ -94,6 +110,7 @@ def test_colours_and_the_bar_are_for_terminals_only(
 ) -> None:
     counts = iter([3, 7, 10])
     demo_stage.follow("consumed", 10, lambda: next(counts))
+    assert demo_stage.ticking("a while", lambda: 17) == 17
     assert capsys.readouterr().out == ""
 
     counts = iter([5, 10])

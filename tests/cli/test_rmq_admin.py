@@ -25,4 +25,4 @@ def test_a_command_that_is_not_there_is_a_mistake_of_usage() -> None:
     result = CliRunner().invoke(command, ["lock-state"], prog_name="rmq-admin")
 
     assert result.exit_code == exit_codes.USAGE
-    assert "No such command 'lock-state'" in result.stderr
+    assert "'lock-state'" in result.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import signal
@@ -9,17 +11,18 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.rmq_produce import Shape, command
+from rmq.cli.rmq_produce import Line, Sends, Shape, command
 from rmq.client import Admin, Producer
 from rmq.client.connection import Connection
 from rmq.wire import batch, ops
 from rmq.wire.codec import decode_list
+from rmq.wire.errors import RequestTimeout
 from rmq.wire.hashing import shard
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import StoredMessage, from_us
@@ -274,3 +277,27 @@ def test_quiet_prints_nothing_and_empty_input_sends_nothing(broker: str, topic: 
         assert (process.wait(), process.lines, process.errors) == (0, [], [])
     with Running(PRODUCE, "--broker", broker, "--topic", topic, stdin=b"") as process:
         assert (process.wait(), process.lines, process.errors) == (0, [], [])
+
+
+async def test_when_many_sends_fail_only_the_first_failure_is_told() -> None:
+    class Failing:
+        async def send_many(self, messages: object, **_: object) -> None:
+            raise RequestTimeout("no answer within 30 s")
+
+    async def fail() -> bool:
+        sends = Sends(cast(Producer, Failing()), Shape(topic="t", properties={}))
+        for number in (1, 2, 3):
+            await sends.begin([Line(number, b"x", None)])
+        try:
+            await sends.next()
+        except RequestTimeout:
+            return True
+        return False
+
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    assert await fail()
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert reported == []

@@ -89,6 +89,14 @@ def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
     assert not set(told) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
 
 
+def test_what_the_next_message_failed_with_is_told_and_what_another_did_is_not() -> None:
+    failed = {**QUEUE, "last_error": "ValueError: no such customer", "failed_offset": QUEUE["head_offset"]}
+
+    assert info_text({"queues": [failed]}).endswith("\norders/3 fails: ValueError: no such customer\n")
+    assert "fails" not in info_text({"queues": [{**failed, "failed_offset": 1}]})
+    assert "fails" not in info_text({"queues": [{**failed, "failed_offset": None, "head_offset": None}]})
+
+
 def test_a_long_text_is_cut() -> None:
     lines = info_text({"settings": {"strategy": "x" * 9999}, "queues": [{**QUEUE, "stopped": "y" * 9999}]}).splitlines()
 

@@ -18,7 +18,7 @@ import asyncio
 from rmq.cli.stopping import stop_signals
 
 async def main():
-    with stop_signals() as asked:
+    with stop_signals(together_s=0) as asked:
         print("running", flush=True)
         await asked.wait()
         print("asked", flush=True)
@@ -36,6 +36,20 @@ async def test_the_first_signal_asks(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         async with asyncio.timeout(5):
             await asked.wait()
+
+
+async def test_signals_that_come_together_are_one_as_timeout_sends_them() -> None:
+    with stop_signals(together_s=3600) as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(5):
+            await asked.wait()
+        handled = asyncio.Event()
+        os.kill(os.getpid(), signal.SIGTERM)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        async with asyncio.timeout(5):
+            await handled.wait()  # signals are handled in turn: the second was, and the process is here to tell
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
 
 
 async def test_afterwards_a_signal_is_what_it_was() -> None:

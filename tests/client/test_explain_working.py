@@ -22,6 +22,8 @@ def watched(moved: int | None, **says: object) -> QueueFacts:
         (held(paused=True), "PAUSED", "ACT"),
         (replace(held(paused=True), lag=0), "PAUSED", "WATCH"),
         (replace(held(), lag=0), "NO_NEW_MESSAGES", "WELL"),
+        (held(head_offset=15), "NO_NEW_MESSAGES", "WELL"),
+        (held(head_offset=14), "STANDING_STILL", "WATCH"),
         (held(called_for_s=5.0), "CONSUMING", "WELL"),
         (held(called_for_s=5.1), "LISTENER_RUNNING", "WATCH"),
         (held(called_for_s=59.9), "LISTENER_RUNNING", "WATCH"),

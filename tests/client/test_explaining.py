@@ -7,8 +7,9 @@ import json
 import pytest
 
 from rmq.client.explain import explain
+from rmq.client.explain_notes import Note
 from rmq.client.explain_reasons import Urgency
-from rmq.client.explaining import Explanation, Note, as_object
+from rmq.client.explaining import Explanation, as_object
 
 from .explain_builders import facts, held
 

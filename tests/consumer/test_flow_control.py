@@ -186,6 +186,27 @@ async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_t
     assert caplog.text.count("pull.uncommitted") == 1
 
 
+async def test_a_listener_that_leaves_what_follows_to_others_is_not_told_to_commit(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As ``rmq-consume --count`` does until it has stopped."""
+    broker.create("t")
+    for _ in range(20):
+        broker.send("t", 0, b"x")
+    calls = 0
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.leave()
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, cache_messages=3, pull_bytes=1):
+        await asyncio.sleep(8.5)
+    assert calls > 3
+    assert "pull.uncommitted" not in caplog.text
+
+
 @pytest.mark.parametrize(("messages", "pulls"), [(1000, 2), (1001, 1)])
 async def test_with_1000_messages_the_next_pull_is_asked_for_and_with_1001_not(
     broker: FakeBroker, make: Make, messages: int, pulls: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 
 import order_processing
 from order_processing import ORDERS, STEPS
@@ -32,6 +33,7 @@ def test_every_order_goes_through_its_steps_in_order_and_a_failure_is_tried_agai
 
 
 async def test_with_a_broker_that_runs_it_can_be_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.reset_defaults()  # else the broker may print as an earlier test of this process told it to
     async with InMemoryBroker() as broker:
         for _ in range(2):
             await order_processing.process(broker.address)

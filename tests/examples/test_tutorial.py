@@ -18,7 +18,7 @@ ELSEWHERE = (
     "python3 -m venv .venv && .venv/bin/pip install .",
     ". .venv/bin/activate",
     "mkdir -p ~/rmq-tutorial && cd ~/rmq-tutorial",
-    ".venv/bin/pip install '.[spark,java]'",
+    "pip install '.[spark,java]'",
     "python report.py",
 )
 

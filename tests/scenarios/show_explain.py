@@ -1,7 +1,7 @@
 """
-Prints what ``rmq-admin explain`` says of each cause: ``python tests/scenarios/show_explain.py [CAUSE ...]``.
+Prints what ``rmq-admin explain`` says of each cause, as in docs/explain.md: ``python tests/scenarios/show_explain.py``.
 
-As a list of files it is for people; ``docs/explain.md`` repeats it.
+With names of causes (of ``tests/support/stuck_groups.py``), only those. Sessions and message ids are new each time.
 """
 
 from __future__ import annotations

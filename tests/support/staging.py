@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class Scene:
     async def explain(self, group: str = GROUP, topic: str | None = None, **how: Any) -> Explanation:
         """What there is to say of the group."""
         async with Admin(self.broker.address) as admin:
-            return await admin.explain(group, topic, now=wall_clock, **how)
+            return await admin.explain(group, topic, **how)
 
     def _settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         def connect(address: str, *, room: str = "", **callbacks: Any) -> Wire:
@@ -133,14 +133,9 @@ async def explained(name: str, **how: Any) -> Explanation:
         return await made.explain(**how)
 
 
-def wall_clock() -> datetime:
-    """The time of day on the clock of the loop."""
-    return BEGAN + timedelta(seconds=asyncio.get_running_loop().time())
-
-
 def wall_us() -> int:
-    """The same, for the broker."""
-    return int(wall_clock().timestamp() * 1e6)
+    """The time of day of the broker: the night goes on with the clock of the loop."""
+    return int((BEGAN.timestamp() + asyncio.get_running_loop().time()) * 1e6)
 
 
 # ---- listeners

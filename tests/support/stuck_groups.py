@@ -7,7 +7,7 @@ from typing import Any
 
 from rmq.client import Admin
 from rmq.consumer import ConsumeStatus
-from rmq.wire.model import StoredMessage
+from rmq.wire.model import MessageQueue, StoredMessage
 
 from support.staging import SUCCESS, TOPIC, Scene, failing, staged, taking, well
 
@@ -31,6 +31,14 @@ async def consuming(at: Scene) -> None:
     await at.send(100)
     await at.send(1, queue_id=1)
     await at.consumer(taking(0.1))
+
+
+@staged()
+async def no_new_messages_for_who_pulls(at: Scene) -> None:
+    await at.send(5)
+    member = await at.pull_consumer(auto_commit_every_s=0.0)
+    for _ in range(6):
+        await member.poll(1.0)
 
 
 # ---- nobody works on it
@@ -167,7 +175,13 @@ async def overtaken(at: Scene) -> None:
     for _ in range(40):
         await at.send(1, body=b"y" * 400)
         await asyncio.sleep(1.0)
-    await asyncio.sleep(100.0)
+    async with Admin(at.broker.address) as admin:
+        for _ in range(1000):  # the thread that removes them takes real time, the clock does not
+            (held,) = await admin.ranges([MessageQueue(TOPIC, 0)])
+            if held.min_offset > 2:
+                return
+            await asyncio.sleep(1.0)
+    raise AssertionError("retention has removed nothing")
 
 
 @staged(queues=1)
@@ -296,6 +310,11 @@ async def idle_members_and_dead_letters(at: Scene) -> None:
     await at.consumer(failing, max_attempts=1)
     await at.consumer(failing, "pay-2@52", max_attempts=1)
     await asyncio.sleep(2.0)
+
+
+@staged(queues=1, min_free_bytes=1 << 60)
+async def sends_refused(at: Scene) -> None:
+    await at.consumer(well)
 
 
 @staged()

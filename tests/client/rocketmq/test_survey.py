@@ -1,0 +1,165 @@
+"""What each record of a store is, judged by its consume queue; and stores that are not opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from rmq.client.rocketmq.log_walk import Damage
+from rmq.client.rocketmq.store_files import StoreMissing
+from rmq.client.rocketmq.survey import DELAYED, QUEUED, Item, Store, Survey
+
+from support.rocketmq_store import NOW_MS, StoreBuilder
+
+
+def kinds(root: Path, wanted: Collection[str] | None = None) -> list[str]:
+    found = list(Survey(Store(root), wanted))[:-1]
+    return [one.kind if isinstance(one, Item) else str(one) for one in found]
+
+
+def test_a_message_of_a_queue_comes_with_its_body_and_place(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 2, b"hello")
+
+    (item, _) = Survey(Store(tmp_path))
+
+    assert isinstance(item, Item)
+    assert (item.kind, item.body, item.target) == (QUEUED, b"hello", ("t", 2))
+
+
+def test_what_is_not_a_message_of_a_queue_is_named(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", sysflag=0x4)
+        store.put("t", sysflag=0xC)
+        store.put("t", sysflag=0x8)
+        store.put("RMQ_SYS_TRANS_HALF_TOPIC", properties={"TRAN_MSG": "true"})
+        store.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", tags="d", body=b"0")
+        store.put("%RETRY%g")
+
+    assert kinds(tmp_path) == [
+        "prepared", "rolled back", QUEUED, "system topic RMQ_SYS_TRANS_HALF_TOPIC",
+        "system topic RMQ_SYS_TRANS_OP_HALF_TOPIC", QUEUED,
+    ]  # fmt: skip
+
+
+def test_a_delayed_message_has_the_time_of_its_entry(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.delay("t", 1, b"x", 3)
+        store.delay("t", 1, b"y", 4, indexed=False)
+        store.delay("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"z", 3)
+        store.put("SCHEDULE_TOPIC_XXXX", 9, b"where to?")
+    survey = Survey(Store(tmp_path))
+
+    first, second, third, fourth, _ = survey
+
+    assert isinstance(first, Item)
+    assert isinstance(second, Item)
+    assert isinstance(third, Item)
+    assert (first.kind, first.target, first.due_ms) == (DELAYED, ("t", 1), NOW_MS + 10_000)
+    assert (second.kind, second.due_ms, survey.times_by_level) == (DELAYED, NOW_MS + 30_000, 1)
+    assert third.kind == "delayed, system topic RMQ_SYS_TRANS_HALF_TOPIC"
+    assert "does not tell its real topic" in str(fourth)
+
+
+def test_topics_that_were_deleted_or_not_asked_for_are_left_out(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.topics(a=1, b=1)
+        store.put("a")
+        store.put("b")
+        store.put("gone")
+
+    assert kinds(tmp_path) == [QUEUED, QUEUED, "deleted topic gone"]
+    assert kinds(tmp_path, {"a"}) == [QUEUED, "other topics", "other topics"]
+    assert kinds(tmp_path, {"gone"}) == ["other topics", "other topics", QUEUED], "it was asked for by name"
+
+
+def test_a_record_whose_place_was_given_away_is_superseded(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0, b"old", indexed=False)
+        store.put("t", 0, b"older", indexed=False)
+        store._offsets["t", 0] = 0  # the topic was deleted, and made anew
+        store.put("t", 0, b"new")
+
+    assert kinds(tmp_path) == ["superseded", "superseded", QUEUED]
+
+
+def entry(root: Path, number: int, *values: int) -> None:
+    path = root / "consumequeue" / "t" / "0" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[number * 20 : number * 20 + 20] = struct.pack(">qiq", *values)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [((0, 95, 0), "is not the one its consume queue names: that lies at 0"), ((95, 1, 0), "that lies at 95")],
+)
+def test_a_consume_queue_that_names_another_record_is_a_disagreement(
+    tmp_path: Path, values: tuple[int, int, int], text: str
+) -> None:
+    with StoreBuilder(tmp_path) as store:
+        for _ in range(3):
+            store.put("t", 0, b"abc")
+    entry(tmp_path, 1, *values)
+
+    found = list(Survey(Store(tmp_path)))
+
+    assert isinstance(found[1], Damage)
+    assert text in found[1].text
+    assert found[1].lost == (("t", 0, 1),)
+
+
+def test_without_its_entry_a_record_is_counted_and_an_offset_that_comes_again_is_a_disagreement(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0, indexed=False)
+        store._offsets["t", 0] = 0
+        store.put("t", 0, indexed=False)
+    survey = Survey(Store(tmp_path))
+
+    first, second, _ = survey
+
+    assert isinstance(first, Item)
+    assert isinstance(second, Damage)
+    assert "has the queue offset 0, which an earlier one has" in second.text
+    assert survey.not_indexed == 1
+
+
+def test_a_body_that_is_too_large_or_cannot_be_unpacked_is_told(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path, file_size=5 << 20) as store:
+        store.put("t", 0, bytes((4 << 20) + 1))
+        store.put("t", 0, b"no zlib", sysflag=1)
+
+    first, second, _ = Survey(Store(tmp_path))
+
+    assert "has a body of 4194305 bytes, and a message here has at most 4194304" in str(first)
+    assert "has a body that is not zlib" in str(second)
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing, match="is not a folder"):
+        Store(tmp_path / "nothing")
+    with pytest.raises(StoreMissing, match="commitlog does not exist"):
+        Store(tmp_path)
+
+
+def test_a_store_is_read_without_the_right_to_write(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with StoreBuilder(root) as store:
+        store.topics(t=1)
+        store.put("t", 0, b"hello")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert kinds(root) == [QUEUED]
+        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    finally:
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        shutil.rmtree(root)
+        assert not os.path.exists(root)

@@ -1,0 +1,75 @@
+"""Every command line in README.md and docs/ names a command that exists, with options that it has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from refdocs.pages import programs
+
+ROOT = Path(__file__).parents[1]
+_TYPED = re.compile(r"(?:^|[\s/(|])(rmq-(?:admin|broker|produce|consume|bench)\b[^`\n]*)")
+_ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>", "<", "#"}
+_PROGRAMS = programs()
+
+
+def lines_of(text: str) -> list[str]:
+    """What is to be typed: lines of blocks, and code within sentences."""
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`(rmq-[^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL))
+    typed = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()] + inline
+    return [match[1] for line in typed for match in _TYPED.finditer(line)]
+
+
+def fault_of(line: str) -> str | None:
+    """What is wrong with a line; None if nothing is."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        return f"{line}: {error}"
+    end = next((at for at, word in enumerate(words) if word in _ENDS or word.startswith((">", "2>"))), len(words))
+    command, rest = _PROGRAMS[words[0]], words[1:end]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        if name not in command.commands:
+            return None if not name.isidentifier() or name.isupper() else f"{line}: there is no command {name!r}"
+        command = command.commands[name]
+    known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
+    unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+    return f"{line}: there is no option {unknown[0]}" if unknown else None
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))])
+def test_every_command_line_of_a_page_is_one_that_exists(page: str) -> None:
+    faults = [fault_of(line) for line in lines_of((ROOT / page).read_text())]
+
+    assert [fault for fault in faults if fault is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("rmq-admin group reset-offset g --topic t --to first --dry-run", None),
+        ("rmq-admin topic list --json | less", None),
+        ("rmq-broker start --data-dir /x -o a=b &", None),
+        ("rmq-admin group", None),
+        ("rmq-admin COMMAND --help", None),
+        ("rmq-admin gruop list", "there is no command 'gruop'"),
+        ("rmq-admin group list --jsn  # all", "there is no option --jsn"),
+        ("rmq-consume --orderly --topik t", "there is no option --topik"),
+    ],
+)
+def test_a_line_that_cannot_be_run_is_found_out(line: str, fault: str | None) -> None:
+    found = fault_of(line)
+
+    assert found == (None if fault is None else f"{line}: {fault}")
+
+
+def test_lines_are_found_in_blocks_and_in_sentences() -> None:
+    text = "See `rmq-admin top`.\n\n```sh\necho x | rmq-produce --topic t\nls rmq\n```\n\n```\nrmq-admin shown\n```\n"
+
+    assert lines_of(text) == ["rmq-produce --topic t", "rmq-admin top"]
