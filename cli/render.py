@@ -97,6 +97,11 @@ def printable(text: str) -> str:
     return text.translate(_UNPRINTABLE)
 
 
+def counted(count: int, what: str) -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def seconds(value: float) -> str:
     """A duration for people."""
     if value < 100:
