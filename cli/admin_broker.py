@@ -13,7 +13,7 @@ from .command import Command, Failure, Group, run
 from .options import broker_option, json_option, log_options
 from .progress import progress_bar
 from .reach import admin_of
-from .render import table, to_json
+from .render import counted, table, to_json
 
 
 @click.group(
@@ -91,15 +91,13 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
             copied = Backup(
                 source, target, log["log_durable"], store_id=log["store_id"], link=link, progress=advance
             ).run()
-        except StoreError as error:
-            raise Failure(str(error), exit_codes.OS_ERROR) from error
-        except OSError as error:
-            raise Failure(f"{error.filename or target}: {error.strerror}", exit_codes.OS_ERROR) from error
+        except (OSError, StoreError) as error:
+            raise _unusable(error, target) from error
     if as_json:
         click.echo(to_json({**copied._asdict(), "source": str(source), "target": str(target)}))
     else:
         size = copied.end - copied.start
-        segments = f"{copied.segments} segments" if copied.segments != 1 else "1 segment"
+        segments = counted(copied.segments, "segment")
         click.echo(f"{target}: {segments}, {size} bytes, up to position {copied.end}")
     if copied.missing_bytes:
         click.echo(f"{copied.missing_bytes} bytes are missing in the original: verify the copy", err=True)
@@ -121,8 +119,8 @@ def verify_store(directory: Path, as_json: bool) -> None:
     Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
 
     Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
-    next start makes again from the log, 71 if it cannot be checked. Bytes at the end that are no whole batch are what
-    a crash leaves of sends that were not acknowledged: the next start moves them to quarantine/.
+    next start makes again from the log, 71 if it is no such directory or a broker uses it. Bytes at the end that are no
+    whole batch are what a crash leaves of sends that were not acknowledged: the next start moves them to quarantine/.
     """
     from rmq.broker.store.directory import StoreError
     from rmq.broker.store.verify import Verification
@@ -132,10 +130,8 @@ def verify_store(directory: Path, as_json: bool) -> None:
         size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
         with progress_bar("checking", size) as advance:
             report = Verification(directory, progress=advance).run()
-    except StoreError as error:
-        raise Failure(str(error), exit_codes.OS_ERROR) from error
-    except OSError as error:
-        raise Failure(f"{error.filename or directory}: {error.strerror}", exit_codes.OS_ERROR) from error
+    except (OSError, StoreError) as error:
+        raise _unusable(error, directory) from error
     if as_json:
         findings = [finding._asdict() for finding in report.findings]
         click.echo(to_json({**report._asdict(), "findings": findings}))
@@ -143,10 +139,17 @@ def verify_store(directory: Path, as_json: bool) -> None:
         for finding in report.findings:
             click.echo(f"{'LOG' if finding.in_log else 'beside the log'}: {finding.place}: {finding.text}")
         tail = f", {report.torn} bytes at the end that are no whole batch" if report.torn else ""
-        queues = f"{report.queues} queues" if report.queues != 1 else "1 queue"
+        queues = counted(report.queues, "queue")
         click.echo(f"{report.batches} batches, {report.messages} messages in {queues}{tail}: {_verdict(report)}")
     if report.findings:
         raise click.exceptions.Exit(exit_codes.FAILURE if report.log_is_sound else exit_codes.DATA_ERROR)
+
+
+def _unusable(error: Exception, folder: Path) -> Failure:
+    """A folder that cannot be read or written; the sentences of the store say what to do themselves."""
+    if isinstance(error, OSError):
+        return Failure(f"{error.filename or folder}: {error.strerror}; name another folder", exit_codes.OS_ERROR)
+    return Failure(str(error), exit_codes.OS_ERROR)
 
 
 def _verdict(report: Any) -> str:

@@ -10,7 +10,7 @@ import click
 from .command import Command, Group, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import seconds, table, to_json
+from .render import counted, seconds, table, to_json
 
 if TYPE_CHECKING:
     from rmq.client import WaitingDelays
@@ -40,7 +40,9 @@ def delay() -> None:
     """,
 )
 @click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
-@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="How many, the next one first.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=64, show_default=True, help="How many, the next one first."
+)
 @json_option
 @broker_option
 @log_options("error")
@@ -71,7 +73,10 @@ async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> No
 def remarks(found: WaitingDelays) -> list[str]:
     """What stands beside the list."""
     said = [f"there may be more than these {len(found.rows)}: raise --limit"] if found.more else []
-    return [*said, f"{found.total_messages} messages in {found.total_batches} batches wait in the whole broker"]
+    messages, batches = counted(found.total_messages, "message"), found.total_batches
+    verb = "waits" if found.total_messages == 1 else "wait"
+    within = f" in {batches} {'batch' if batches == 1 else 'batches'}" if found.total_messages else ""
+    return [*said, f"{messages}{within} {verb} in the whole broker"]
 
 
 def delay_object(row: DelayRow) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .command import Command, Group, run
 from .lag import Ages, ask_ages, oldest
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import printable, seconds, table, to_json
+from .render import counted, printable, seconds, table, to_json
 from .running_info import info_text, plain
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def list_groups(broker: str, as_json: bool) -> None:
         click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
     else:
         click.echo(table(LIST_COLUMNS, [list_cells(row, lag_s) for row, lag_s in rows]), nl=False)
+    if not rows:
+        click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
 
 
 async def _list(broker: str) -> list[tuple[GroupRow, float | None]]:
@@ -162,7 +164,7 @@ def _queue_object(queue: GroupQueue, is_broadcasting: bool, ages: Ages) -> dict[
 
 def group_text(told: GroupDescription, ages: Ages) -> str:
     """A group for people."""
-    behind = "each member by itself" if _is_broadcasting(told) else f"{_count(told.lag, 'message')} behind"
+    behind = "each member by itself" if _is_broadcasting(told) else f"{counted(told.lag, 'message')} behind"
     lag_s = oldest(ages)
     behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
     text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {behind}\n"
@@ -213,9 +215,9 @@ def _trouble(queue: GroupQueue) -> str | None:
         return printable(f"{where}: {queue.state}")
     parts = ["nobody has it"]
     if queue.attempts:
-        parts.append(f"offset {queue.retry_offset} failed {_count(queue.attempts, 'time')}")
+        parts.append(f"offset {queue.retry_offset} failed {counted(queue.attempts, 'time')}")
     if queue.abandoned:
-        parts.append(f"{_count(queue.abandoned, 'owner')} lost at offset {queue.suspect_offset}")
+        parts.append(f"{counted(queue.abandoned, 'owner')} lost at offset {queue.suspect_offset}")
     return f"{where}: {', '.join(parts)}" if len(parts) > 1 else None
 
 
@@ -270,7 +272,7 @@ def member_card(member: MemberState, reports: dict[str, MemberReport]) -> str:
     """A member and what it told, for people."""
     where = f"at {member.address}, " if member.address else ""
     heard = f"heard {seconds(member.heard_ago_s)} ago"
-    text = printable(f"{member.member}: {where}{member.state}, {heard}, {_count(member.leases, 'lock')}") + "\n"
+    text = printable(f"{member.member}: {where}{member.state}, {heard}, {counted(member.leases, 'lock')}") + "\n"
     report = reports.get(member.member)
     if report is None:
         return text + "  left the group meanwhile\n"
@@ -296,7 +298,3 @@ def _mode(told: GroupRow | GroupDescription) -> str | None:
 
 def _is_broadcasting(told: GroupRow | GroupDescription) -> bool:
     return told.model == "broadcasting"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

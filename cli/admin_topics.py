@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from . import exit_codes
 from .command import Command, Failure, Group, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import table, to_json
+from .render import counted, table, to_json
 
 if TYPE_CHECKING:
     from rmq.client import Admin, TopicDescription
@@ -47,6 +48,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option(
     "--queues",
+    metavar="N",
     type=click.IntRange(1),
     default=4,
     show_default=True,
@@ -56,14 +58,20 @@ def topic() -> None:
 @broker_option
 @log_options("error")
 def create(name: str, queues: int, broker: str, as_json: bool) -> None:
-    """Make the topic NAME; making it again with as many queues is no error."""
+    """
+    Make the topic NAME.
+
+    Making it again with as many queues is no error. A topic cannot get fewer queues later, and messages with a sharding
+    key stay in those that it began with: choose as many as members of a group shall ever work at once. Producers make a
+    topic by themselves, with the broker's default_queues, unless auto_create_topics is off.
+    """
     run(_create(broker, name, queues, as_json))
 
 
 async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
     async with admin_of(broker) as admin:
         await admin.create_topic(name, queues)
-    click.echo(to_json({"topic": name, "queues": queues}) if as_json else f"{name}: {queues} queues")
+    click.echo(to_json({"topic": name, "queues": queues}) if as_json else f"{name}: {counted(queues, 'queue')}")
 
 
 @topic.command(
@@ -90,6 +98,8 @@ async def _list(broker: str, as_json: bool) -> None:
     else:
         columns = ("topic", "queues", "shards", "messages")
         click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
+    if not rows:
+        click.echo("there are no topics yet: `rmq-admin topic create NAME` makes one", err=True)
 
 
 async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
@@ -154,9 +164,9 @@ def topic_object(told: TopicDescription) -> dict[str, Any]:
 
 def topic_text(told: TopicDescription) -> str:
     """A topic for people."""
-    queues = f"{len(told.queues)} queues" if len(told.queues) != 1 else "1 queue"
     text = (
-        f"{told.topic}: {queues}, {told.shards} shards, {told.messages} messages, "
+        f"{told.topic}: {counted(len(told.queues), 'queue')}, {counted(told.shards, 'shard')}, "
+        f"{counted(told.messages, 'message')}, "
         f"generation {told.generation}, created {_created(told):%Y-%m-%d %H:%M:%S} UTC\n\n"
     )
     text += table(QUEUE_COLUMNS, [(*queue, queue.lag(-1)) for queue in told.queues])
@@ -188,7 +198,9 @@ def _created(told: TopicDescription) -> datetime:
     """,
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--queues", type=click.IntRange(1), required=True, help="How many queues it has then; never fewer.")
+@click.option(
+    "--queues", metavar="N", type=click.IntRange(1), required=True, help="How many queues it has then; never fewer."
+)
 @json_option
 @broker_option
 @log_options("error")
@@ -226,11 +238,13 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     """
     Delete TOPIC with its messages and the progress of all groups in it.
 
-    There is no way back. Stop its producers first: one that goes on sending makes the topic anew, empty, unless it
-    was told not to. Consumers may go on running: they are told, and begin at 0 if the topic is made again.
+    There is no way back, so it asks first; where nobody can be asked (a script) --yes is needed. Stop its producers
+    first: one that goes on sending makes the topic anew, empty, unless it was told not to. Consumers may go on running:
+    they are told, and begin at 0 if the topic is made again.
     """
-    if as_json and not yes:
-        raise Failure("--json asks nobody: add --yes to delete", exit_codes.USAGE)
+    if not yes and (as_json or not sys.stdin.isatty()):
+        text = f"nobody can be asked whether to delete {name} with all its messages: add --yes to do it"
+        raise Failure(text, exit_codes.USAGE)
     generation = 0
     if not yes:
         try:
@@ -245,7 +259,8 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
 
 def _confirm(told: TopicDescription) -> None:
     groups = len(told.groups) + told.more_groups
-    question = f"Delete {told.topic} with {told.messages} messages and the progress of {groups} groups?"
+    what = f"{counted(told.messages, 'message')} and the progress of {counted(groups, 'group')}"
+    question = f"Delete {told.topic} with {what}?"
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:  # the end of the input, or Ctrl-C

@@ -73,6 +73,10 @@ class _Ending(click.Command):
         except (Exception, KeyboardInterrupt) as error:
             raise _ended(error, ctx.find_root().info_name or "") from error
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The first sentence, whole: in a list of commands half of it says little, and there is room for more lines."""
+        return super().get_short_help_str(limit=200)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The examples, as they are typed."""
         super().format_epilog(ctx, formatter)

@@ -97,6 +97,11 @@ def printable(text: str) -> str:
     return text.translate(_UNPRINTABLE)
 
 
+def counted(count: int, what: str) -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def seconds(value: float) -> str:
     """A duration for people."""
     if value < 100:
@@ -124,7 +129,7 @@ def _cell(value: object) -> str:
 
 
 def _all_numbers(cells: Iterable[str]) -> bool:
-    return all(cell[:1].isdigit() or cell == "-" or cell[1:2].isdigit() for cell in cells)
+    return all(cell[:1].isdigit() or cell == "-" or (cell[:1] in ("+", "-") and cell[1:2].isdigit()) for cell in cells)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

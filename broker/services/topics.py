@@ -67,7 +67,9 @@ class TopicTable:
             self._put(topic)
             return topic, True
         if topic.queues != queues:
-            raise TopicExists(f"the topic {name!r} exists with {topic.queues} queues, not {queues}: use it as it is")
+            advice = f"`rmq-admin topic grow {name} --queues {queues}` gives it more"
+            advice = advice if queues > topic.queues else "it cannot have fewer, use it as it is"
+            raise TopicExists(f"the topic {name!r} exists with {topic.queues} queues, not {queues}: {advice}")
         return topic, False
 
     def make_own(self, name: str, *, created_at: int) -> tuple[Topic, bool]:

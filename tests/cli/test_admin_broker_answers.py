@@ -36,10 +36,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert "1 segment, " in result.stdout
 
         again = admin("backup", str(folder / "copy"), "--broker", broker.address)
-        assert (again.exit_code, again.stdout) == (exit_codes.FAILURE, "")
+        assert (again.exit_code, again.stdout) == (exit_codes.OS_ERROR, "")
         assert "name a new folder" in again.stderr
         used = admin("verify-store", str(folder / "data"))
-        assert (used.exit_code, used.stdout) == (exit_codes.FAILURE, "")
+        assert (used.exit_code, used.stdout) == (exit_codes.OS_ERROR, "")
         assert "stop it first" in used.stderr
         broker.stop()
     assert admin("verify-store", str(folder / "data")).exit_code == 0  # and an index of a setting that is not ours
@@ -111,7 +111,7 @@ def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) 
 def test_a_directory_without_a_log_is_told_apart(tmp_path: Path) -> None:
     result = admin("verify-store", str(tmp_path))
 
-    assert (result.exit_code, result.stdout) == (exit_codes.FAILURE, "")
+    assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
     assert "holds no log" in result.stderr
     assert list(tmp_path.iterdir()) == []
 

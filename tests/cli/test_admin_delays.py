@@ -52,7 +52,8 @@ def test_a_batch_that_waits_as_json() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (WaitingDelays([], False, 0, 0), ["0 messages in 0 batches wait in the whole broker"]),
+        (WaitingDelays([], False, 0, 0), ["0 messages wait in the whole broker"]),
+        (WaitingDelays([], False, 1, 1), ["1 message in 1 batch waits in the whole broker"]),
         (
             WaitingDelays([ROW], True, 3, 51),
             ["there may be more than these 1: raise --limit", "51 messages in 3 batches wait in the whole broker"],

@@ -14,6 +14,7 @@ from rmq.cli.rmq_admin import command
 from rmq.wire.topic_ops import GroupState, QueueState, TopicDescription
 
 from support.processes import ConsumerProcess, Running
+from support.terminal import Terminal
 
 COMMANDS = [["create", "x"], ["list"], ["describe", "x"], ["grow", "x", "--queues", "9"], ["delete", "x", "--yes"]]
 TOLD = TopicDescription(
@@ -24,7 +25,8 @@ TOLD = TopicDescription(
 
 
 def admin(*arguments: str, typed: str | None = None) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin", input=typed)
+    terminal = None if typed is None else Terminal(typed.encode())
+    return CliRunner().invoke(command, arguments, prog_name="rmq-admin", input=terminal)
 
 
 def described(broker: str, topic: str) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def test_a_topic_with_another_shape_or_a_bad_name_is_refused(broker: str, topic:
     bad = admin("topic", "create", "a%b%c", "--broker", broker)
 
     assert (other.exit_code, bad.exit_code) == (exit_codes.REFUSED, exit_codes.USAGE)
-    assert topic in other.stderr
+    assert f"`rmq-admin topic grow {topic} --queues 5` gives it more" in other.stderr
     assert "may hold only letters" in bad.stderr
 
 
@@ -139,7 +141,7 @@ def test_a_topic_grows_and_its_keys_stay(broker: str, topic: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["describe"], ["grow", "--queues", "9"], ["delete", "--yes"], ["delete"]])
 def test_a_topic_that_does_not_exist_has_a_code_of_its_own(broker: str, arguments: list[str]) -> None:
-    result = admin("topic", *arguments, "nothing-of-this-name", "--broker", broker)
+    result = admin("topic", *arguments, "nothing-of-this-name", "--broker", broker, typed="y\n")
 
     assert result.exit_code == exit_codes.NO_INPUT
     assert result.stderr.startswith("rmq-admin: there is no topic 'nothing-of-this-name'")
@@ -181,10 +183,13 @@ def test_a_program_is_not_asked_and_must_say_yes(broker: str, topic: str) -> Non
     admin("topic", "create", topic, "--broker", broker)
     generation = described(broker, topic)["generation"]
 
-    refused = admin("topic", "delete", topic, "--json", "--broker", broker)
+    refused = admin("topic", "delete", topic, "--json", "--broker", broker, typed="y\n")
+    scripted = admin("topic", "delete", topic, "--broker", broker)
     deleted = admin("topic", "delete", topic, "--json", "--yes", "--broker", broker)
 
-    assert (refused.exit_code, refused.stdout) == (exit_codes.USAGE, "")
+    text = f"rmq-admin: nobody can be asked whether to delete {topic} with all its messages: add --yes to do it\n"
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (exit_codes.USAGE, "", text)
+    assert (scripted.exit_code, scripted.stdout, scripted.stderr) == (exit_codes.USAGE, "", text)
     assert json.loads(deleted.stdout) == {"topic": topic, "generation": generation}
 
 

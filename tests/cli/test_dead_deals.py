@@ -22,6 +22,7 @@ from rmq.wire.retry_ops import DROPPED, DeadResult, DeadRow
 
 from support.broker_thread import BrokerThread
 from support.dead_letters import bury
+from support.terminal import Terminal
 from support.threaded_broker import FakeBroker
 
 
@@ -41,13 +42,6 @@ def group(address: str, request: pytest.FixtureRequest) -> str:
 
 def dlq(address: str, *arguments: str, typed: io.BytesIO | None = None) -> Result:
     return CliRunner().invoke(command, ["dlq", *arguments, "--broker", address], input=typed, prog_name="rmq-admin")
-
-
-class Terminal(io.BytesIO):
-    """What somebody types, as far as anybody asks."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def bodies(address: str, topic: str, queue_id: int = 0) -> list[bytes]:
