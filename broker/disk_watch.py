@@ -30,7 +30,7 @@ class DiskWatch:
         self._looked_at = 0  # how much was written by then
 
     def is_due(self, written: int) -> bool:
-        """Whether so much was written since the last look that what was free may be gone; look then, not in a second."""
+        """Whether so much was written since the last look that what was free may be gone: look now, not in a second."""
         return written - self._looked_at > max(self._min_free // 4, _LEAST_BYTES)
 
     def look(self, written: int = 0) -> None:
