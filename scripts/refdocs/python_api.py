@@ -132,8 +132,9 @@ def _arguments(signature: inspect.Signature, doc: str) -> Iterator[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             starred = True
             yield "*"
-        mark = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        starred = starred or mark == "*"
+        is_rest = parameter.kind is parameter.VAR_POSITIONAL
+        mark = "*" if is_rest else "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        starred = starred or is_rest
         text = mark + name
         if parameter.annotation is not parameter.empty:
             text += f": {_type(parameter.annotation)}"
