@@ -136,7 +136,7 @@ def tail(
 
     Of all its queues, and without being a member of any group: nothing is locked, committed or taken from anybody. With
     --follow it goes on until Ctrl-C: a broker that restarts is waited for, and new queues are followed too. The time is
-    when a message was stored, local. With --json: one object a line.
+    when a message was stored, in UTC. With --json: one object a line.
     """
     shown = Shown(as_json, ids, 0 if full or not sys.stdout.isatty() else BODY_SHOWN)
     try:
@@ -206,9 +206,9 @@ def _say(text: str) -> None:
 
 
 def tail_line(message: StoredMessage, *, ids: bool = False, body: int = 0) -> str:
-    """A message as one line: ``01-31 12:00:05.123 orders/2 @17 tag=paid key=o-17  body``; ``body`` characters of it."""
-    at = message.stored_at.astimezone()
-    parts = [f"{at:%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"]
+    """A message as one line: ``01-31 12:00:05.123Z orders/2 @17 tag=paid key=o-17  body``; 0: all of the body."""
+    at = message.stored_at
+    parts = [f"{at:%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z"]
     parts += [message.message_id] if ids else []
     parts += [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
     parts += [f"tag={message.tag}"] if message.tag else []

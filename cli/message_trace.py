@@ -201,4 +201,4 @@ def _left(due_at: datetime, now: datetime) -> str:
 
 
 def _time(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z"

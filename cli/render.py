@@ -129,7 +129,7 @@ def _cell(value: object) -> str:
 
 
 def _all_numbers(cells: Iterable[str]) -> bool:
-    return all(cell[:1].isdigit() or cell == "-" or cell[1:2].isdigit() for cell in cells)
+    return all(cell[:1].isdigit() or cell == "-" or (cell[:1] in ("+", "-") and cell[1:2].isdigit()) for cell in cells)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -148,7 +148,7 @@ class Members:
     def tells_all(self, member: str) -> bool:
         """Whether a member told of all its queues."""
         report = self._reports.get(member)
-        return report is not None and not number(report.info, "more_queues")
+        return report is not None and report.status == OK and not number(report.info, "more_queues")
 
     def told(self, member: str | None, queue: MessageQueue) -> Told | None:
         """What a member said of a queue."""

@@ -85,13 +85,14 @@ class Tail:
     The end of a topic, or of some of its queues.
 
     ``tags`` is an expression, ``wanted`` a further condition. ``notice`` is told, in a sentence, what whoever reads
-    must know besides: messages that had to be passed, a broker that is gone and back.
+    must know besides: messages that had to be passed, a broker that is gone and back. For messages that are wanted at
+    most about ``look_back`` are looked at, unless it is said since when.
     """
 
     def __init__(
         self, admin: Questions, connection: Connection, topic: str, *, queues: Iterable[int] = (),
         expression: str = tags.ALL, wanted: Callable[[StoredMessage], bool] | None = None,
-        notice: Callable[[str], object] = lambda text: None,
+        notice: Callable[[str], object] = lambda text: None, look_back: int = LOOK_BACK,
     ) -> None:  # fmt: skip
         self._admin = admin
         self._connection = connection
@@ -101,6 +102,7 @@ class Tail:
         self._is_filtered = tags.parse(expression) is not None or wanted is not None
         self._wanted = wanted or (lambda message: True)
         self._notice = notice
+        self._look_back = look_back
         self._generation = 0
         self._ends: Offsets = {}
 
@@ -124,10 +126,13 @@ class Tail:
             await self._collect(starts, behind, kept)
             if len(kept) >= lines or kept.is_too_large:
                 break
-            behind, want = starts, want * WIDER
-            if _count(starts, self._ends) >= LOOK_BACK and behind != first:
-                text = f"only the newest {_count(starts, self._ends)} messages were looked at: --since looks further"
+            looked_at = _count(starts, self._ends)
+            if since is None and looked_at >= self._look_back and starts != first:
+                text = f"only the newest {looked_at} messages were looked at: --since looks as far back as it says"
                 return Newest(kept.messages(), text)
+            behind, want = starts, want * WIDER
+            if since is None:
+                want = max(lines, min(want, self._look_back))
         return Newest(kept.messages(), self._left_out(kept, lines, asked_since=since is not None))
 
     def _left_out(self, kept: Kept, lines: int, *, asked_since: bool) -> str:

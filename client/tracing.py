@@ -59,6 +59,7 @@ class _Tracing:
     def __init__(self, admin: Admin, max_read: int) -> None:
         self._admin = admin
         self._max_read = max_read
+        self._delayed: int | None = None  # how many batches wait in the broker
         self.remarks: list[str] = []
 
     async def trace(self, message_id: str) -> Trace:
@@ -165,9 +166,12 @@ class _Tracing:
         self, topic: str, since: datetime | None, is_ours: Callable[[StoredMessage], bool]
     ) -> list[StoredMessage]:
         """Retries that wait for their time: they lie in no queue, so that each is asked for by its id."""
-        total = (await self._admin.delays(None, 1)).total_batches
-        if total > MAX_WAITING:
-            self.remarks.append(f"{total} delayed batches wait in the broker: retries among them were not looked for")
+        if self._delayed is None:
+            self._delayed = (await self._admin.delays(None, 1)).total_batches
+            if self._delayed > MAX_WAITING:
+                text = f"{self._delayed} delayed batches wait in the broker: retries among them were not looked for"
+                self.remarks.append(text)
+        if self._delayed > MAX_WAITING:
             return []
         try:
             waiting = await self._admin.delays(topic, MAX_RETRIES)

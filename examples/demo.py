@@ -53,7 +53,7 @@ What to try next
    rmq-admin top                           the broker at work
 
    docs/tutorial.md      from nothing to a service that retries, in 20 minutes
-   docs/listeners.md     how to write a listener that is right on a bad day
+   docs/howto.md         recipes; docs/operations.md: the night on call
    examples/             programs to begin with; examples/quickstart.py first
    make pipeline         orders through rmq and Spark to a report
    (commands: with .venv/bin/ in front, or after `. .venv/bin/activate`)

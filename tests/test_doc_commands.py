@@ -12,7 +12,9 @@ import pytest
 from refdocs.pages import programs
 
 ROOT = Path(__file__).parents[1]
-_TYPED = re.compile(r"(?:^|[\s/(|])(rmq-(?:admin|broker|produce|consume|bench)\b[^`\n]*)")
+# At the beginning of a line, behind a variable or the folder of the command, or where the shell begins another one.
+_BEGINS = r"(?:^\s*|[|;&(]\s*|/|^(?:\w+=\S+\s+)+)"
+_TYPED = re.compile(_BEGINS + r"(rmq-(?:admin|broker|produce|consume|bench)(?![\w.@-])[^`\n]*)")
 _ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>", "<", "#"}
 _PROGRAMS = programs()
 
@@ -70,6 +72,8 @@ def test_a_line_that_cannot_be_run_is_found_out(line: str, fault: str | None) ->
 
 
 def test_lines_are_found_in_blocks_and_in_sentences() -> None:
-    text = "See `rmq-admin top`.\n\n```sh\necho x | rmq-produce --topic t\nls rmq\n```\n\n```\nrmq-admin shown\n```\n"
+    sentence = "See `rmq-admin top` and `rmq-broker.service`.\n\n"
+    block = "```sh\necho x | rmq-produce --topic t\nA=1 rmq-bench produce\njournalctl -u rmq-broker -f\n```\n\n"
+    shown = "```\nrmq-admin shown\n```\n"
 
-    assert lines_of(text) == ["rmq-produce --topic t", "rmq-admin top"]
+    assert lines_of(sentence + block + shown) == ["rmq-produce --topic t", "rmq-bench produce", "rmq-admin top"]

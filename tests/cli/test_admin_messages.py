@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_messages import COLUMNS, card, remarks
+from rmq.cli.admin_messages import COLUMNS, card, query_text, remarks
 from rmq.cli.render import stored_object
 from rmq.cli.rmq_admin import command
 from rmq.client import FoundMessages, Message, Producer
@@ -75,6 +75,18 @@ def test_a_long_body_is_cut_where_that_is_asked_for_and_said() -> None:
     assert card(message, 5000) == card(message)
 
 
+def test_in_a_narrow_terminal_the_messages_of_a_key_are_lines() -> None:
+    messages = [stored_message("orders", offset=i, body=b"body %d" % i, position=8 + 8 * i) for i in range(2)]
+
+    assert query_text(messages, 300) == query_text(messages)
+    assert query_text(messages).split()[0] == "STORED_AT"
+    lines = query_text(messages, 80).splitlines()
+    assert [line.split()[2:] for line in lines] == [
+        [message.message_id, "orders/0", f"@{i}", "body", str(i)] for i, message in enumerate(messages)
+    ]
+    assert max(map(len, lines)) <= 80
+
+
 def test_a_copy_to_be_tried_again_says_where_it_lies() -> None:
     message = stored_message("%RETRY%g", position=8, properties={"RMQ_ORIGIN_TOPIC": "orders"})
 
@@ -118,6 +130,10 @@ def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
     assert [row["message_id"] for row in query()] == [names[5], names[3], names[1]]
     assert [row["message_id"] for row in query("--limit", "1", "--since", "10m", "--topic", topic)] == [names[5]]
     assert query("--until", "10m") == []
+
+    none = admin("message", "query", "--key", "no-such-key", "--broker", broker)
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert none.stderr == "no message that is stored has the key 'no-such-key'\n"
 
     shown = admin("message", "query", "--key", f"{topic}-0", "--limit", "2", "--broker", broker)
     heading, *lines = shown.stdout.splitlines()

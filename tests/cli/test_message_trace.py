@@ -56,7 +56,7 @@ def test_a_trace_for_people_is_a_card_groups_and_copies() -> None:
 
     assert text.splitlines() == [
         f"message {MESSAGE.message_id}",
-        "  stored  orders/2 @17, 1970-01-01 00:00:01.000, 7 bytes",
+        "  stored  orders/2 @17, 1970-01-01 00:00:01.000Z, 7 bytes",
         "  tag     paid",
         "",
         "groups that read orders, at orders/2 @17:",
@@ -64,7 +64,7 @@ def test_a_trace_for_people_is_a_card_groups_and_copies() -> None:
         "     held by ..ab12cd34, epoch 5, 43.0s left",
         "",
         "copies, in the order they were made:",
-        "  1970-01-01 00:00:02.000  for delivery 2, done",
+        "  1970-01-01 00:00:02.000Z  for delivery 2, done",
         f"    %RETRY%g/0 @3, id {RETRY.message_id}",
         "",
         "not all was looked at",
@@ -85,8 +85,8 @@ def test_a_copy_is_marked_among_the_copies_and_names_its_origin() -> None:
 @pytest.mark.parametrize(
     ("told", "name", "text"),
     [
-        (story(PARKED, is_waiting=True), "waits", "until 1970-01-01 00:01:30.000, in 79.0s"),
-        (story(PARKED), "stored", "orders/2, 1970-01-01 00:00:01.000, 1 bytes"),
+        (story(PARKED, is_waiting=True), "waits", "until 1970-01-01 00:01:30.000Z, in 79.0s"),
+        (story(PARKED), "stored", "orders/2, 1970-01-01 00:00:01.000Z, 1 bytes"),
         (story(PARKED, became=DELIVERED), "became", f"orders/2 @18, id {DELIVERED.message_id}"),
         (
             story(DELIVERED, source=PARKED),

@@ -102,12 +102,11 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--property", "x"], "write it as name=value"),
         (["--tag", "a b"], "the tag 'a b'"),
         (["--keys", "a b"], "the key 'a b'"),
-        (["--compression", "gzip"], "'gzip' is not one of 'zlib', 'lz4', 'zstd'"),
+        (["--compression", "gzip"], "--compression must be zlib, lz4 or zstd, not gzip"),
         (["--delay", "soon"], "'soon' is no duration: write 10s"),
         (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level exclude each other"),
-        (["--delay-level", "-1"], "'--delay-level'"),
+        (["--delay-level", "-1"], "--delay-level must be a whole number"),
         (["--delay", "9999999d"], "delay_s must be"),
-        (["no-such-file"], "No such file"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(nowhere: str, arguments: list[str], text: str) -> None:
@@ -115,6 +114,13 @@ def test_a_wrong_command_line_is_a_usage_error(nowhere: str, arguments: list[str
 
     assert result.exit_code == exit_codes.USAGE
     assert text in result.stderr
+
+
+def test_a_file_that_is_not_there_is_named(nowhere: str) -> None:
+    result = produce(nowhere, "t", "no-such-file")
+
+    assert result.exit_code == exit_codes.NO_INPUT
+    assert "no-such-file" in result.stderr
 
 
 @pytest.mark.slow

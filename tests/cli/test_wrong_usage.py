@@ -164,7 +164,7 @@ VALUES = {"--to": "first", "--topic": "orders", "--key": "k", "MESSAGE_ID": "0" 
 
 
 def _leaves(group: click.Group, *path: str) -> Iterator[list[str]]:
-    """A command line for each command that asks a broker."""
+    """A command line for each command that asks a broker, but for the import, which looks into its folder first."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from _leaves(command, *path, name)

@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from rmq.client.delays import waiting
+from rmq.client.delays import still_waits, waiting
 from rmq.wire.delay_ops import MAX_ROWS, DelayPage, DelayRow, ListDelays
 from rmq.wire.ops import Op
 
@@ -73,3 +73,13 @@ async def test_few_messages_of_a_topic_are_looked_for_in_large_pages() -> None:
 async def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
         await waiting(Pages(1, 1), None, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("due_at", "position", "waits"), [(1003, 24, True), (1003, 16, False), (1002, 24, False)])
+async def test_one_batch_is_looked_up_by_its_place(due_at: int, position: int, waits: bool) -> None:
+    pages = Pages(5, 10)
+    pages.asked.append(ListDelays())  # behind the empty first page
+    connection: Any = pages
+
+    assert await still_waits(connection, due_at, position) == waits
+    assert pages.asked[-1] == ListDelays(due_at, position - 1, 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq.client.explain import explain
 from rmq.client.explain_facts import MAX_TEXT, Delayed, Members, QueueFacts, of_broadcast, of_group
-from rmq.wire.errors import MemberNotFound, MemberSilent
+from rmq.wire.errors import BadRequest, MemberNotFound, MemberSilent
 from rmq.wire.group_ops import GroupDescription, GroupQueue, MemberReport, MemberState
 from rmq.wire.model import MessageQueue
 
@@ -72,6 +72,8 @@ def test_a_member_with_more_queues_than_it_tells_of_may_have_this_one() -> None:
 
     assert (one(HELD, many).told, one(HELD, many).told_of_all) == (None, False)
     assert one(HELD, MemberReport(0, A, None, {"queues": []})).told_of_all
+    assert not one(HELD, MemberReport(BadRequest.code, A, "its answer is too long")).told_of_all
+    assert not one(HELD).told_of_all
 
 
 def test_a_member_of_an_older_version_stops_in_words() -> None:

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.broker.testing import InMemoryBroker
-from rmq.client import Admin, Message, Producer
+from rmq.client import Admin, Connection, Message, Producer
 from rmq.client.tail import Kept, Tail
 from rmq.client.topic_reader import order
 from rmq.wire.errors import QueueNotFound, TopicNotFound
 from rmq.wire.model import StoredMessage
+from rmq.wire.ops import Op
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -116,8 +117,22 @@ async def test_the_newest_over_all_queues_in_the_order_they_were_stored(
     assert {found.left_out for found in (newest, of_some, all_of_it, since)} == {""}
 
 
+class Counting:
+    """A connection that counts what is pulled through it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.hello = connection.hello
+        self.batches = 0
+
+    async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
+        reply = await self._connection.request(op, payload, timeout_s=timeout_s)
+        self.batches += len(reply)  # of small queues: a batch each
+        return reply
+
+
 async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
-    broker: InMemoryBroker, admin: Admin, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    broker: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("wide", 1024)
     async with Producer(broker.address) as producer:
@@ -125,19 +140,43 @@ async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
             producer.send_nowait(Message("wide", b"old"), queue_id=queue_id)
         await producer.flush()
         await fill(producer, "wide", clock, 20, queues=700)
-    read = 0
-    collect = Tail._collect
-
-    async def counted(tail: Tail, starts: Any, ends: Any, kept: Kept) -> None:
-        nonlocal read
-        read += sum(end - starts[queue_id] for queue_id, end in ends.items())
-        await collect(tail, starts, ends, kept)
-
-    monkeypatch.setattr(Tail, "_collect", counted)
-    found = await admin.tail("wide").newest(5, now=clock.now)
+    connection = Connection(broker.address)
+    await connection.open(timeout_s=5.0)
+    counting: Any = Counting(connection)
+    found = await Tail(admin, counting, "wide").newest(5, now=clock.now)
+    await connection.close()
 
     assert bodies(found.messages) == ["15", "16", "17", "18", "19"]
-    assert read < 300
+    assert counting.batches < 300
+
+
+async def test_all_queues_of_a_wide_topic_are_followed(broker: InMemoryBroker, admin: Admin) -> None:
+    await admin.create_topic("wide", 1024)
+    tail = admin.tail("wide")
+    await tail.begin()
+    async with aclosing(tail.follow()) as following, Producer(broker.address) as producer:
+        for queue_id in (1023, 0, 512):
+            await producer.send(Message("wide", b"%d" % queue_id), queue_id=queue_id)
+        assert sorted(await take(following, 3)) == ["0", "1023", "512"]
+
+
+async def test_without_a_time_it_looks_back_only_so_far_and_says_so(
+    broker: InMemoryBroker, admin: Admin, clock: Clock
+) -> None:
+    await admin.create_topic("orders", 1)
+    connection = Connection(broker.address)
+    await connection.open(timeout_s=5.0)
+    async with Producer(broker.address) as producer:
+        await producer.send(Message("orders", b"early", tag="rare"), queue_id=0)
+        clock.pass_s(86400)
+        await producer.send_bodies("orders", [b"x"] * 900, queue_id=0)
+    tail = Tail(admin, connection, "orders", expression="rare", look_back=500)
+    short = await tail.newest(1, now=clock.now)
+    whole = await tail.newest(1, now=clock.now, since=START)
+    await connection.close()
+
+    assert (short.messages, short.left_out[:45]) == ([], "only the newest 900 messages were looked at: ")
+    assert bodies(whole.messages) == ["early"]
 
 
 async def test_with_a_condition_it_looks_further_back_until_there_are_enough(

@@ -74,10 +74,10 @@ class Recipe:
             else:
                 exec(code, self.names)
 
-    def shell(self, *codes: int) -> str:
+    def shell(self, *codes: int, **named: str) -> str:
         """Run the next line, a command of rmq-admin, which ends with one of these codes (0); what it printed."""
         line = self.take("sh")
-        name, *words = shlex.split(line)
+        name, *words = (named.get(word, word) for word in shlex.split(line))
         assert name == "rmq-admin", line
         result = CliRunner(env={"RMQ_BROKER": self.broker.address}).invoke(rmq_admin.command, words)
         assert result.exit_code in (codes or (exit_codes.OK,)), f"{line}: {result.output}"

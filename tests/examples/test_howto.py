@@ -255,6 +255,7 @@ def test_find_messages_by_key(recipe: Recipe, billing: Recipe) -> None:
     recipe.python()
 
     assert [line.split()[-1] for line in recipe.said] == ["b'shipped'", "b'paid'", "b'created'"]
+    assert "billing" in recipe.shell(ID=recipe.said[0].split()[-2])
 
 
 @shows("Read with Spark")

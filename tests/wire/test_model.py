@@ -13,6 +13,7 @@ from rmq.wire.delays import Delay
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
 
 from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
+from support.stored import stored_message
 
 
 def test_a_queue_reads_as_topic_and_number() -> None:
@@ -152,3 +153,12 @@ def test_a_message_that_is_tried_again_shows_the_topic_of_its_original(
     stored = batch.read(stamped(batch.encode(topic, 0, rows)), store_id=STORE_ID)
 
     assert stored.pick([0])[0].topic == shown
+    assert stored.pick([0])[0].stored_topic == topic
+
+
+def test_only_a_message_that_was_put_off_says_when_it_is_due() -> None:
+    parked = stored_message("orders", position=8, due_at=BORN_AT)
+    stored = stored_message("orders", offset=7, position=8)
+
+    assert (parked.due_at, parked.queue_offset) == (from_us(BORN_AT), -1)
+    assert (stored.due_at, stored.queue_offset) == (None, 7)
