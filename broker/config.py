@@ -87,15 +87,19 @@ class BrokerConfig:
         if longest_us > self.max_delay_s * 1_000_000:
             raise ConfigError(
                 f"message_delay_level holds a level of {longest_us // 1_000_000} s, which is longer than max_delay_s "
-                f"({self.max_delay_s:g}): raise max_delay_s or shorten the level"
+                f"({self.max_delay_s:.0f}): raise max_delay_s or shorten the level"
             )
 
     def data_path(self) -> Path:
         """The data directory, with the default resolved."""
-        if self.data_dir:
-            return Path(self.data_dir).expanduser()
-        home = os.environ.get("RMQ_HOME")
-        return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
+        try:
+            if self.data_dir:
+                return Path(self.data_dir).expanduser()
+            home = os.environ.get("RMQ_HOME")
+            return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
+        except RuntimeError as error:  # a ~ of nobody, or nobody's home
+            where = self.data_dir or os.environ.get("RMQ_HOME") or "~/.rmq/data"
+            raise ConfigError(f"{where} has a ~ whose home folder is not known: write the data_dir out") from error
 
 
 _LONGER = (("grace_s", "ping_s"), ("lock_lease_s", "grace_s"), ("member_expiry_s", "grace_s"))

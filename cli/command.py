@@ -163,9 +163,19 @@ def _ended(error: BaseException, command: str) -> BaseException:
         failure = Failure(f"the output cannot be written: {leaf}", exit_codes.OS_ERROR)
         failure.command = command
         return failure
+    if isinstance(leaf, UnicodeEncodeError):
+        failure = Failure(_not_utf8(leaf), exit_codes.USAGE)
+        failure.command = command
+        return failure
     if isinstance(leaf, KeyboardInterrupt):
         return click.exceptions.Exit(exit_codes.INTERRUPTED)
     return error if isinstance(leaf, Exception) and not isinstance(leaf, _CLICKS) else leaf
+
+
+def _not_utf8(error: UnicodeEncodeError) -> str:
+    """Bytes of the command line that are no text, or a terminal that cannot show one."""
+    what = "what was typed is not UTF-8" if error.encoding == "utf-8" else "this terminal cannot show all letters"
+    return f"{what}: set a locale such as LC_ALL=C.UTF-8"
 
 
 def _raised_in_echo(error: OSError) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -92,14 +93,24 @@ def load_listener(name: str) -> Listener:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
-            raise
-        text = f"--listener {name}: there is no module {module_name!r} in {here} or among the installed ones"
-        raise Failure(text, exit_codes.NO_INPUT) from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.split(".")[0]):
+            text = f"--listener {name}: there is no module {module_name!r} in {here} or among the installed ones"
+            raise Failure(text, exit_codes.NO_INPUT) from error
+        text = f"--listener {name}: {module_name} cannot be imported: {_told(error)}"
+        raise Failure(text, exit_codes.DATA_ERROR) from error
     for part in path.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         raise Failure(f"--listener {name}: {module_name} has no function {path!r}", exit_codes.NO_INPUT)
     listener: Listener = found
     return listener
+
+
+def _told(error: Exception) -> str:
+    """An error in a module of the user's in one line, with the place in the file that it is about."""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [frame for frame in frames if not frame.filename.startswith("<")][-1]  # not the import machinery
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({place.filename}, line {place.lineno})"

@@ -32,6 +32,11 @@ def ended(error: BaseException) -> Result:
         (TopicNotFound("two\nlines"), exit_codes.NO_INPUT, "rmq-try: two lines\n"),
         (ExceptionGroup("g", [ConnectionLost("first"), ValueError()]), exit_codes.UNAVAILABLE, "rmq-try: first\n"),
         (OutputClosed(), exit_codes.OK, ""),
+        (
+            UnicodeEncodeError("utf-8", "\udcc3", 0, 1, "surrogates not allowed"),
+            exit_codes.USAGE,
+            "rmq-try: what was typed is not UTF-8: set a locale such as LC_ALL=C.UTF-8\n",
+        ),
         (BrokenPipeError(), exit_codes.OK, ""),
         (KeyboardInterrupt(), exit_codes.INTERRUPTED, ""),
     ],

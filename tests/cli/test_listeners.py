@@ -133,8 +133,19 @@ def test_what_cannot_be_called_is_refused_in_one_line(here: Path, name: str, tex
     assert caught.value.exit_code == code
 
 
-def test_an_error_inside_the_users_module_is_shown_as_it_is(here: Path) -> None:
-    (here / "mine.py").write_text("import nowhere_at_all")
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import nowhere_at_all", r"ModuleNotFoundError: No module named 'nowhere_at_all' \({file}, line 1\)"),
+        ("def f(", r"'\(' was never closed \({file}, line 1\)"),
+        ("\nraise RuntimeError('two\\nlines')", r"RuntimeError: two lines \({file}, line 2\)"),
+    ],
+)
+def test_an_error_inside_the_users_module_is_told_with_its_place(here: Path, code: str, told: str) -> None:
+    file = here / "mine.py"
+    file.write_text(code)
 
-    with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):
+    with pytest.raises(Failure, match=rf"mine cannot be imported: {told.format(file=file)}") as caught:
         load_listener("mine:f")
+
+    assert caught.value.exit_code == exit_codes.DATA_ERROR
