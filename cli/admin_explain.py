@@ -28,6 +28,7 @@ MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
 WIDTH: Final = 80
 _SESSION_DIGITS = 8
 _WHOLE = re.compile(r"`[^`]*`|\b\d[\d.,]* (?:s|h|min)\b")  # commands, and numbers with their unit
+_COMMAND = re.compile(r"`(rmq-admin (?!broker verify-store)[^`]*)`")  # those that talk to a broker
 _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
 
 
@@ -58,14 +59,29 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
     object.
     """
     told = run(_explain(broker, group, topic))
+    context = click.get_current_context()
+    if context.get_parameter_source("broker") is click.core.ParameterSource.COMMANDLINE:
+        told = naming_broker(told, broker)
     click.echo(json_text(told) if as_json else text(told, everything=everything, width=_width()), nl=False)
     if told.needs_somebody:
-        click.get_current_context().exit(exit_codes.ATTENTION)
+        context.exit(exit_codes.ATTENTION)
 
 
 async def _explain(broker: str, group: str, topic: str | None) -> Explanation:
     async with admin_of(broker) as admin:
         return await admin.explain(group, topic)
+
+
+def naming_broker(told: Explanation, broker: str) -> Explanation:
+    """With the broker in every command that is advised: typed as they stand, they must not go to another one."""
+
+    def named(text: str) -> str:
+        return _COMMAND.sub(rf"`\1 --broker {broker}`", text)
+
+    return told._replace(
+        queues=[story._replace(sentence=named(story.sentence), advice=named(story.advice)) for story in told.queues],
+        notes=[note._replace(sentence=named(note.sentence), advice=named(note.advice)) for note in told.notes],
+    )
 
 
 def _width() -> int:

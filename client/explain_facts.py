@@ -61,6 +61,7 @@ class Told(NamedTuple):
     slots_busy: bool = False
     polled_ago_s: float | None = None
     consume_timeout_s: float = CONSUME_TIMEOUT_S
+    max_attempts: int | None = None  # None: there is no limit, or the member's is the usual one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,8 @@ def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
         loop_lag_s=number(info, "loop_lag_s") or 0.0,
         slots_busy=turns is not None and slots is not None and turns >= slots > 0,
         polled_ago_s=number(info, "polled_ago_s"),
-        consume_timeout_s=_consume_timeout(info),
+        consume_timeout_s=_setting(info, "consume_timeout_s") or CONSUME_TIMEOUT_S,
+        max_attempts=None if (most := _setting(info, "max_attempts")) is None or most < 1 else int(most),
     )
 
 
@@ -301,10 +303,10 @@ def _whole(of: Mapping[str, Any], name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _consume_timeout(info: Mapping[str, Any]) -> float:
+def _setting(info: Mapping[str, Any], name: str) -> float | None:
+    """A setting of a member that is not the default; others are not told."""
     settings = info.get("settings")
-    asked = number(settings, "consume_timeout_s") if isinstance(settings, dict) else None
-    return CONSUME_TIMEOUT_S if asked is None else asked
+    return number(settings, name) if isinstance(settings, dict) else None
 
 
 def _code_in(stopped: str) -> str:

@@ -88,16 +88,24 @@ def retrying(facts: QueueFacts) -> Finding | None:
         if told.retry_in_s is not None:
             when = f"comes in {words.span(told.retry_in_s)}"
     failed = facts.attempt - 1
-    skip = "; with max_attempts it would be passed."
-    if facts.model != BROADCASTING:
-        command = words.reset(facts, (facts.head_offset or 0) + 1)
-        skip = f", or skip it: `{command}`; with max_attempts it would become a dead letter."
+    skip = "" if facts.model == BROADCASTING else f", or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`"
     return Finding(
         Reason.RETRYING,
         Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
         f"message {facts.head_offset} failed {words.times(failed)}; delivery {facts.attempt} {when}.{error}",
-        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}",
+        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}; {_given_up(facts)}.",
     )
+
+
+def _given_up(facts: QueueFacts) -> str:
+    """What ends the tries by itself, or could."""
+    becomes = "passed" if facts.model == BROADCASTING else "a dead letter"
+    most = None if facts.told is None else facts.told.max_attempts
+    if most is None:
+        verb = "be" if facts.model == BROADCASTING else "become"
+        return f"with max_attempts it would {verb} {becomes}"
+    verb = "is" if facts.model == BROADCASTING else "becomes"
+    return f"when delivery {max(most, facts.attempt)} fails it {verb} {becomes} (max_attempts)"
 
 
 def moving(facts: QueueFacts) -> Finding | None:

@@ -149,11 +149,6 @@ class Retries:
         return False
 
 
-def reason_of(error: BaseException | None, messages: Sequence[StoredMessage]) -> str:
+def reason_of(failure: str, messages: Sequence[StoredMessage]) -> str:
     """Why messages were given up, for whoever finds them among the dead letters."""
-    return f"delivery {messages[0].attempt} failed: {failure_of(error)}"
-
-
-def failure_of(error: BaseException | None) -> str:
-    """What a listener that failed has done: raised, or asked for its messages again."""
-    return "the listener asked for it again" if error is None else f"{type(error).__name__}: {error}"
+    return f"delivery {messages[0].attempt} failed: {failure}"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_explain import json_text, text
+from rmq.cli.admin_explain import json_text, naming_broker, text
 from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_produce import command as produce
 from rmq.client import Explanation, QueueStory, Reason, Urgency
@@ -143,6 +143,18 @@ def test_commands_and_numbers_with_their_unit_are_never_broken() -> None:
         shown = text(told(RETRYING), width=width)
         assert RESET in shown
         assert "3.1 s" in shown
+
+
+def test_commands_go_to_the_broker_that_was_named() -> None:
+    notes = (Note("DEAD_LETTERS", "2 wait.", "`rmq-admin dlq show billing` shows them."),)
+    verify = story(1, "DAMAGED", "ACT", advice="(`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`.")
+
+    shown = text(naming_broker(told(RETRYING, verify, notes=notes), "mq-2:10911"), width=200)
+
+    assert f"{RESET[:-1]} --broker mq-2:10911`" in shown
+    assert "`rmq-admin message get 00ff --broker mq-2:10911`" in shown
+    assert "`rmq-admin dlq show billing --broker mq-2:10911`" in shown
+    assert "`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`" in shown
 
 
 def test_what_comes_from_elsewhere_cannot_command_the_terminal() -> None:

@@ -107,3 +107,22 @@ def test_a_failing_message_is_skipped_by_a_command_that_can_be_copied() -> None:
 
 def test_the_retries_of_a_group_are_not_retried_in_place() -> None:
     assert found(replace(held(attempt=3, called_for_s=1.0), topic="%RETRY%g")) == ("CONSUMING", "WELL")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "max_attempts", "end"),
+    [
+        (3, 5, "when delivery 5 fails it becomes a dead letter (max_attempts)."),
+        (5, 5, "when delivery 5 fails it becomes a dead letter (max_attempts)."),
+        (7, 5, "when delivery 7 fails it becomes a dead letter (max_attempts)."),  # the broker refused it before
+        (3, None, "with max_attempts it would become a dead letter."),
+    ],
+)
+def test_the_advice_tells_when_a_failing_message_is_given_up(attempt: int, max_attempts: int | None, end: str) -> None:
+    assert explain(held(attempt=attempt, max_attempts=max_attempts)).advice.endswith(f"; {end}")
+
+
+def test_a_broadcast_message_that_is_given_up_is_passed() -> None:
+    broadcast = facts(says=told(epoch=0, attempt=3, max_attempts=4), model="broadcasting", epoch=0)
+
+    assert explain(broadcast).advice.endswith("mend the listener; when delivery 4 fails it is passed (max_attempts).")
