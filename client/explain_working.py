@@ -82,11 +82,13 @@ def retrying(facts: QueueFacts) -> Finding | None:
     told = facts.told
     if facts.attempt <= 1 or facts.is_retries:
         return None
-    error, when = "", "is being tried now"
+    error, when = "", "comes next"  # when, its owner does not tell
     if told is not None:
         error = words.error(told) if told.failed_offset == facts.head_offset else ""
         if told.retry_in_s is not None:
             when = f"comes in {words.span(told.retry_in_s)}"
+        elif told.called_for_s is not None:
+            when = "is being tried now"
     failed = facts.attempt - 1
     skip = "" if facts.model == BROADCASTING else f", or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`"
     return Finding(

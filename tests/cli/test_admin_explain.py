@@ -145,6 +145,30 @@ def test_commands_and_numbers_with_their_unit_are_never_broken() -> None:
         assert "3.1 s" in shown
 
 
+def test_of_many_queues_with_one_reason_the_first_ten_are_shown_unless_all_are_asked_for() -> None:
+    failing = [RETRYING._replace(queue_id=i, sentence=f"message {i} failed.") for i in range(40)]
+    idle = [story(i, "RETRYING", "WATCH", sentence="waits.", lag=1) for i in range(40, 51)]
+
+    shown = text(told(*failing, *idle))
+
+    assert shown.count("! orders/") == shown.count("? orders/") == 10
+    assert "! 30 more queues RETRYING (90 messages wait): --all shows them\n? orders/40" in shown
+    assert shown.endswith("     waits.\n? 1 more queue RETRYING (1 message waits): --all shows them\n")
+    assert text(told(*failing, *idle), everything=True).count(" orders/") == 51
+
+
+def test_queues_that_are_left_out_are_counted_by_how_urgent_they_are() -> None:
+    act = [story(i, "NO_MEMBER", "ACT", sentence="nobody.", lag=2) for i in range(12)]
+    watch = [story(i, "NO_MEMBER", "WATCH", sentence="nobody.") for i in range(12, 24)]
+
+    more = [line for line in text(told(*act, *watch)).splitlines() if "more" in line]
+
+    assert more == [
+        "! 2 more queues NO_MEMBER (4 messages wait): --all shows them",
+        "? 2 more queues NO_MEMBER (0 messages wait): --all shows them",
+    ]
+
+
 def test_commands_go_to_the_broker_that_was_named() -> None:
     notes = (Note("DEAD_LETTERS", "2 wait.", "`rmq-admin dlq show billing` shows them."),)
     verify = story(1, "DAMAGED", "ACT", advice="(`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`.")

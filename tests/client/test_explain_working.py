@@ -68,14 +68,15 @@ def test_reason_and_urgency(of: QueueFacts, reason: str, urgency: str) -> None:
             "the listener has had message 10 for 8.0 s. Nothing more is fetched meanwhile: 1001 messages are held.",
         ),
         (held(called_for_s=70.0, polled_ago_s=70.0), "the program has had message 10 for 70 s."),
-        (held(attempt=2), "message 10 failed once; delivery 2 is being tried now."),
+        (held(attempt=2, called_for_s=0.1), "message 10 failed once; delivery 2 is being tried now."),
+        (held(attempt=2), "message 10 failed once; delivery 2 comes next."),
         (
             held(attempt=3, retry_in_s=2.0, last_error="E: no.", failed_offset=10),
             "message 10 failed 2 times; delivery 3 comes in 2.0 s. The error: E: no.",
         ),
         (
             held(attempt=3, last_error="E: of another", failed_offset=9),
-            "message 10 failed 2 times; delivery 3 is being tried now.",
+            "message 10 failed 2 times; delivery 3 comes next.",
         ),
         (replace(held(), lag=0, expression="a || b"), "all messages are done (of those with the tags a || b)."),
         (
