@@ -93,6 +93,7 @@ class QueueFacts:
     told: Told | None = None
     told_of_all: bool = True  # else the owner has more queues than it tells of
     # the group
+    ordered: bool = True
     model: str | None = None
     strategy: str | None = None
     connected: int = 0  # members that are there
@@ -103,6 +104,7 @@ class QueueFacts:
     head: Head | None = None
     head_age_s: float | None = None
     delayed: Delayed = NOTHING_DELAYED
+    refuses_sends: str = ""  # why the broker takes no messages: none can be put aside, or become a dead letter
     moved: int | None = None
     watched_s: float = 0.0
 
@@ -207,6 +209,7 @@ def of_group(
     members: Members,
     *,
     delayed: Mapping[MessageQueue, Delayed] = MappingProxyType({}),
+    refuses_sends: str = "",
 ) -> list[QueueFacts]:
     """The facts of all queues of a group that shares them out."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
@@ -230,6 +233,7 @@ def of_group(
             answers=queue.owner is None or members.answers(queue.owner),
             told=members.told(queue.owner, name),
             told_of_all=queue.owner is None or members.tells_all(queue.owner),
+            ordered=described.ordered is not False,
             model=described.model,
             strategy=described.strategy,
             connected=connected,
@@ -237,6 +241,7 @@ def of_group(
             expression=described.subscriptions.get(queue.topic, ALL),
             waiting=tuple(members.waiting.get(name, ())),
             delayed=delayed.get(name, NOTHING_DELAYED),
+            refuses_sends=refuses_sends,
         )
         for queue in described.queues
         for name in [queue_of(queue)]

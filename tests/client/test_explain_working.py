@@ -127,3 +127,37 @@ def test_a_broadcast_message_that_is_given_up_is_passed() -> None:
     broadcast = facts(says=told(epoch=0, attempt=3, max_attempts=4), model="broadcasting", epoch=0)
 
     assert explain(broadcast).advice.endswith("mend the listener; when delivery 4 fails it is passed (max_attempts).")
+
+
+FULL = "the disk has 1 MiB free, 256 MiB are needed"
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        replace(held(attempt=2, failed_offset=14, last_error="E: no"), ordered=False, refuses_sends=FULL),
+        replace(held(attempt=2, failed_offset=10, last_error="E: no", max_attempts=1), refuses_sends=FULL),
+    ],
+)
+def test_a_failed_message_whose_copy_is_refused_tells_that_first(of: QueueFacts) -> None:
+    story = explain(of)
+
+    assert found(of) == ("RETRYING", "ACT")
+    assert story.sentence == (
+        "message 10 failed once, and the broker refuses the copy of it that would let others pass: "
+        "the disk has 1 MiB free, 256 MiB are needed. The error: E: no."
+    )
+    assert story.advice.startswith("mend that, and it goes on by itself; look at the message (")
+
+
+def test_a_failed_message_that_needs_no_copy_yet_is_told_as_ever_while_the_broker_refuses_sends() -> None:
+    of = replace(held(attempt=2, max_attempts=3, retry_in_s=2.0), refuses_sends=FULL)
+
+    assert explain(of).sentence == "message 10 failed once; delivery 2 comes in 2.0 s."
+
+
+def test_a_message_that_a_concurrent_group_cannot_put_aside_is_not_to_be_skipped() -> None:
+    story = explain(replace(held(attempt=2, retry_in_s=2.0), ordered=False))
+
+    assert story.sentence == "message 10 failed once and could not be put aside; delivery 2 comes in 2.0 s."
+    assert story.advice.startswith(f"see why in the log of {OWNER} (send_back.refused); look at the message (")
