@@ -15,7 +15,7 @@ from .message_tail import tail, tail_line
 from .message_trace import trace
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import lag_remarks, printable, stored_object, table, to_json
+from .render import lag_remarks, no_such_key, printable, stored_object, table, to_json
 from .times import time_of_option
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
     elif found.messages:
         click.echo(query_text(found.messages, terminal.columns()), nl=False)
     if not found.messages:
-        click.echo(printable(f"no message that is stored has the key {asked[0]!r}"), err=True)
+        click.echo(no_such_key(asked[0]), err=True)
     for remark in remarks(found):
         click.echo(remark, err=True)
 
