@@ -73,6 +73,11 @@ class QueuePlan:
         """How many times old offsets are missing between two messages."""
         return max(0, len(self._firsts) - 1)
 
+    @property
+    def first_hole(self) -> tuple[int, int] | None:
+        """The first of the old offsets that are missing between two messages, and the one behind them."""
+        return (self._lasts[0] + 1, self._firsts[1]) if self.holes else None
+
     def translate(self, queue_offset: int) -> int:
         """The new offset for an old one: how many messages are taken over before it."""
         run = bisect_right(self._firsts, queue_offset) - 1
@@ -238,10 +243,29 @@ def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
             topic, queue_id = queue.queue
             text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
             plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
-    if ahead and store.is_clean:
+    _check_holes(plan, store)
+    absent = sum(queue.end - queue.from_position(store.log.end) for queue in store.index.queues())
+    if absent:
+        plan.damage.append(Damage("consumequeue", 0, 0, f"names {absent} messages behind the last file of the log"))
+    elif ahead and store.is_clean:
         plan.damage.append(Damage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))
     elif ahead:
         plan.notes.append(f"consume queues name {ahead} messages behind the end of the log: the crash took them")
+
+
+def _check_holes(plan: Plan, store: Store) -> None:
+    """Offsets of a queue follow each other; where they do not, something is lost, or a record tells a wrong place."""
+    if plan.damage:
+        return  # that is why
+    for (topic, queue_id), queue in plan.queues.items():
+        text = ""
+        if queue.first_hole is not None:
+            first, behind = queue.first_hole
+            text = f"has no messages of {topic}/{queue_id} between the queue offsets {first} and {behind}"
+        elif queue.first and not store.log.start:
+            text = f"has no messages of {topic}/{queue_id} before the queue offset {queue.first}, and begins at 0"
+        if text:
+            plan.damage.append(Damage("commitlog", 0, 0, text))
 
 
 def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from .store_files import BadStore, cannot_read, numbered_files
 
 ENTRY: Final = struct.Struct(">qiq")
+_LEAST_TAGS: Final = -(1 << 31)  # what is below is the address of more that is known of the message
 _FILLER: Final = 0x7FFFFFFF  # the size in an entry that only fills the room before the first message
 _LIGHT: Final = "%LMQ%"
 _BLOCK: Final = 200 * ENTRY.size
@@ -34,6 +35,18 @@ class Entry(NamedTuple):
     def is_filler(self) -> bool:
         """Whether it stands for no message."""
         return self.size == _FILLER and self.physical_offset == 0
+
+    def is_tagged(self, tags: str) -> bool:
+        """Whether these tags have the code of the entry, as far as it tells; not for messages that wait."""
+        return self.tags_code < _LEAST_TAGS or self.tags_code == java_hash(tags)
+
+
+def java_hash(text: str) -> int:
+    """The number that Java has for a text; 0 for none."""
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")):
+        value = (31 * value + unit) % (1 << 32)
+    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 class QueueEntries:
@@ -103,11 +116,19 @@ class QueueIndex:
         everything = dict(_queues(folder)) if self.exists else {}
         # A light queue names messages of other topics; those have their places there, too.
         self._queues = {queue: entries for queue, entries in everything.items() if not queue[0].startswith(_LIGHT)}
+        self._first: dict[str, Entry | None] = {}
         self.light_queues = len(everything) - len(self._queues)
 
     def queue(self, topic: str, queue_id: int) -> QueueEntries | None:
         """The entries of a queue."""
         return self._queues.get((topic, queue_id))
+
+    def first_of(self, topic: str) -> Entry | None:
+        """The entry of all queues of a topic whose record lies first; None if there is none."""
+        if topic not in self._first:
+            firsts = [queue.entry(queue.first) for (of, _), queue in self._queues.items() if of == topic]
+            self._first[topic] = min((entry for entry in firsts if entry is not None), default=None)
+        return self._first[topic]
 
     def queues(self) -> list[QueueEntries]:
         """All of them, by topic and number."""
