@@ -164,7 +164,7 @@ class Survey:
             self._last[queue] = offset
             return entry
         if self._is_clean and (first := self._index.first_of(record.topic)) is not None:
-            if record.physical_offset < first.physical_offset:
+            if entries is None and record.physical_offset < first.physical_offset:
                 return first  # of the topic as it was before it was deleted and made anew
             raise BadRecord("is in no consume queue, though its broker was stopped in order")
         if offset <= self._last.get(queue, -1):

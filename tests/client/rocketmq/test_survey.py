@@ -144,6 +144,17 @@ def test_in_a_clean_store_every_message_is_in_a_consume_queue(tmp_path: Path) ->
     assert "is in no consume queue, though its broker was stopped in order" in lost.text
 
 
+def test_a_consume_queue_whose_only_entry_is_gone_costs_no_message_unseen(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0)
+        store.put("t", 1)
+    entry(tmp_path, 0, 0, -1, 0)
+
+    first, *_ = Survey(Store(tmp_path))
+
+    assert isinstance(first, Damage)
+
+
 def test_what_is_left_out_is_not_counted_as_taken_over(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path, clean=False) as store:
         store.topics(t=1)
