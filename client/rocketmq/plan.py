@@ -25,6 +25,7 @@ from .survey import DELAYED, QUEUED, Item, Store, Survey
 MAX_QUEUES: Final = 1024  # of a topic, at our broker
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
 _DEFAULT_RETRIES: Final = 16
+_SOME: Final = 10  # names in a sentence
 
 Queue = tuple[str, int]
 
@@ -184,10 +185,9 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
             needed[topic] = max(1, config.queues)
     for topic, queue_id in [*plan.queues, *((each.topic, each.queue_id) for each in plan.waiting)]:
         needed[topic] = max(needed.get(topic, 1), queue_id + 1)
-    for topic in wishes.topics or ():
+    for topic in [*(wishes.topics or ()), *wishes.topic_names]:
         if topic not in needed:
-            there = ", ".join(sorted(needed)[:10]) or "none that can be taken over"
-            raise StoreMissing(f"the store has no topic {topic!r}: it has {there}")
+            raise StoreMissing(_no_topic(topic, store))
     taken: dict[str, str] = {}
     for topic in sorted(needed):
         try:
@@ -204,8 +204,20 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
         plan.topics[topic] = TopicPlan(topic, new, needed[topic])
 
 
+def _no_topic(topic: str, store: Store) -> str:
+    there = {*(store.config.topics or {}), *(queue.queue[0] for queue in store.index.queues())}
+    names = sorted(name for name in there - store.clusters if not is_system_topic(name, store.clusters))
+    some = ", ".join(names[:_SOME]) + (f" and {len(names) - _SOME} more" if len(names) > _SOME else "")
+    if topic in there:
+        return f"the topic {topic!r} is not taken over, as it is empty or not among those of --topic: do not name it"
+    return f"the store has no topic {topic!r}: it has {some or 'none that can be taken over'}"
+
+
 def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
     """Where each group goes on."""
+    for name in wishes.group_names:
+        if not any(name == group for _, group in store.config.offsets or {}):
+            raise StoreMissing(f"the store has no progress of a group {name!r}, which --map-group names")
     for (topic, group), offsets in sorted((store.config.offsets or {}).items()):
         if is_system_group(group) or topic not in plan.topics:
             what = "empty retry topics" if topic.startswith(GROUP_PREFIXES) else "topics that are not taken over"

@@ -20,6 +20,7 @@ ENTRY: Final = struct.Struct(">qiq")
 _LEAST_TAGS: Final = -(1 << 31)  # what is below is the address of more that is known of the message
 _FILLER: Final = 0x7FFFFFFF  # the size in an entry that only fills the room before the first message
 _LIGHT: Final = "%LMQ%"
+_WITHOUT: Final = "import a copy of the store that has no folder consumequeue: then the log alone counts"
 _BLOCK: Final = 200 * ENTRY.size
 _BLOCKS: Final = 4096  # kept in memory of all queues together: 16 MiB
 
@@ -58,12 +59,11 @@ class QueueEntries:
         self._files = numbered_files(folder)
         for (at, path, length), (following, *_) in zip(self._files, self._files[1:], strict=False):
             if at + length != following:
-                raise BadStore(
-                    f"{path} has {length} bytes, and the next file begins at {following}: a queue has no gaps"
-                )
+                text = f"{path} has {length} bytes, and the next file begins at {following}"
+                raise BadStore(f"{text}: a queue has no gaps; {_WITHOUT}")
         for at, path, length in self._files:
             if at % ENTRY.size or length % ENTRY.size:
-                raise BadStore(f"{path} does not hold whole entries of {ENTRY.size} bytes")
+                raise BadStore(f"{path} does not hold whole entries of {ENTRY.size} bytes; {_WITHOUT}")
         self._starts = [at for at, _, _ in self._files]
         low = self._starts[0] // ENTRY.size if self._files else 0
         high = (self._files[-1][0] + self._files[-1][2]) // ENTRY.size if self._files else 0

@@ -51,7 +51,8 @@ class Store:
             raise StoreMissing(f"{root} is not a folder: give the root folder of a store, the one with commitlog/")
         process = holder(root)
         if process:
-            raise StoreInUse(f"the broker of {root} is running (process {process}): stop it first, or import a copy")
+            where = f"process {process}" if process > 0 else "in a container or on another machine"
+            raise StoreInUse(f"the broker of {root} is running ({where}): stop it first, or import a copy")
         self.lock_is_known = process is not None
         self.is_clean = not (root / "abort").exists()
         self.log = CommitLog(root / "commitlog")

@@ -76,10 +76,17 @@ def test_only_the_topics_that_are_asked_for(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_and_not_there_is_told(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path) as store:
-        store.put("a")
+        for n in range(11):
+            store.put(f"t{n:02}")
+        store.offsets({"t00@g": {0: 1}})
 
-    with pytest.raises(StoreMissing, match="the store has no topic 'x': it has none that can be taken over"):
-        plan_of(tmp_path, topics={"x"})
+    for wishes in ({"topics": {"x"}}, {"topic_names": {"x": "y"}}):
+        with pytest.raises(StoreMissing, match=r"no topic 'x': it has t00, .*, t09 and 1 more"):
+            plan_of(tmp_path, **wishes)
+    with pytest.raises(StoreMissing, match="the topic 't01' is not taken over, as it is empty or not among those"):
+        plan_of(tmp_path, topics={"t00"}, topic_names={"t01": "y"})
+    with pytest.raises(StoreMissing, match="the store has no progress of a group 'h', which --map-group names"):
+        plan_of(tmp_path, group_names={"h": "y"})
 
 
 def test_progress_goes_to_the_same_message_whatever_retention_has_removed(tmp_path: Path) -> None:
