@@ -242,19 +242,23 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
 
 def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
     """Whether everything that consume queues name was found, or was told to be lost."""
-    ahead = 0
+    ahead = older = 0
     lost: dict[Queue, set[int]] = defaultdict(set)
     for each in (each for damage in plan.damage for each in damage.lost):
         lost[each.topic, each.queue_id].add(each.queue_offset)
     for queue in store.index.queues():
         begin, beyond = queue.from_position(store.log.start), queue.from_position(plan.end.physical_offset)
         ahead += queue.end - beyond
+        older += begin - queue.first
         told = sum(queue.entry(offset) is not None for offset in lost[queue.queue])
         missing = beyond - begin - survey.found[queue.queue] - told
         if missing > 0:
             topic, queue_id = queue.queue
             text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
             plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
+    if older:
+        text = f"{older} messages that consume queues name are older than the log, which begins at {store.log.start}"
+        plan.notes.append(f"{text}: gone")
     _check_holes(plan, store)
     absent = sum(queue.end - queue.from_position(store.log.end) for queue in store.index.queues())
     if absent:

@@ -116,19 +116,16 @@ class QueueIndex:
         everything = dict(_queues(folder)) if self.exists else {}
         # A light queue names messages of other topics; those have their places there, too.
         self._queues = {queue: entries for queue, entries in everything.items() if not queue[0].startswith(_LIGHT)}
-        self._first: dict[str, Entry | None] = {}
+        self._topics = {topic for topic, _ in self._queues}
         self.light_queues = len(everything) - len(self._queues)
 
     def queue(self, topic: str, queue_id: int) -> QueueEntries | None:
         """The entries of a queue."""
         return self._queues.get((topic, queue_id))
 
-    def first_of(self, topic: str) -> Entry | None:
-        """The entry of all queues of a topic whose record lies first; None if there is none."""
-        if topic not in self._first:
-            firsts = [queue.entry(queue.first) for (of, _), queue in self._queues.items() if of == topic]
-            self._first[topic] = min((entry for entry in firsts if entry is not None), default=None)
-        return self._first[topic]
+    def has(self, topic: str) -> bool:
+        """Whether a topic has consume queues."""
+        return topic in self._topics
 
     def queues(self) -> list[QueueEntries]:
         """All of them, by topic and number."""

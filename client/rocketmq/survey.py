@@ -164,14 +164,19 @@ class Survey:
             self.found[queue] += 1
             self._last[queue] = offset
             return entry
-        if self._is_clean and (first := self._index.first_of(record.topic)) is not None:
-            if entries is None and record.physical_offset < first.physical_offset:
-                return first  # of the topic as it was before it was deleted and made anew
-            raise BadRecord("is in no consume queue, though its broker was stopped in order")
+        if self._is_clean and self._must_be_indexed(record.topic):
+            text = "is in no consume queue, though its broker was stopped in order"
+            raise BadRecord(f"{text} (as where a topic was deleted, and made anew)")
         if offset <= self._last.get(queue, -1):
             raise BadRecord(f"has the queue offset {offset}, which an earlier one has")
         self._last[queue] = offset
         return None
+
+    def _must_be_indexed(self, topic: str) -> bool:
+        """Whether each record of a topic is in a consume queue once all was written; what nobody wants need not be."""
+        if not self._index.exists or (topic != SCHEDULE and self._left_out(topic)):
+            return False
+        return self._wanted is None or topic == SCHEDULE or self._index.has(topic)  # else it was asked for, though gone
 
     def _check_later(self, entry: Entry, place: tuple[str, int, int]) -> None:
         """A place was given away only if the record that has it now is there."""
