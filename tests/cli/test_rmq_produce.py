@@ -278,6 +278,22 @@ def test_a_closed_pipe_ends_it_quietly(broker: str, topic: str) -> None:
 
 
 @pytest.mark.slow
+def test_receipts_that_do_not_fit_on_their_disk_are_one_line_and_a_code(broker: str, topic: str) -> None:
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
+            input=b"x\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+
+    assert process.returncode == exit_codes.OS_ERROR
+    assert process.stderr == b"rmq-produce: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.slow
 def test_quiet_prints_nothing_and_empty_input_sends_nothing(broker: str, topic: str) -> None:
     with Running(PRODUCE, "--broker", broker, "--topic", topic, "-q", stdin=b"a\nb\n") as process:
         assert (process.wait(), process.lines, process.errors) == (0, [], [])
