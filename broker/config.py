@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq.wire.errors import ConfigError
+from rmq.wire.names import MAX_QUEUES
 
 from .delay_levels import parse_levels
 
@@ -77,8 +78,8 @@ class BrokerConfig:
                 lengths = getattr(self, longer), getattr(self, shorter)
                 raise ConfigError(f"{longer} ({lengths[0]}) must be longer than {shorter} ({lengths[1]})")
         self._check_delays()
-        if not 1 <= self.default_queues <= 1024:
-            raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
+        if not 1 <= self.default_queues <= MAX_QUEUES:
+            raise ConfigError(f"default_queues must be 1 to {MAX_QUEUES}, not {self.default_queues}")
 
     def _check_delays(self) -> None:
         longest_us = max(parse_levels(self.message_delay_level))

@@ -8,6 +8,7 @@ closed pipe ends quietly. Everything else is a defect and keeps its traceback.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -19,11 +20,12 @@ from rmq.wire.errors import RmqError
 from . import exit_codes
 from .complete_names import complete
 from .output import OutputClosed, OutputFailed, silence_stdout
+from .render import printable
 from .usage_errors import is_missing_file, sentence
 
 T = TypeVar("T")
 
-
+_LONG = re.compile(r"\S{300,}")  # a word that nobody reads to its end
 _CLICKS = (click.ClickException, click.exceptions.Exit, click.Abort)
 
 
@@ -36,9 +38,10 @@ class Failure(click.ClickException):
         self.command = ""  # set on the way out
 
     def show(self, file: Any = None) -> None:
-        """Print the sentence on standard error."""
+        """Print the sentence on standard error: on one line, whatever names and values are in it."""
         prefix = f"{self.command}: " if self.command else ""
-        click.echo(prefix + self.message, file=file, err=True)
+        text = _LONG.sub(lambda word: f"{word[0][:100]}...{word[0][-50:]}", printable(self.message))
+        click.echo(prefix + text, file=file, err=True)
 
 
 class _Ending(click.Command):

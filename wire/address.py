@@ -27,6 +27,8 @@ def parse_address(text: str, *, any_port: bool = False) -> Address:
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+    elif "//" in text:
+        raise ConfigError(f"the address {text!r} is not host:port: write it without {text.partition('//')[0]}//")
     elif ":" in host:
         raise ConfigError(f"the address {text!r} is not host:port: write an IPv6 host in brackets, as in [::1]:10911")
     if not colon or not host or not port.isascii() or not port.isdigit():

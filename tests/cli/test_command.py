@@ -31,6 +31,8 @@ def ended(error: BaseException) -> Result:
         (ConnectionLost("no broker"), exit_codes.UNAVAILABLE, "rmq-try: no broker\n"),
         (TopicNotFound("two\nlines"), exit_codes.NO_INPUT, "rmq-try: two lines\n"),
         (ExceptionGroup("g", [ConnectionLost("first"), ValueError()]), exit_codes.UNAVAILABLE, "rmq-try: first\n"),
+        (Failure("no file a\nb\x1b[2J", 66), 66, "rmq-try: no file a\\nb\\x1b[2J\n"),
+        (Failure("no file " + "x" * 5000, 66), 66, f"rmq-try: no file {'x' * 100}...{'x' * 50}\n"),
         (OutputClosed(), exit_codes.OK, ""),
         (
             UnicodeEncodeError("utf-8", "\udcc3", 0, 1, "surrogates not allowed"),

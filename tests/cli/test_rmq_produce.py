@@ -107,6 +107,8 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level exclude each other"),
         (["--delay-level", "-1"], "--delay-level must be a whole number from 0 to 65535"),
         (["--delay", "9999999d"], "delay_s must be"),
+        (["--topic", "a b"], "rmq-produce: the topic name 'a b' may hold only"),  # not: line 1
+        (["--topic", "\udcff"], "rmq-produce: the topic name '\\udcff' may hold only"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(nowhere: str, arguments: list[str], text: str) -> None:

@@ -39,6 +39,11 @@ def test_an_ipv6_host_without_brackets_is_refused_with_an_example() -> None:
         parse_address("::1:10911")
 
 
+def test_a_web_address_is_refused_with_what_to_leave_out() -> None:
+    with pytest.raises(ConfigError, match="'http://localhost:10911' is not host:port: write it without http://"):
+        parse_address("http://localhost:10911")
+
+
 def test_port_0_is_an_address_only_to_listen_on() -> None:
     assert parse_address("127.0.0.1:0", any_port=True) == Address("127.0.0.1", 0)
     with pytest.raises(ConfigError):
