@@ -165,9 +165,7 @@ async def _hand_over(config: ConsumerConfig, topics: Mapping[str, str], listener
     from .listeners import load_listener
 
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(
-            line_buffering=True
-        )  # prints are seen at once, in a file or a journal too
+        sys.stdout.reconfigure(line_buffering=True)  # prints are seen at once, in a file or a journal too
     await _consume(config, topics, load_listener(listener), asyncio.Event())
 
 
