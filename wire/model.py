@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from .delays import Delay, delay_of
-from .layout import KIND_PARKED
+from .layout import KIND_PARKED, MAX_TAG
 from .names import ORIGIN_TOPIC, RETRIES, unwrap
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Message:
                 raise ValueError(f"the key {key!r} is empty or holds white space")
         if self.tag is not None and (not self.tag or "|" in self.tag or any(c.isspace() for c in self.tag)):
             raise ValueError(f"the tag {self.tag!r} is empty or holds white space or '|'")
+        if self.tag is not None and len(self.tag) * 4 > MAX_TAG and len(self.tag.encode()) > MAX_TAG:
+            raise ValueError(f"the tag {self.tag[:20]!r}... has {len(self.tag.encode())} bytes: at most {MAX_TAG}")
         for name, value in self.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"the property {name!r} must have a text as name and as value")
