@@ -55,7 +55,11 @@ def chapter(number: int, title: str, why: str) -> None:
 
 def say(text: str) -> None:
     """A line of the story."""
-    print(text, flush=True)
+    try:
+        print(text, flush=True)
+    except OSError as error:  # a pipe that was closed, a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the last flush fails as well
+        raise Broken(f"the output cannot be written: {error.strerror}") from error
 
 
 def typed(*command: str) -> None:

@@ -120,3 +120,21 @@ def test_colours_and_the_bar_are_for_terminals_only(
     bar, end = capsys.readouterr().out.split("\n", 1)
     assert bar.endswith(f"\r   consumed [{'#' * 30}] 10/10 ")
     assert end == "   \x1b[32mok\x1b[0m  it holds\n"
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_it_in_one_line(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**BARE, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (1, "demo: the output cannot be written: Broken pipe\n")
+    assert list(tmp_path.iterdir()) == []
