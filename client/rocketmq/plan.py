@@ -20,7 +20,7 @@ from .log_walk import Damage, End
 from .naming import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
 from .record import Record
 from .store_files import BadStore, StoreMissing
-from .survey import DELAYED, QUEUED, Item, Store, Survey
+from .survey import DELAYED, DELETED, QUEUED, Item, Store, Survey
 
 MAX_QUEUES: Final = 1024  # of a topic, at our broker
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
@@ -302,7 +302,10 @@ def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> 
         notes.append(f"{survey.not_indexed} messages are in the log and not yet in a consume queue: taken over")
     if survey.times_by_level:
         notes.append(f"{survey.times_by_level} delayed messages have no time in a consume queue: default levels used")
-    if delays.delivered or plan.waiting:
+    for topic in sorted(kind.removeprefix(DELETED) for kind in plan.skipped if kind.startswith(DELETED)):
+        if store.index.has(topic):
+            notes.append(f"{topic} is not in topics.json and has consume queues: left out, --topic '{topic}' takes it")
+    if delays.delivered or delays.missing or plan.waiting:
         _tell_delays(plan, store, delays)
     for name, group in sorted((store.config.groups or {}).items()):
         if not group.enabled or group.max_retries != _DEFAULT_RETRIES:

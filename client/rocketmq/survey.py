@@ -29,6 +29,7 @@ from .store_files import CommitLog, StoreInUse, StoreMissing, holder
 
 QUEUED: Final = "queued"
 DELAYED: Final = "delayed"
+DELETED: Final = "deleted topic "  # and its name: a kind that is left out
 INHERIT: Final = 1
 
 
@@ -137,7 +138,7 @@ class Survey:
         if self._wanted is not None:
             return "" if topic in self._wanted else "other topics"
         if self._topics is not None and topic not in self._topics:
-            return f"deleted topic {topic}"
+            return DELETED + topic
         return ""
 
     def _place(self, record: Record) -> Entry | None:
