@@ -83,6 +83,20 @@ async def test_what_is_due_is_delivered_and_what_is_not_waits(tmp_path: Path, br
     assert outcome.waiting_sent == 2
 
 
+async def test_a_delay_that_the_broker_does_not_allow_is_refused_before_anything_is_sent(
+    tmp_path: Path, broker: InMemoryBroker
+) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0, b"plain")
+        store.delay("t", 0, b"late", 18, stored_at=NOW_MS + 31 * 86_400_000)
+
+    with pytest.raises(ImportRefused, match="1 messages wait for longer than this broker lets them"):
+        await imported(tmp_path, broker.address)
+
+    async with Admin(broker.address) as admin:
+        assert await admin.list_topics() == []
+
+
 async def test_groups_go_on_at_the_message_they_were_at(tmp_path: Path, broker: InMemoryBroker) -> None:
     with StoreBuilder(tmp_path, start=4096, first_offsets={("t", 0): 70}) as store:
         store.topics(t=2)
