@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rmq.wire.errors import BadName
+from rmq.wire.names import MAX_QUEUES
 
 from .delayed import DelayedMessages, Waiting
 from .log_walk import Damage, End
@@ -22,7 +23,6 @@ from .record import Record
 from .store_files import BadStore, StoreMissing
 from .survey import DELAYED, DELETED, QUEUED, Item, Store, Survey
 
-MAX_QUEUES: Final = 1024  # of a topic, at our broker
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
 _DEFAULT_RETRIES: Final = 16
 _SOME: Final = 10  # names in a sentence

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .store_files import BadStore, cannot_read, numbered_files
+from .store_files import BadStore, cannot_read, is_folder, numbered_files
 
 ENTRY: Final = struct.Struct(">qiq")
 _LEAST_TAGS: Final = -(1 << 31)  # what is below is the address of more that is known of the message
@@ -112,7 +112,7 @@ class QueueIndex:
     """All consume queues of a store, by topic and queue; ``exists`` is False of a store without any."""
 
     def __init__(self, folder: Path) -> None:
-        self.exists = folder.is_dir()
+        self.exists = is_folder(folder)
         everything = dict(_queues(folder)) if self.exists else {}
         # A light queue names messages of other topics; those have their places there, too.
         self._queues = {queue: entries for queue, entries in everything.items() if not queue[0].startswith(_LIGHT)}

@@ -25,7 +25,7 @@ from .log_walk import Damage, End, LogWalk, Lost
 from .naming import SCHEDULE, is_system_topic
 from .queue_index import Entry, QueueIndex
 from .record import PREPARED, BadRecord, Record
-from .store_files import CommitLog, StoreInUse, StoreMissing, holder
+from .store_files import CommitLog, StoreInUse, StoreMissing, holder, is_folder
 
 QUEUED: Final = "queued"
 DELAYED: Final = "delayed"
@@ -48,7 +48,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        if not root.is_dir():
+        if not is_folder(root):
             raise StoreMissing(f"{root} is not a folder: give the root folder of a store, the one with commitlog/")
         process = holder(root)
         if process:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq.client.rocketmq.log_walk import Damage
-from rmq.client.rocketmq.store_files import StoreMissing
+from rmq.client.rocketmq.store_files import StoreMissing, StoreUnreadable
 from rmq.client.rocketmq.survey import DELAYED, QUEUED, Item, Store, Survey
 
 from support.rocketmq_store import NOW_MS, StoreBuilder, java_hash
@@ -228,6 +228,11 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
         Store(tmp_path / "nothing")
     with pytest.raises(StoreMissing, match="commitlog does not exist"):
         Store(tmp_path)
+
+
+def test_a_folder_that_the_system_does_not_let_us_look_into_is_no_defect(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnreadable, match="cannot be read: File name too long; import as a user who may"):
+        Store(tmp_path / ("x" * 256))  # as without the right to enter the folder above, which a test may always
 
 
 def test_a_store_is_read_without_the_right_to_write(tmp_path: Path) -> None:
