@@ -11,6 +11,7 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,6 +43,7 @@ class Entry(NamedTuple):
         return self.tags_code < _LEAST_TAGS or self.tags_code == java_hash(tags)
 
 
+@lru_cache(maxsize=4096)  # tags are few
 def java_hash(text: str) -> int:
     """The number that Java has for a text; 0 for none."""
     value = 0

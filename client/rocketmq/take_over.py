@@ -169,6 +169,14 @@ class TakeOver:
             if load.is_full:
                 self.outcome.sent += await self._deliver(load)
         self.outcome.sent += await self._deliver(load)
+        for queue, plan in self._plan.queues.items():
+            if numbers[queue] != plan.messages:
+                text = (
+                    f"{queue[0]}/{queue[1]} had {plan.messages} messages when the store was read, and {numbers[queue]} "
+                )
+                raise ImportRefused(
+                    f"{text}when they were sent: stop whatever writes there, delete the topic here, and import again"
+                )
 
     async def _send_waiting(self, present: Present) -> None:
         self.outcome.waiting_before = len(present.waiting)

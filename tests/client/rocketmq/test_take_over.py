@@ -249,6 +249,20 @@ async def test_a_topic_that_holds_something_else_is_refused_before_anything_is_s
         assert [len(await bodies_in(admin, "t", queue)) for queue in range(3)] == [0, 0, 1]
 
 
+async def test_a_store_that_changes_while_it_is_sent_is_told(tmp_path: Path, broker: InMemoryBroker) -> None:
+    three_queues(tmp_path)
+    run = take_over(tmp_path, broker.address)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[88] ^= 1  # in the first body
+    path.write_bytes(data)
+
+    with pytest.raises(
+        ImportRefused, match=r"t/0 had \d+ messages when the store was read, and \d+ when they were sent"
+    ):
+        await run.run()
+
+
 async def test_a_damaged_store_is_not_sent_unless_that_is_wished(tmp_path: Path, broker: InMemoryBroker) -> None:
     three_queues(tmp_path)
     path = tmp_path / "commitlog" / f"{0:020}"
@@ -281,7 +295,7 @@ SENT = st.builds(
 NOISE = st.sampled_from(["prepared", "system", "nothing"])
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sent=st.lists(st.tuples(SENT, NOISE), max_size=40),
     first=st.integers(0, 60),
