@@ -104,6 +104,7 @@ class QueueFacts:
     head: Head | None = None
     head_age_s: float | None = None
     delayed: Delayed = NOTHING_DELAYED
+    broker_up_s: float | None = None
     refuses_sends: str = ""  # why the broker takes no messages: none can be put aside, or become a dead letter
     moved: int | None = None
     watched_s: float = 0.0
@@ -210,6 +211,7 @@ def of_group(
     *,
     delayed: Mapping[MessageQueue, Delayed] = MappingProxyType({}),
     refuses_sends: str = "",
+    broker_up_s: float | None = None,
 ) -> list[QueueFacts]:
     """The facts of all queues of a group that shares them out."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
@@ -242,6 +244,7 @@ def of_group(
             waiting=tuple(members.waiting.get(name, ())),
             delayed=delayed.get(name, NOTHING_DELAYED),
             refuses_sends=refuses_sends,
+            broker_up_s=broker_up_s,
         )
         for queue in described.queues
         for name in [queue_of(queue)]
