@@ -101,7 +101,8 @@ class Trace(NamedTuple):
 
     ``origin`` is what its copies name, which is the message itself unless it is such a copy. ``source`` is what it was
     made of: the delayed message, or the dead letter; ``became`` is what a delayed one was delivered as. ``remarks``
-    say in sentences what could not be found out.
+    say in sentences what could not be found out, and ``unsure`` of which groups not all copies were looked at: one
+    that is past the message may have failed at it all the same.
     """
 
     message: StoredMessage
@@ -112,6 +113,7 @@ class Trace(NamedTuple):
     standings: list[Standing]
     copies: list[Copy]
     remarks: list[str]
+    unsure: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
     @property
     def is_copy(self) -> bool:

@@ -168,6 +168,8 @@ async def test_what_was_not_looked_at_is_said(broker: InMemoryBroker, admin: Adm
 
     assert told.copies == []
     assert told.remarks == ["only 2 of 5 messages of %DLQ%g/0 were looked at"]
+    assert told.unsure == ["g"]
+    assert (await trace(admin, ids[4])).unsure == []
 
 
 async def test_an_id_of_no_message_is_refused_as_get_does(admin: Admin) -> None:
