@@ -156,9 +156,16 @@ class _Tracing:
                 dead[group] = await self._states(group)
             if len(self.remarks) > said or self._too_many_wait:
                 self.unsure.append(group)
-        told = copies(found, committed, dead)
+        sources = await self._put_off(found)
+        told = copies(found, committed, dead, sources)
         returned = await self._returned(origin, told)
-        return copies([*found, *returned], committed, dead) if returned else told
+        return copies([*found, *returned], committed, dead, sources) if returned else told
+
+    async def _put_off(self, found: list[StoredMessage]) -> list[StoredMessage]:
+        """What the retries among these copies were while they waited for their time."""
+        names = {message.copy_of for message in found if message.due_at is None}
+        sources = [await self._source(name) for name in sorted(name for name in names if name is not None)]
+        return [source for source in sources if source is not None and source.due_at is not None]
 
     async def _states(self, group: str) -> list[DeadRun]:
         try:
