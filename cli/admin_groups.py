@@ -167,7 +167,7 @@ def group_text(told: GroupDescription, ages: Ages) -> str:
     behind = "each member by itself" if _is_broadcasting(told) else f"{counted(told.lag, 'message')} behind"
     lag_s = oldest(ages)
     behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
-    text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {behind}\n"
+    text = f"{told.group}: {_mode(told) or 'nobody is in it'}, {behind}\n"
     for topic, expression in sorted(told.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
     text += "\n" + (member_table(told.members) if told.members else "no members\n")

@@ -103,7 +103,7 @@ def test_a_group_that_nobody_is_in_and_whose_queues_are_too_many() -> None:
     empty = GroupDescription("g", None, None, None, 3, 9, {}, [], [GroupQueue("orders", 0, 0, 1, 0, 1)])
 
     assert group_text(empty, {}).splitlines() == [
-        "g: nobody has joined it, 1 message behind", "", "no members", "and 3 more members", "",
+        "g: nobody is in it, 1 message behind", "", "no members", "and 3 more members", "",
         "TOPIC   QUEUE  COMMITTED  END  LAG  AGE  OWNER  LEFT",
         "orders      0          0    1    1    -      -     -",
         "and 9 more queues: --topic shows those of one topic",
