@@ -43,6 +43,7 @@ class Told(NamedTuple):
     epoch: int
     head_offset: int | None = None
     commit_offset: int | None = None
+    end_offset: int | None = None  # behind the last message that it has fetched
     attempt: int = 1
     retry_in_s: float | None = None
     called_for_s: float | None = None
@@ -119,7 +120,9 @@ class QueueFacts:
         """The first message that is not done; None if there is none."""
         offset = self.max_offset - self.lag
         if self.told is not None and self.told.head_offset is not None:
-            offset = max(offset, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
+            # The lag begins behind what retention has removed, and the owner may still hold messages before that.
+            committed = self.committed if self.committed >= 0 else offset
+            offset = max(committed, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
         return None if offset >= self.max_offset else offset
 
     @property
@@ -183,6 +186,7 @@ def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
         epoch=int(number(queue, "epoch") or 0),
         head_offset=_whole(queue, "head_offset"),
         commit_offset=_whole(queue, "commit_offset"),
+        end_offset=_whole(queue, "end_offset"),
         attempt=_whole(queue, "attempt") or 1,
         retry_in_s=number(queue, "retry_in_s"),
         called_for_s=number(queue, "called_for_s"),
