@@ -302,6 +302,8 @@ class Broker:
         self._pulls.unblocked(connection)
 
     def _exposed(self, queues: list[MessageQueue]) -> None:
+        if self._disk.is_due(self._store.log.written):
+            self._watch_disk()
         if queues:
             self._pulls.arrived(queues)
         self._delivery.exposed()
@@ -316,7 +318,7 @@ class Broker:
         self._watch_disk()
 
     def _watch_disk(self) -> None:
-        self._disk.look()
+        self._disk.look(self._store.log.written)
         self._sends.refuse_because = self._disk.refusal
         self._delivery.is_paused = self._disk.is_scarce
 

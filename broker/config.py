@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq.wire.errors import ConfigError
+from rmq.wire.names import MAX_QUEUES
 
 from .delay_levels import parse_levels
 
@@ -77,8 +78,8 @@ class BrokerConfig:
                 lengths = getattr(self, longer), getattr(self, shorter)
                 raise ConfigError(f"{longer} ({lengths[0]}) must be longer than {shorter} ({lengths[1]})")
         self._check_delays()
-        if not 1 <= self.default_queues <= 1024:
-            raise ConfigError(f"default_queues must be 1 to 1024, not {self.default_queues}")
+        if not 1 <= self.default_queues <= MAX_QUEUES:
+            raise ConfigError(f"default_queues must be 1 to {MAX_QUEUES}, not {self.default_queues}")
 
     def _check_delays(self) -> None:
         longest_us = max(parse_levels(self.message_delay_level))
@@ -87,15 +88,19 @@ class BrokerConfig:
         if longest_us > self.max_delay_s * 1_000_000:
             raise ConfigError(
                 f"message_delay_level holds a level of {longest_us // 1_000_000} s, which is longer than max_delay_s "
-                f"({self.max_delay_s:g}): raise max_delay_s or shorten the level"
+                f"({self.max_delay_s:.0f}): raise max_delay_s or shorten the level"
             )
 
     def data_path(self) -> Path:
         """The data directory, with the default resolved."""
-        if self.data_dir:
-            return Path(self.data_dir).expanduser()
-        home = os.environ.get("RMQ_HOME")
-        return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
+        try:
+            if self.data_dir:
+                return Path(self.data_dir).expanduser()
+            home = os.environ.get("RMQ_HOME")
+            return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
+        except RuntimeError as error:  # a ~ of nobody, or nobody's home
+            where = self.data_dir or os.environ.get("RMQ_HOME") or "~/.rmq/data"
+            raise ConfigError(f"{where} has a ~ whose home folder is not known: write the data_dir out") from error
 
 
 _LONGER = (("grace_s", "ping_s"), ("lock_lease_s", "grace_s"), ("member_expiry_s", "grace_s"))

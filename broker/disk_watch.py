@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from .log import get_logger
 
 log = get_logger(__name__)
+
+_LEAST_BYTES: Final = 1 << 20
 
 
 class DiskWatch:
@@ -24,9 +27,15 @@ class DiskWatch:
         self.free_bytes = 0
         self.refusal: str | None = None
         self.is_scarce = False
+        self._looked_at = 0  # how much was written by then
 
-    def look(self) -> None:
-        """Ask the file system."""
+    def is_due(self, written: int) -> bool:
+        """Whether so much was written since the last look that what was free may be gone: look now, not in a second."""
+        return written - self._looked_at > max(self._min_free // 4, _LEAST_BYTES)
+
+    def look(self, written: int = 0) -> None:
+        """Ask the file system; ``written`` is where the log ends now."""
+        self._looked_at = written
         disk = os.statvfs(self._path)
         self.judge(disk.f_bavail * disk.f_frsize)
 

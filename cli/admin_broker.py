@@ -111,7 +111,7 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     rmq-admin broker verify-store /backups/monday --json
     """,
 )
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", type=click.Path(path_type=Path))
 @json_option
 @log_options("error")
 def verify_store(directory: Path, as_json: bool) -> None:
@@ -119,13 +119,21 @@ def verify_store(directory: Path, as_json: bool) -> None:
     Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
 
     Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
-    next start makes again from the log, 71 if it is no such directory or a broker uses it. Bytes at the end that are no
-    whole batch are what a crash leaves of sends that were not acknowledged: the next start moves them to quarantine/.
+    next start makes again from the log, 66 if there is no such directory, 71 if it cannot be read, holds no log, or a
+    broker uses it. Bytes at the end that are no whole batch are what a crash leaves of sends that were not
+    acknowledged: the next start moves them to quarantine/.
     """
     from rmq.broker.store.directory import StoreError
     from rmq.broker.store.verify import Verification
 
     log = directory / "commitlog"
+    try:
+        directory.stat()
+    except FileNotFoundError as error:
+        text = f"{directory} does not exist: name the data directory of a broker or a backup"
+        raise Failure(text, exit_codes.NO_INPUT) from error
+    except OSError as error:
+        raise _unusable(error, directory) from error
     try:
         size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
         with progress_bar("checking", size) as advance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -160,7 +161,8 @@ def export(group: str, which: DeadFilter, output: str, broker: str) -> None:
     except OSError as error:
         if isinstance(error, BrokenPipeError | RmqError):
             raise
-        raise Failure(f"{output} cannot be written: {error.strerror}", exit_codes.OS_ERROR) from error
+        text = f"{output} cannot be written: {error.strerror}; name another file with --output"
+        raise Failure(text, exit_codes.OS_ERROR) from error
     click.echo(f"{group}: {count} exported", err=True)
 
 
@@ -188,6 +190,8 @@ def _written(output: str) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     path = Path(output)
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), output)
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:

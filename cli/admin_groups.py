@@ -250,6 +250,8 @@ def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
         click.echo(member_table(told.members), nl=False)
     if told.more_members:
         click.echo(f"and {told.more_members} more members", err=True)
+    if not told.members:
+        click.echo(f"nobody is in the group: `rmq-admin explain {name}` tells what waits for it", err=True)
 
 
 async def _members(broker: str, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:

@@ -13,7 +13,7 @@ from . import terminal
 from .command import Command, Group, run
 from .message_tail import tail, tail_line
 from .message_trace import trace
-from .options import broker_option, json_option, log_options
+from .options import broker_option, json_option, key_of_option, log_options, message_id_argument
 from .reach import admin_of
 from .render import lag_remarks, no_such_key, printable, stored_object, table, to_json
 from .times import time_of_option
@@ -51,7 +51,7 @@ message.add_command(trace)
     rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003 --json
     """,
 )
-@click.argument("message_id", metavar="ID")
+@message_id_argument
 @click.option("--full", is_flag=True, help=f"The whole body, also in a terminal, which shows {CARD_BODY} characters.")
 @json_option
 @broker_option
@@ -80,7 +80,9 @@ async def _get(broker: str, message_id: str) -> StoredMessage:
     rmq-admin message query --key o-17 --since 2026-01-31T12:00 --until 2026-01-31T13:00 --json
     """,
 )
-@click.option("--key", metavar="KEY", required=True, help="One of the keys the messages were sent with.")
+@click.option(
+    "--key", metavar="KEY", required=True, callback=key_of_option, help="One of the keys the messages were sent with."
+)
 @click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
 @click.option(
     "--since", metavar="TIME", callback=time_of_option,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq.wire.errors import TopicNotFound
+from rmq.wire.names import MAX_QUEUES
 
 from . import exit_codes
 from .command import Command, Failure, Group, run
@@ -49,7 +50,7 @@ def topic() -> None:
 @click.option(
     "--queues",
     metavar="N",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MAX_QUEUES),
     default=4,
     show_default=True,
     help="How many queues: as many members of an ordered group can work at once.",
@@ -199,7 +200,11 @@ def _created(told: TopicDescription) -> datetime:
 )
 @click.argument("name", metavar="TOPIC")
 @click.option(
-    "--queues", metavar="N", type=click.IntRange(1), required=True, help="How many queues it has then; never fewer."
+    "--queues",
+    metavar="N",
+    type=click.IntRange(1, MAX_QUEUES),
+    required=True,
+    help="How many queues it has then; never fewer.",
 )
 @json_option
 @broker_option

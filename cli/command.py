@@ -8,6 +8,8 @@ closed pipe ends quietly. Everything else is a defect and keeps its traceback.
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -17,12 +19,13 @@ from rmq.wire.errors import RmqError
 
 from . import exit_codes
 from .complete_names import complete
-from .output import OutputClosed, silence_stdout
+from .output import OutputClosed, OutputFailed, silence_stdout
+from .render import printable
 from .usage_errors import is_missing_file, sentence
 
 T = TypeVar("T")
 
-
+_LONG = re.compile(r"\S{300,}")  # a word that nobody reads to its end
 _CLICKS = (click.ClickException, click.exceptions.Exit, click.Abort)
 
 
@@ -35,9 +38,10 @@ class Failure(click.ClickException):
         self.command = ""  # set on the way out
 
     def show(self, file: Any = None) -> None:
-        """Print the sentence on standard error."""
+        """Print the sentence on standard error: on one line, whatever names and values are in it."""
         prefix = f"{self.command}: " if self.command else ""
-        click.echo(prefix + self.message, file=file, err=True)
+        text = _LONG.sub(lambda word: f"{word[0][:100]}...{word[0][-50:]}", printable(self.message))
+        click.echo(prefix + text, file=file, err=True)
 
 
 class _Ending(click.Command):
@@ -101,12 +105,16 @@ def open_standard_streams() -> None:
     Point those of the three standard descriptors that are closed (``>&-``) to nowhere.
 
     Else the next file or socket gets such a number, be it the log of a broker, and whatever prints then writes there.
+    Python has None for a closed stream, which nobody expects; so that is made to be one of ``/dev/null`` as well.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # which is the lowest number that is free: this one
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115  # for as long as the process lives
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -152,13 +160,25 @@ def _ended(error: BaseException, command: str) -> BaseException:
         silence_stdout()
         return click.exceptions.Exit(exit_codes.OK)
     if isinstance(leaf, OSError) and _raised_in_echo(leaf):
+        leaf = OutputFailed(leaf.strerror)
+    if isinstance(leaf, OutputFailed):
         silence_stdout()
-        failure = Failure(f"the output cannot be written: {leaf.strerror}", exit_codes.OS_ERROR)
+        failure = Failure(f"the output cannot be written: {leaf}", exit_codes.OS_ERROR)
+        failure.command = command
+        return failure
+    if isinstance(leaf, UnicodeEncodeError):
+        failure = Failure(_not_utf8(leaf), exit_codes.USAGE)
         failure.command = command
         return failure
     if isinstance(leaf, KeyboardInterrupt):
         return click.exceptions.Exit(exit_codes.INTERRUPTED)
     return error if isinstance(leaf, Exception) and not isinstance(leaf, _CLICKS) else leaf
+
+
+def _not_utf8(error: UnicodeEncodeError) -> str:
+    """Bytes of the command line that are no text, or a terminal that cannot show one."""
+    what = "what was typed is not UTF-8" if error.encoding == "utf-8" else "this terminal cannot show all letters"
+    return f"{what}: set a locale such as LC_ALL=C.UTF-8"
 
 
 def _raised_in_echo(error: OSError) -> bool:

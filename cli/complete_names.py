@@ -65,11 +65,18 @@ def names(what: str, address: str) -> list[str]:
 
 
 async def _ask(what: str, address: str) -> list[str]:
-    from rmq.client import Admin
+    from rmq.wire.address import parse_address
 
     from .options import DEFAULT_BROKER
 
-    async with asyncio.timeout(PATIENCE_S), Admin(address or DEFAULT_BROKER, timeout_s=PATIENCE_S) as admin:
+    at = parse_address(address or DEFAULT_BROKER)
+    async with asyncio.timeout(PATIENCE_S):
+        # A client would dial again and again for all of this time; a tab key need not wait where nobody listens.
+        _, writer = await asyncio.open_connection(at.host, at.port)
+        writer.close()
+    from rmq.client import Admin
+
+    async with asyncio.timeout(PATIENCE_S), Admin(str(at), timeout_s=PATIENCE_S) as admin:
         return await _listed(what, admin)
 
 

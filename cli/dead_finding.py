@@ -53,7 +53,7 @@ _CONDITIONS: Final = (
 _STATE = click.option(
     "--state",
     type=click.Choice([*STATES.values(), ALL]),
-    help="What became of them.  [default: waiting; all, of what --offset or --id names]",
+    help="What became of them; all if --offset or --id names them.  [default: waiting]",
 )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from rmq.wire.model import ConsumeStatus, StoredMessage
 
 from . import exit_codes
 from .command import Failure
-from .output import Output, OutputClosed
+from .output import Output, OutputClosed, OutputFailed
 from .render import message_line, message_object, to_json
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ class Printer:
     """
     Prints messages; each counts as consumed only once its line has left the process.
 
-    ``done`` is set when ``limit`` messages were printed or the reader has gone. What is delivered after that is left
-    alone: neither printed nor committed nor failed, so that the group's next member gets it as a first delivery.
+    ``done`` is set when ``limit`` messages were printed, the reader has gone, or nothing can be written. What is not
+    printed is left alone: neither committed nor failed, so that the group's next member gets it as a first delivery.
     """
 
     def __init__(self, output: Output, *, as_json: bool, limit: int | None = None) -> None:
         self.done = asyncio.Event()
         self.closed = False  # the reader has gone
+        self.failure: OutputFailed | None = None  # why nothing can be written
         self._output = output
         self._as_json = as_json
         self._left = limit
@@ -45,7 +47,7 @@ class Printer:
         return ConsumeStatus.SUCCESS
 
     async def show(self, messages: Sequence[StoredMessage], epoch: int) -> bool:
-        """Print messages; False if they are left alone, since enough was printed or the reader has gone."""
+        """Print messages; False if they are left alone, since ``done`` is set."""
         if self.done.is_set():
             return False
         if self._left is not None:
@@ -56,6 +58,10 @@ class Printer:
             await self._output.write(self.text(messages, epoch))
         except OutputClosed:
             self.reader_has_gone()
+            return False
+        except OutputFailed as failure:
+            self.failure = failure
+            self.done.set()
             return False
         return True
 
@@ -87,14 +93,24 @@ def load_listener(name: str) -> Listener:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
-            raise
-        text = f"--listener {name}: there is no module {module_name!r} in {here} or among the installed ones"
-        raise Failure(text, exit_codes.NO_INPUT) from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.split(".")[0]):
+            text = f"--listener {name}: there is no module {module_name!r} in {here} or among the installed ones"
+            raise Failure(text, exit_codes.NO_INPUT) from error
+        text = f"--listener {name}: {module_name} cannot be imported: {_told(error)}"
+        raise Failure(text, exit_codes.DATA_ERROR) from error
     for part in path.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         raise Failure(f"--listener {name}: {module_name} has no function {path!r}", exit_codes.NO_INPUT)
     listener: Listener = found
     return listener
+
+
+def _told(error: Exception) -> str:
+    """An error in a module of the user's in one line, with the place in the file that it is about."""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [frame for frame in frames if not frame.filename.startswith("<")][-1]  # not the import machinery
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({place.filename}, line {place.lineno})"

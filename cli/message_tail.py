@@ -15,7 +15,7 @@ from rmq.wire.errors import QueueNotFound
 
 from . import exit_codes
 from .command import Command, Failure, run
-from .options import broker_option, json_option, log_options
+from .options import broker_option, json_option, key_of_option, log_options
 from .output import Output, OutputClosed
 from .reach import admin_of
 from .render import lag_remarks, no_such_key, printable, stored_object, to_json
@@ -111,7 +111,7 @@ def _expression(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
 @click.option(
     "--tag", "expression", metavar="EXPR", default=tags.ALL, callback=_expression, help='Only these tags, as "a || b".'
 )
-@click.option("--key", metavar="KEY", help="Only messages with this key.")
+@click.option("--key", metavar="KEY", callback=key_of_option, help="Only messages with this key.")
 @click.option("--ids", is_flag=True, help="Show message ids, for `message trace`; --json always does.")
 @click.option("--full", is_flag=True, help=f"Whole bodies, also in a terminal, which shows {BODY_SHOWN} characters.")
 @json_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .command import Command, run
-from .options import broker_option, json_option, log_options
+from .options import broker_option, json_option, log_options, message_id_argument
 from .reach import admin_of
 from .render import printable, seconds, stored_object, to_json
 
@@ -40,7 +40,7 @@ _STATES: Final = {
     rmq-admin message trace 8f1c0a5f6f2e4b90000000000012c003 --json | python3 -m json.tool
     """,
 )
-@click.argument("message_id", metavar="ID")
+@message_id_argument
 @json_option
 @broker_option
 @log_options("error")
@@ -181,7 +181,8 @@ def _owner(standing: Standing) -> str:
 def copy_line(copy: Copy, now: datetime) -> str:
     """A copy, and what became of it."""
     if copy.kind == "dead_letter":
-        return f"dead letter, {copy.delivery or 0} deliveries failed, {copy.state}"
+        times = copy.delivery or 0
+        return f"dead letter, {times} {'delivery' if times == 1 else 'deliveries'} failed, {copy.state}"
     if copy.kind == "returned":
         return "put back into its topic by a replay"
     what = "replayed" if copy.kind == "replay" else f"for delivery {copy.delivery}"

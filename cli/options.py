@@ -50,6 +50,26 @@ broker_option: Decorator = click.option(
     help="The broker to talk to.",
 )
 
+
+def _message_id(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    from rmq.wire.batch import split_message_id
+
+    try:
+        split_message_id(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; receipts and `rmq-admin message tail TOPIC --ids` show them") from error
+    return text
+
+
+def key_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """The callback of an option that is a key of a message."""
+    if text is not None and (not text or any(letter.isspace() for letter in text)):
+        raise click.BadParameter(f"{text!r} is empty or holds white space, and no key of a message does")
+    return text
+
+
+message_id_argument: Decorator = click.argument("message_id", metavar="ID", callback=_message_id)
+
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text for people.")
 
 

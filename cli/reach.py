@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NoReturn
+
+from rmq.wire.names import DEAD_LETTERS, RETRIES
 
 from . import exit_codes
 from .command import Failure
@@ -77,10 +79,15 @@ async def refuse_missing_topic(broker: str) -> NoReturn:
 
     try:
         async with admin_of(broker) as admin:
-            names = sorted(info.topic for info in await admin.list_topics())
+            names = of_users(info.topic for info in await admin.list_topics())
     except RmqError as error:
         raise Failure(f"--topic is needed ({error})", exit_codes.USAGE) from error
     raise Failure(f"--topic is needed: {existing(names)}", exit_codes.USAGE)
+
+
+def of_users(topics: Iterable[str]) -> list[str]:
+    """The topics that people made, without those that rmq makes for groups."""
+    return sorted(topic for topic in topics if not topic.startswith((DEAD_LETTERS, RETRIES)))
 
 
 def existing(names: list[str]) -> str:

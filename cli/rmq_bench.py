@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq.wire.names import MAX_QUEUES
+
 from . import exit_codes
 from .bench_load import Load, Result
 from .child import child, line_of, own_broker
@@ -34,7 +36,9 @@ def _load_options(callback: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--messages", type=click.IntRange(1), default=1_000_000, show_default=True, help="How many."),
         click.option("--size", type=click.IntRange(1, 1 << 22), default=100, show_default=True, help="Bytes of each."),
         click.option("--batch", type=click.IntRange(1), default=500, show_default=True, help="Messages a send call."),
-        click.option("--queues", type=click.IntRange(1), default=8, show_default=True, help="Queues of the topic."),
+        click.option(
+            "--queues", type=click.IntRange(1, MAX_QUEUES), default=8, show_default=True, help="Queues of the topic."
+        ),
         click.option("--in-flight", type=click.IntRange(1), default=64, show_default=True, help="Send calls at once."),
         click.option("--flush", type=click.Choice(["sync", "async"]), help="How its own broker acknowledges."),
         click.option(

@@ -14,6 +14,7 @@ from rmq.wire.compression import NUMBERS as COMPRESSIONS
 from rmq.wire.delays import MAX_LEVEL
 from rmq.wire.errors import Refused
 from rmq.wire.layout import MAX_BODY
+from rmq.wire.names import check_topic, wrap
 
 from . import exit_codes
 from .command import Command, Failure, run, version_option
@@ -186,6 +187,7 @@ async def _produce(
 
     if topic is None:
         await refuse_missing_topic(broker)
+    check_topic(wrap(namespace, str(topic)))
     shape = _shape(str(topic), options)
     unopened = Producer(broker, compression=compression, namespace=namespace)
     await require_broker(broker)

@@ -162,7 +162,8 @@ def _from_file(settings: Mapping[str, Setting], file: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        text = f"{file} cannot be read: {error.strerror}; --show-config prints a file to begin with"
+        raise ConfigError(text) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not TOML: {error}") from error
     return {name: _typed(_known(settings, name, str(file)), value, str(file)) for name, value in values.items()}
@@ -194,8 +195,9 @@ def _known(settings: Mapping[str, Setting], name: str, where: str) -> Setting:
     if setting is None:
         from difflib import get_close_matches
 
-        near = get_close_matches(name, settings, n=1, cutoff=0.0)
-        raise ConfigError(f"{where}: there is no setting {name!r}; did you mean {near[0]!r}?")
+        near = get_close_matches(name, settings, n=1, cutoff=0.5)
+        advice = f"did you mean {near[0]!r}?" if near else "--show-config shows all"
+        raise ConfigError(f"{where}: there is no setting {name!r}; {advice}")
     return setting
 
 

@@ -85,12 +85,13 @@ def _demand(error: click.BadParameter) -> str:
     """What a value must be; types that click words poorly are said by us."""
     name, kind = _name(error), getattr(error.param, "type", None)
     given = error.message.split(" is not ", 1)[0].strip("'")
+    shown = given if given.strip() else repr(given)
     if isinstance(kind, click.IntRange | click.FloatRange):
         number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
-        return f"{name} must be {number}{_range(kind.min, kind.max)}, not {given}"
+        return f"{name} must be {number}{_range(kind.min, kind.max)}, not {shown}"
     if isinstance(kind, click.Choice):
         choices = list(map(str, kind.choices))
-        return f"{name} must be {_either(choices)}, not {given}{_near(given, choices)}"
+        return f"{name} must be {_either(choices)}, not {shown}{_near(given, choices)}"
     return f"{name}: {error.message.rstrip('.')}"
 
 

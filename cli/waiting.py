@@ -17,7 +17,7 @@ from rmq.wire.errors import ConnectionLost, RmqError, TopicNotFound
 
 from . import exit_codes
 from .command import Failure
-from .reach import admin_of, existing
+from .reach import admin_of, existing, of_users
 
 
 @asynccontextmanager
@@ -79,5 +79,5 @@ async def _missing_topics(address: str, topics: Iterable[str]) -> tuple[list[str
                 await admin.topic(topic)
             except TopicNotFound:
                 missing.append(topic)
-        names = sorted(info.topic for info in await admin.list_topics()) if missing else []
+        names = of_users(info.topic for info in await admin.list_topics()) if missing else []
     return missing, names

@@ -42,10 +42,38 @@ def fault_of(line: str) -> str | None:
         command = command.commands[name]
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
     unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
-    return f"{line}: there is no option {unknown[0]}" if unknown else None
+    if unknown:
+        return f"{line}: there is no option {unknown[0]}"
+    surplus = _arguments(command, rest)[sum(isinstance(param, click.Argument) for param in command.params) :]
+    return f"{line}: it does not take {surplus[0]}" if surplus and not isinstance(command, click.Group) else None
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))])
+def _arguments(command: click.Command, words: list[str]) -> list[str]:
+    """The words that are no options and no values of options; those of a usage line are no words, either."""
+    with_value = [param for param in command.params if isinstance(param, click.Option) and not param.is_flag]
+    takes = {name for param in with_value for name in param.opts}
+    found, is_value = [], False
+    for word in words:
+        if not is_value and not word.startswith(("-", "[", "...")):
+            found.append(word)
+        is_value = word in takes
+    return found
+
+
+def sentences_of(source: str) -> list[str]:
+    """The command lines that code tells people to type: between two backquotes."""
+    return [match[1] for quoted in re.findall(r"`(rmq-[^`\n]+)`", source) for match in _TYPED.finditer(quoted)]
+
+
+@pytest.mark.parametrize("folder", ["wire", "broker", "client", "consumer", "spark", "cli"])
+def test_every_command_line_that_a_sentence_tells_to_type_is_one_that_exists(folder: str) -> None:
+    sources = [path.read_text() for path in sorted((ROOT / folder).rglob("*.py"))]
+    faults = [fault_of(line) for source in sources for line in sentences_of(source)]
+
+    assert [fault for fault in faults if fault is not None] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))])
 def test_every_command_line_of_a_page_is_one_that_exists(page: str) -> None:
     faults = [fault_of(line) for line in lines_of((ROOT / page).read_text())]
 
@@ -60,6 +88,8 @@ def test_every_command_line_of_a_page_is_one_that_exists(page: str) -> None:
         ("rmq-broker start --data-dir /x -o a=b &", None),
         ("rmq-admin group", None),
         ("rmq-admin COMMAND --help", None),
+        ("rmq-admin dlq list GROUP", "it does not take GROUP"),
+        ("rmq-admin explain billing orders --all", None),
         ("rmq-admin gruop list", "there is no command 'gruop'"),
         ("rmq-admin group list --jsn  # all", "there is no option --jsn"),
         ("rmq-consume --orderly --topik t", "there is no option --topik"),

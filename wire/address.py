@@ -27,14 +27,12 @@ def parse_address(text: str, *, any_port: bool = False) -> Address:
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+    elif "//" in text:
+        raise ConfigError(f"the address {text!r} is not host:port: write it without {text.partition('//')[0]}//")
     elif ":" in host:
         raise ConfigError(f"the address {text!r} is not host:port: write an IPv6 host in brackets, as in [::1]:10911")
-    if (
-        not colon
-        or not host
-        or not port.isascii()
-        or not port.isdigit()
-        or not (0 if any_port else 1) <= int(port) < 65536
-    ):
+    if not colon or not host or not port.isascii() or not port.isdigit():
         raise ConfigError(f"the address {text!r} is not host:port: write for example 127.0.0.1:10911")
+    if len(port) > 5 or not (0 if any_port else 1) <= int(port) < 65536:
+        raise ConfigError(f"the port of {text!r} is not 1 to 65535: write for example {host}:10911")
     return Address(host, int(port))

@@ -1,4 +1,4 @@
-"""Which names of topics and groups are legal, and the names rmq makes itself."""
+"""Which names of topics and groups are legal, how many queues a topic has, and the names rmq makes itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .errors import BadName
 
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 127
+MAX_QUEUES = 1024  # of a topic
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 DEAD_LETTERS = "%DLQ%"
@@ -77,6 +78,8 @@ def _check(what: str, name: str, longest: int) -> None:
     namespace, separator, rest = name.partition("%")
     if separator and namespace:
         _check_plain("namespace", namespace)
+        if not rest:
+            raise BadName(f"the {what} name {name!r} has nothing behind its namespace: write NAMESPACE%NAME")
         _check_plain(what, rest)
     else:
         _check_plain(what, name)
@@ -84,4 +87,4 @@ def _check(what: str, name: str, longest: int) -> None:
 
 def _check_plain(what: str, name: str) -> None:
     if not _PLAIN.match(name):
-        raise BadName(f"the {what} name {name[:40]!r} may hold only letters, digits, '-' and '_'")
+        raise BadName(f"the {what} name {name[:40]!r} may hold only letters from A to Z, digits, '-' and '_'")

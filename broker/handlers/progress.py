@@ -251,7 +251,9 @@ class ProgressHandler:
             self._topics.require_queue(*queue)
             first, end = self._holds(queue)
             if not first <= offset <= end:
-                raise OffsetOutOfRange(f"offset {offset} is out of range: {queue} holds {first} to {end}")
+                raise OffsetOutOfRange(
+                    f"offset {offset} is out of range: {queue} holds {first} to {end}, choose one of these"
+                )
         except Refused as error:
             return ResetResult(error.code, text=error.text)
         old = self.committed(group, queue)

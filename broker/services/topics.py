@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from rmq.wire import names
 from rmq.wire.errors import BadName, BadRequest, QueueNotFound, TopicExists, TopicNotFound
 
 from .state import TopicDeleted, TopicMade
-
-MAX_QUEUES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +184,8 @@ def _another(topic: Topic, generation: int) -> TopicNotFound:
 
 
 def _check_queues(queues: int) -> None:
-    if not 1 <= queues <= MAX_QUEUES:
-        raise BadRequest(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
+    if not 1 <= queues <= names.MAX_QUEUES:
+        raise BadRequest(f"a topic has 1 to {names.MAX_QUEUES} queues, not {queues}")
 
 
 def _check_own(name: str) -> None:

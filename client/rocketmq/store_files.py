@@ -68,6 +68,19 @@ def numbered_files(folder: Path) -> list[tuple[int, Path, int]]:
     return sorted(found)
 
 
+def is_folder(path: Path) -> bool:
+    """
+    Whether there is a folder of this name.
+
+    Raises:
+        StoreUnreadable: the system does not tell.
+    """
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise cannot_read(path, error) from error
+
+
 def cannot_read(path: Path, error: OSError) -> StoreUnreadable:
     """What is said of a file that the system does not let us read."""
     return StoreUnreadable(f"{path} cannot be read: {error.strerror}; import as a user who may read the store")
@@ -77,7 +90,7 @@ class CommitLog:
     """The commit log of a store; a file is open only while a part of it is read."""
 
     def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise StoreMissing(f"{folder} does not exist: give the root folder of a store, the one with commitlog/")
         found = numbered_files(folder)
         lengths = Counter(length for _, _, length in found)
@@ -146,7 +159,8 @@ def holder(root: Path) -> int | None:
     """
     The process that holds the lock of a store, as a running broker does; 0 if nobody does.
 
-    It is only asked for, never taken. None: the system cannot tell.
+    It is only asked for, never taken. -1: one that is not seen from here, as in a container. None: the system cannot
+    tell.
     """
     try:
         fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -161,7 +175,7 @@ def holder(root: Path) -> int | None:
         return None
     finally:
         os.close(fd)
-    return 0 if kind == fcntl.F_UNLCK else int(process)
+    return 0 if kind == fcntl.F_UNLCK else int(process) or -1
 
 
 def faults(files: Sequence[LogFile]) -> list[tuple[LogFile, str]]:

@@ -23,6 +23,7 @@ LEVELS = {
     "critical": "critical",
 }
 _DOTTED = re.compile(r"[a-z_]+(\.[a-z_]+)+\Z")
+_LOGGER = re.compile(r"(\b|_)(log|logger|logging|getLogger\(.*\)|get_logger\(.*\))\Z")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -72,10 +73,10 @@ class _Package:
         for path, tree in self._trees.items():
             logger = _logger_of(path, tree)
             for call, function in _with_functions(tree):
-                level = _level_of(call)
-                if level is None:
-                    continue
                 try:
+                    level = _level_of(call)
+                    if level is None:
+                        continue
                     names, keys = self._names(call.args[0], function), _keys(call, function)
                 except Unclear as error:
                     raise Unclear(f"{path}:{call.lineno}: {error}") from None
@@ -136,8 +137,12 @@ def _with_functions(tree: ast.Module) -> Iterator[tuple[ast.Call, _Function | No
 
 def _level_of(call: ast.Call) -> str | None:
     func = call.func
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "log":
+    if not isinstance(func, ast.Attribute):
+        return None
+    if isinstance(func.value, ast.Name) and func.value.id == "log":
         return LEVELS.get(func.attr)
+    if func.attr in LEVELS and _LOGGER.search(ast.unparse(func.value)):
+        raise Unclear(f"what logs must be called log, not {ast.unparse(func.value)}")
     return None
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
+from rmq.broker.disk_watch import DiskWatch
 from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
 from rmq.broker.testing import InMemoryBroker
@@ -135,7 +136,7 @@ async def test_a_start_that_fails_in_the_log_leaves_the_directory_free(memory_pa
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("listen", ["", "localhost", "127.0.0.1:", "127.0.0.1:port", "127.0.0.1:70000", ":²"])
 async def test_an_address_that_makes_no_sense_is_named(memory_path: Path, listen: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not host:port: write for example"):
+    with pytest.raises(ConfigError, match=r"is not (host:port|1 to 65535): write for example"):
         await Broker(BrokerConfig(listen=listen, data_dir=str(memory_path))).start()
 
 
@@ -264,6 +265,28 @@ async def test_sends_resume_by_themselves_when_space_is_back(memory_path: Path, 
 
         assert (await client.send(b"a")).status == 0
         assert [entry["event"] for entry in logs if "disk" in str(entry["event"])] == ["disk.full", "disk.recovered"]
+
+
+class SmallDisk(DiskWatch):
+    """A disk of 24 MiB that holds nothing but the log."""
+
+    def look(self, written: int = 0) -> None:
+        super().look(written)
+        self.judge((24 << 20) - written)
+
+
+@pytest.mark.virtual_time
+async def test_a_burst_within_a_second_leaves_most_of_the_reserve(memory_path: Path) -> None:
+    async with InMemoryBroker(data_dir=str(memory_path), min_free_bytes=0) as broker, Client(broker) as client:
+        await client.create()
+        broker.broker._disk = SmallDisk(memory_path, 8 << 20)
+        began = broker.broker.now()
+
+        statuses = [(await client.send(bytes(1 << 20))).status for _ in range(24)]
+
+        assert broker.broker.now() - began < 1
+        assert statuses[:15] == [0] * 15
+        assert set(statuses[19:]) == {DiskFull.code}  # the reserve, a quarter of it, and what was on its way
 
 
 # ---- a failed disk

@@ -105,3 +105,8 @@ def test_where_the_data_lies(
         monkeypatch.setenv("RMQ_HOME", rmq_home)
 
     assert BrokerConfig(data_dir=data_dir).data_path() == Path(path.format(home=tmp_path))
+
+
+def test_a_home_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match="~nobody-of-this-name/x has a ~ whose home folder is not known"):
+        BrokerConfig(data_dir="~nobody-of-this-name/x").data_path()

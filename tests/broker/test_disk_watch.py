@@ -35,3 +35,21 @@ def test_it_asks_the_file_system_of_its_folder(tmp_path: Path) -> None:
 
     assert watch.free_bytes > 0
     assert watch.refusal is None
+
+
+def test_a_burst_is_looked_at_after_a_quarter_of_the_reserve_not_after_a_second(tmp_path: Path) -> None:
+    watch = DiskWatch(tmp_path, 256 * MIB)
+    watch.look(1000 * MIB)
+
+    assert not watch.is_due(1064 * MIB)
+    assert watch.is_due(1064 * MIB + 1)
+
+    watch.look(1064 * MIB + 1)
+    assert not watch.is_due(1064 * MIB + 1)
+
+
+def test_without_a_reserve_not_every_write_is_followed_by_a_look(tmp_path: Path) -> None:
+    watch = DiskWatch(tmp_path, 0)
+
+    assert not watch.is_due(MIB)
+    assert watch.is_due(MIB + 1)

@@ -124,6 +124,16 @@ def test_the_exit_code_tells_damage_of_the_log_from_damage_beside_it(broker: str
     assert any(finding["in_log"] for finding in json.loads(damaged.stdout)["findings"])
 
 
+def test_a_folder_that_is_not_there_and_one_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
+    missing = admin("broker", "verify-store", str(tmp_path / "missing"))
+    unreadable = admin("broker", "verify-store", str(tmp_path / ("x" * 256)))
+
+    text = f"rmq-admin: {tmp_path}/missing does not exist: name the data directory of a broker or a backup\n"
+    assert (missing.exit_code, missing.stderr) == (exit_codes.NO_INPUT, text)
+    assert unreadable.exit_code == exit_codes.OS_ERROR
+    assert unreadable.stderr.endswith(": File name too long; name another folder\n")
+
+
 def test_a_folder_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     result = admin("broker", "verify-store", str(tmp_path))
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli.admin_completion import PROGRAMS, script
+from rmq.cli.admin_completion import PROGRAMS, SHELLS, script
 from rmq.cli.rmq_admin import command
+from rmq.cli.rmq_bench import command as bench
 from rmq.client import Admin, Message, Producer
 from rmq.wire.model import MessageQueue
 
@@ -37,6 +38,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         file.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         file.chmod(0o755)
     (folder / "completion.bash").write_text(script("bash"))
+    (folder / "completion.fish").write_text(script("fish"))
     yield {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "HERE": str(folder)}
 
 
@@ -94,6 +96,32 @@ async def test_a_tab_in_bash_offers_commands_options_values_and_names(
 @pytest.mark.slow
 def test_without_a_broker_no_name_is_offered_and_no_word_is_said(programs: dict[str, str], nowhere: str) -> None:
     assert offered(programs, f"rmq-admin topic describe --broker {nowhere} ") == [""]
+
+
+def test_in_zsh_and_fish_a_value_behind_an_equals_sign_keeps_its_option() -> None:
+    assert "compset -P '--*='" in script("zsh")
+    assert "compadd -V unsorted -a plain" in script("zsh")  # with -U it would replace the option, too
+    assert """set -l before (string match -r -- '^--[^=]*=' (commandline -t))""" in script("fish")
+    assert 'echo -- "$before$parts[2]"' in script("fish")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_script_lets_a_program_speak_while_somebody_types(shell: str) -> None:
+    assert script(shell).count("2>/dev/null") == len(PROGRAMS)
+
+
+@pytest.mark.slow
+def test_a_tab_in_fish_offers_whole_words_with_whole_descriptions(programs: dict[str, str]) -> None:
+    if shutil.which("fish") is None:
+        assert script("fish").count("string split -m 1 ,") == len(PROGRAMS)
+        return
+    typed = 'source "$HERE/completion.fish"; complete -C "rmq-broker start --flush=a"; complete -C "rmq-bench failo"'
+
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", typed], env=programs, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "--flush=async\nfailover\t" + bench.commands["failover"].get_short_help_str() + "\n"
 
 
 def test_help_says_how_to_install_it(tmp_path: Path) -> None:

@@ -175,6 +175,18 @@ def test_a_group_that_does_not_exist_has_a_code_of_its_own(broker: str, argument
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--verbose"], ["--json"]])
+def test_a_group_without_members_is_told_on_standard_error(broker: str, topic: str, more: list[str]) -> None:
+    admin("topic", "create", topic, "--broker", broker)
+    admin("group", "reset-offset", topic, "--topic", topic, "--to", "first", "--create", "--broker", broker)
+
+    result = admin("group", "members", topic, "--broker", broker, *more)
+
+    assert result.exit_code == 0
+    assert result.stderr == f"nobody is in the group: `rmq-admin explain {topic}` tells what waits for it\n"
+
+
+@pytest.mark.slow
 def test_a_name_that_cannot_be_is_a_mistake_of_the_command_line(broker: str) -> None:
     result = admin("group", "describe", "no name", "--broker", broker)
 

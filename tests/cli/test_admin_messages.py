@@ -42,6 +42,22 @@ def test_help_has_examples(path: list[str]) -> None:
     assert "Examples:\n  rmq-admin message " in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["get", "zz"], "ID: a message id has 32 hex digits, 'zz' is none; receipts and `rmq-admin message tail"),
+        (["trace", ""], "ID: a message id has 32 hex digits, '' is none; receipts and"),
+        (["query", "--key", "a b"], "--key: 'a b' is empty or holds white space, and no key of a message does"),
+        (["tail", "orders", "--key", ""], "--key: '' is empty or holds white space"),
+    ],
+)
+def test_what_can_name_no_message_is_a_wrong_command_line(nowhere: str, arguments: list[str], text: str) -> None:
+    result = admin("message", *arguments, "--broker", nowhere)
+
+    assert (result.exit_code, result.stdout) == (exit_codes.USAGE, "")
+    assert result.stderr.startswith(f"rmq-admin: {text}")
+
+
 def test_a_message_for_people() -> None:
     first, _, third = batches.read(sample(), store_id=STORE_ID).messages()
 
@@ -152,7 +168,7 @@ def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
     ("arguments", "code", "sentence"),
     [
         (["get", "f" * 32], exit_codes.NO_INPUT, "ask the broker that has it"),
-        (["get", "17"], exit_codes.REFUSED, "a message id has 32 hex digits"),
+        (["get", "17"], exit_codes.USAGE, "a message id has 32 hex digits"),
         (["query", "--key", "k", "--topic", "nowhere"], exit_codes.NO_INPUT, "there is no topic 'nowhere'"),
         (["query", "--key", "k", "--since", "soon"], exit_codes.USAGE, "'soon' is no time"),
         (["query"], exit_codes.USAGE, "--key"),

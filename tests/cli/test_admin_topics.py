@@ -124,6 +124,14 @@ def test_a_topic_with_another_shape_or_a_bad_name_is_refused(broker: str, topic:
     assert "may hold only letters" in bad.stderr
 
 
+@pytest.mark.parametrize("verb", ["create", "grow"])
+def test_more_queues_than_a_topic_can_have_are_a_wrong_command_line(nowhere: str, verb: str) -> None:
+    result = admin("topic", verb, "orders", "--queues", "99999999999999999999", "--broker", nowhere)
+
+    assert result.exit_code == exit_codes.USAGE
+    assert "--queues must be a whole number from 1 to 1024, not 99999999999999999999" in result.stderr
+
+
 @pytest.mark.slow
 def test_a_topic_grows_and_its_keys_stay(broker: str, topic: str) -> None:
     admin("topic", "create", topic, "--queues", "3", "--broker", broker)

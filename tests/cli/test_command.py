@@ -31,7 +31,14 @@ def ended(error: BaseException) -> Result:
         (ConnectionLost("no broker"), exit_codes.UNAVAILABLE, "rmq-try: no broker\n"),
         (TopicNotFound("two\nlines"), exit_codes.NO_INPUT, "rmq-try: two lines\n"),
         (ExceptionGroup("g", [ConnectionLost("first"), ValueError()]), exit_codes.UNAVAILABLE, "rmq-try: first\n"),
+        (Failure("no file a\nb\x1b[2J", 66), 66, "rmq-try: no file a\\nb\\x1b[2J\n"),
+        (Failure("no file " + "x" * 5000, 66), 66, f"rmq-try: no file {'x' * 100}...{'x' * 50}\n"),
         (OutputClosed(), exit_codes.OK, ""),
+        (
+            UnicodeEncodeError("utf-8", "\udcc3", 0, 1, "surrogates not allowed"),
+            exit_codes.USAGE,
+            "rmq-try: what was typed is not UTF-8: set a locale such as LC_ALL=C.UTF-8\n",
+        ),
         (BrokenPipeError(), exit_codes.OK, ""),
         (KeyboardInterrupt(), exit_codes.INTERRUPTED, ""),
     ],
@@ -119,6 +126,7 @@ from rmq.cli.command import Command
 
 @click.command(cls=Command)
 def command():
+    assert sys.stdin.isatty() + sys.stdout.isatty() + sys.stderr.isatty() == 0  # none of them is None
     fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
     os.write(fd, str(fd).encode())
 

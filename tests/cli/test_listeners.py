@@ -88,6 +88,18 @@ async def test_a_message_whose_reader_has_gone_is_not_committed() -> None:
     assert printer.done.is_set()
 
 
+async def test_a_message_that_does_not_fit_on_the_disk_is_neither_committed_nor_failed() -> None:
+    given = context()
+    with open("/dev/full", "wb", buffering=0) as stream:
+        printer = Printer(Output(stream), as_json=False, limit=1)
+
+        status = await printer(messages(), given)
+
+    assert (status, given.left) == (ConsumeStatus.SUCCESS, True)
+    assert str(printer.failure) == "No space left on device"
+    assert printer.done.is_set()
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path, known = sys.path[:], set(sys.modules)
@@ -121,8 +133,19 @@ def test_what_cannot_be_called_is_refused_in_one_line(here: Path, name: str, tex
     assert caught.value.exit_code == code
 
 
-def test_an_error_inside_the_users_module_is_shown_as_it_is(here: Path) -> None:
-    (here / "mine.py").write_text("import nowhere_at_all")
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import nowhere_at_all", r"ModuleNotFoundError: No module named 'nowhere_at_all' \({file}, line 1\)"),
+        ("def f(", r"'\(' was never closed \({file}, line 1\)"),
+        ("\nraise RuntimeError('two\\nlines')", r"RuntimeError: two lines \({file}, line 2\)"),
+    ],
+)
+def test_an_error_inside_the_users_module_is_told_with_its_place(here: Path, code: str, told: str) -> None:
+    file = here / "mine.py"
+    file.write_text(code)
 
-    with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):
+    with pytest.raises(Failure, match=rf"mine cannot be imported: {told.format(file=file)}") as caught:
         load_listener("mine:f")
+
+    assert caught.value.exit_code == exit_codes.DATA_ERROR

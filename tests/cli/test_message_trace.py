@@ -215,7 +215,7 @@ def test_a_message_that_waits_says_until_when(broker: str, topic: str) -> None:
     ("name", "code", "sentence"),
     [
         ("f" * 32, exit_codes.NO_INPUT, "ask the broker that has it"),
-        ("17", exit_codes.REFUSED, "a message id has 32 hex digits"),
+        ("17", exit_codes.USAGE, "a message id has 32 hex digits"),
     ],
 )
 def test_an_id_of_no_message_is_one_sentence(broker: str, name: str, code: int, sentence: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.cli.reach import existing
+from rmq.cli.reach import existing, of_users
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,7 @@ from rmq.cli.reach import existing
 )
 def test_the_topics_that_exist_are_named(names: list[str], text: str) -> None:
     assert existing(names) == text
+
+
+def test_topics_that_rmq_makes_for_groups_are_not_offered() -> None:
+    assert of_users(["b", "%DLQ%billing", "a", "%RETRY%billing", "team%c"]) == ["a", "b", "team%c"]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from rmq.broker.config import BrokerConfig
 from rmq.cli.settings import as_toml, from_text, load, settings_of, suspicious
 from rmq.wire.errors import ConfigError
 
@@ -139,14 +140,30 @@ def test_a_wrong_type_in_a_file_is_refused(tmp_path: Path, text: str, wanted: st
         loaded(written(tmp_path, text))
 
 
-@pytest.mark.parametrize(
-    ("key", "near"), [("nane", "name"), ("pause", "pause_s"), ("zzz", "."), ("sizebytes", "size_bytes")]
-)
+@pytest.mark.parametrize(("key", "near"), [("nane", "name"), ("pause", "pause_s"), ("sizebytes", "size_bytes")])
 def test_an_unknown_key_is_refused_with_the_nearest_valid_one(tmp_path: Path, key: str, near: str) -> None:
     with pytest.raises(ConfigError, match=f"no setting '{key}'; did you mean '{near}"):
         loaded(written(tmp_path, f"{key} = 1"))
     with pytest.raises(ConfigError, match=f"-o {key}=1: there is no setting '{key}'; did you mean '{near}"):
         loaded(assignments=(f"{key}=1",))
+
+
+def test_one_that_is_like_none_is_refused_with_where_all_are_shown() -> None:
+    with pytest.raises(ConfigError, match="there is no setting 'zzz'; --show-config shows all"):
+        loaded(assignments=("zzz=1",))
+
+
+def test_a_value_that_cannot_be_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
+    broker: dict[str, Any] = {"prefix": "RMQ_BROKER_"}
+    file = tmp_path / "broker.toml"
+    file.write_text('flush = "often"\n')
+
+    with pytest.raises(ConfigError, match="RMQ_BROKER_FLUSH in the environment: flush must be"):
+        load(BrokerConfig, environ={"RMQ_BROKER_FLUSH": "often"}, **broker)
+    with pytest.raises(ConfigError, match=f"{file}: flush must be"):
+        load(BrokerConfig, environ={}, file=file, **broker)
+    with pytest.raises(ConfigError, match=r"^flush must be"):
+        load(BrokerConfig, environ={}, assignments=("flush=often",), **broker)
 
 
 def test_an_assignment_needs_an_equals_sign_and_takes_more_of_them() -> None:

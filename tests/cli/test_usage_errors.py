@@ -51,6 +51,8 @@ ALL = ": `rmq-try make --help` shows all"
         ("make x --yes=3", "--yes takes no value"),
         ("make x --to y --queues zero", "--queues must be a whole number, 1 or more, not zero"),
         ("make x --to y --queues 0", "--queues must be a whole number, 1 or more, not 0"),
+        ("make x --to y --queues ", "--queues must be a whole number, 1 or more, not ''"),
+        ("make x --to y --flush ", "--flush must be sync, async or never, not ''"),
         ("make x --to y --level 19", "--level must be a whole number from 0 to 18, not 19"),
         ("make x --to y --share 1.5", "--share must be a number, 1 or less, not 1.5"),
         ("make x --to y --flush asnc", "--flush must be sync, async or never, not asnc (did you mean async?)"),

@@ -58,6 +58,8 @@ def test_a_name_that_travels_as_a_pair_with_its_advice_is_found_where_the_pair_i
         ("def f(name):\n    log.info(name)\nf(other)", "which event other is"),
         ('def f(told):\n    log.info("a.b", **told)', "the keys in told"),
         ('log.info("a.b", **told)', "the keys in told"),
+        ('self._log.info("a.b")', "what logs must be called log, not self._log"),
+        ('logging.getLogger("x").error("a.b")', "what logs must be called log"),
     ],
 )
 def test_what_cannot_be_told_from_the_source_is_an_error_with_its_place(body: str, complaint: str) -> None:

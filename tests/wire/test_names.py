@@ -45,6 +45,12 @@ def test_anything_else_is_refused_with_a_reason(check: Check, name: str, why: st
         check(name)
 
 
+@pytest.mark.parametrize("check", [names.check_topic, names.check_group])
+def test_a_namespace_without_a_name_is_told_whole(check: Check) -> None:
+    with pytest.raises(BadName, match="name '50%' has nothing behind its namespace: write NAMESPACE%NAME"):
+        check("50%")
+
+
 def test_a_long_illegal_name_is_not_repeated_in_full() -> None:
     with pytest.raises(BadName) as caught:
         names.check_topic("€" * 120)
