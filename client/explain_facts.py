@@ -121,8 +121,8 @@ class QueueFacts:
         offset = self.max_offset - self.lag
         if self.told is not None and self.told.head_offset is not None:
             # The lag begins behind what retention has removed, and the owner may still hold messages before that.
-            committed = self.committed if self.committed >= 0 else offset
-            offset = max(committed, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
+            first = self.committed if self.told.cached_messages and self.committed >= 0 else offset
+            offset = max(first, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
         return None if offset >= self.max_offset else offset
 
     @property

@@ -173,6 +173,7 @@ def test_what_the_owner_still_holds_of_removed_messages_is_where_the_queue_is() 
     assert overtaken().head_offset == 11
     assert replace(overtaken(), told=None).head_offset == 20
     assert replace(overtaken(), committed=-1).head_offset == 20
+    assert overtaken(cached_messages=0).head_offset == 20
 
 
 def test_messages_that_retention_removes_before_they_are_fetched_are_told_while_the_queue_still_moves() -> None:
