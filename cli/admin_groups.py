@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,7 @@ from rmq.wire.model import MessageQueue
 from . import terminal
 from .admin_offsets import reset_offset
 from .command import Command, Group, run
-from .lag import Ages, ask_ages, oldest
+from .lag import Ages, ask_ages, ask_ahead, oldest
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
 from .render import counted, printable, seconds, shortened, table, to_json
@@ -78,13 +78,14 @@ async def _list(broker: str) -> list[tuple[GroupRow, float | None]]:
     async with admin_of(broker) as admin:
         rows = await admin.list_groups()
         behind = [row.group for row in rows if row.lag and not _is_broadcasting(row)]
-        ages = {group: await _age(admin, group) for group in behind[:MOST_AGED]}
+        ahead = await ask_ahead(admin)
+        ages = {group: await _age(admin, group, ahead) for group in behind[:MOST_AGED]}
     return [(row, ages.get(row.group)) for row in rows]
 
 
-async def _age(admin: Admin, group: str) -> float | None:
+async def _age(admin: Admin, group: str, ahead: timedelta) -> float | None:
     try:
-        return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC)))
+        return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC) + ahead))
     except GroupNotFound:  # its topic was deleted meanwhile
         return None
 
@@ -154,7 +155,7 @@ def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
 async def _describe(broker: str, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
     async with admin_of(broker) as admin:
         told = await admin.describe_group(name, topic)
-        return told, await ask_ages(admin, told, datetime.now(UTC))
+        return told, await ask_ages(admin, told, datetime.now(UTC) + await ask_ahead(admin))
 
 
 def group_object(told: GroupDescription, ages: Ages) -> dict[str, Any]:
