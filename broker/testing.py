@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 DEADLINE_S: Final = 30.0
 _MEMORY = "/dev/shm"
+_NOT_STARTED: Final = "this broker runs within its `with` block only"
 
 
 class InlineFlusher:
@@ -90,13 +91,16 @@ class InMemoryBroker:
         self, *, now: Callable[[], float] | None = None, wall_us: Callable[[], int] | None = None,
         files: Files | None = None, **settings: Any,
     ) -> None:  # fmt: skip
-        self._own_directory: str | None = None
-        if "data_dir" not in settings:
-            memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-            self._own_directory = settings["data_dir"] = tempfile.mkdtemp(prefix="rmq-", dir=memory)
+        is_own = "data_dir" not in settings
+        if is_own:
             settings.setdefault("min_free_bytes", 0)
         settings.setdefault("listen", "127.0.0.1:0")
         self.config = BrokerConfig(**settings)
+        self._own_directory: str | None = None
+        if is_own:  # when the settings were found to be right
+            memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+            self._own_directory = tempfile.mkdtemp(prefix="rmq-", dir=memory)
+            self.config = replace(self.config, data_dir=self._own_directory)
         self._now = now
         self._wall_us = wall_us
         self._files = files
@@ -104,7 +108,9 @@ class InMemoryBroker:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """Where clients connect to; raises RuntimeError before the first start."""
+        if not hasattr(self, "broker"):
+            raise RuntimeError(_NOT_STARTED)
         return self.broker.address
 
     async def start(self) -> None:
@@ -113,10 +119,9 @@ class InMemoryBroker:
         if self._wall_us is None:
             since_us = wall_us() - int(now() * 1_000_000)
             self._wall_us = lambda: since_us + int(now() * 1_000_000)
-        self.broker = Broker(
-            self.config, now=now, wall_us=self._wall_us, flusher=InlineFlusher, files=self._files
-        )  # fmt: skip
-        await self.broker.start()
+        broker = Broker(self.config, now=now, wall_us=self._wall_us, flusher=InlineFlusher, files=self._files)
+        await broker.start()
+        self.broker = broker  # not before: a second start is refused, and the first is still there to be stopped
         self.config = replace(self.config, listen=self.broker.address)
 
     async def stop(self) -> None:
@@ -155,7 +160,7 @@ class BrokerThread:
 
     def __init__(self, **settings: Any) -> None:
         self._broker = InMemoryBroker(**settings)
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread
 
     @property
@@ -164,8 +169,8 @@ class BrokerThread:
         return self._broker.address
 
     def __enter__(self) -> Self:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rmq-test-broker", daemon=True)
+        loop = self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="rmq-test-broker", daemon=True)
         self._thread.start()
         try:
             self._call(self._broker.__aenter__())
@@ -226,9 +231,14 @@ class BrokerThread:
         return found
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError(_NOT_STARTED)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(DEADLINE_S)
 
     def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        loop, self._loop = self._loop, None
+        assert loop is not None
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join(DEADLINE_S)
-        self._loop.close()
+        loop.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import terminal
 from .command import Command, Group, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rmq.wire.delay_ops import DelayRow
 
 COLUMNS = ("due_at", "due_in", "topic", "queue_id", "level", "messages", "parked_at", "message_id")
+NARROW_COLUMNS = ("due_in", "queue", "level", "messages", "message_id")
 
 
 @click.group(
@@ -51,8 +54,8 @@ def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> No
     Show what waits for its time, in the order it becomes due.
 
     A line is a batch: the messages that one producer sent together, with the id of the first of them. The level is "-"
-    where a message was sent with an exact time or a number of seconds. With --json: one object a line. Standard error
-    says how much waits in all.
+    where a message was sent with an exact time or a number of seconds. A narrow terminal shows no times of day. With
+    --json: one object a line. Standard error says how much waits in all.
     """
     run(_list(broker, topic, limit, as_json))
 
@@ -65,9 +68,15 @@ async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> No
         for row in found.rows:
             click.echo(to_json(delay_object(row)))
     else:
-        click.echo(table(COLUMNS, [cells(row, now) for row in found.rows]), nl=False)
+        click.echo(delays_text(found.rows, now, terminal.columns()), nl=False)
     for remark in remarks(found):
         click.echo(remark, err=True)
+
+
+def delays_text(rows: Sequence[DelayRow], now: datetime, columns: int = 0) -> str:
+    """What waits, for people; where there are too few columns (0 is room for everything), without the times of day."""
+    text = table(COLUMNS, [cells(row, now) for row in rows])
+    return text if terminal.fits(text, columns) else table(NARROW_COLUMNS, [_narrow_cells(row, now) for row in rows])
 
 
 def remarks(found: WaitingDelays) -> list[str]:
@@ -103,3 +112,8 @@ def cells(row: DelayRow, now: datetime) -> list[object]:
         shown["due_at"].isoformat(timespec="milliseconds"), seconds(due_in), row.topic, row.queue_id,
         shown["delay_level"], row.messages, shown["parked_at"].isoformat(timespec="milliseconds"), row.message_id,
     ]  # fmt: skip
+
+
+def _narrow_cells(row: DelayRow, now: datetime) -> list[object]:
+    _, due_in, topic, queue_id, level, messages, _, message_id = cells(row, now)
+    return [due_in, f"{topic}/{queue_id}", level, messages, message_id]

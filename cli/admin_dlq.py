@@ -14,23 +14,16 @@ import click
 
 from rmq.wire.errors import RmqError
 
-from . import exit_codes
+from . import exit_codes, terminal
 from .command import Command, Failure, Group, run
 from .dead_deals import drop, replay
 from .dead_filter import DeadFilter, state_at
 from .dead_finding import Letters, filtered, find, matching
-from .dead_letters import (
-    LIST_COLUMNS,
-    SHOW_COLUMNS,
-    letter_cells,
-    letter_object,
-    row_cells,
-    row_object,
-)
+from .dead_letters import letter_object, letters_text, row_object, rows_text
 from .options import broker_option, json_option, log_options
 from .progress import progress
 from .reach import admin_of
-from .render import table, to_json
+from .render import to_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -79,7 +72,7 @@ def list_dead(broker: str, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(rows))
     else:
-        click.echo(table(LIST_COLUMNS, map(row_cells, rows)), nl=False)
+        click.echo(rows_text(rows, terminal.columns()), nl=False)
 
 
 async def _list(broker: str) -> list[dict[str, Any]]:
@@ -127,7 +120,7 @@ def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) 
         for letter, state in shown:
             click.echo(to_json(letter_object(letter, state)))
     else:
-        click.echo(table(SHOW_COLUMNS, [letter_cells(letter, state) for letter, state in shown]), nl=False)
+        click.echo(letters_text(shown, terminal.columns()), nl=False)
     if len(found) > limit:
         click.echo(f"there are more than these {limit}: raise --limit", err=True)
 

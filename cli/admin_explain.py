@@ -26,8 +26,10 @@ COLUMNS: Final = ("  queue", "reason", "wait", "head", "age", "try", "next", "ow
 LOCK: Final = 3  # of them, the last ones, are about the lock
 MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
 WIDTH: Final = 80
+MOST: Final = 10  # queues of one reason that are shown one by one, unless all are asked for
 _SESSION_DIGITS = 8
 _WHOLE = re.compile(r"`[^`]*`|\b\d[\d.,]* (?:s|h|min)\b")  # commands, and numbers with their unit
+_COMMAND = re.compile(r"`(rmq-admin (?!broker verify-store)[^`]*)`")  # those that talk to a broker
 _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
 
 
@@ -42,7 +44,12 @@ _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
 )
 @click.argument("group")
 @click.argument("topic", required=False)
-@click.option("--all", "everything", is_flag=True, help="Show the queues that are well one by one, too.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Show every queue: those that are well too, and more than 10 of one reason.",
+)
 @json_option
 @broker_option
 @log_options("error")
@@ -58,14 +65,29 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
     object.
     """
     told = run(_explain(broker, group, topic))
+    context = click.get_current_context()
+    if context.get_parameter_source("broker") is click.core.ParameterSource.COMMANDLINE:
+        told = naming_broker(told, broker)
     click.echo(json_text(told) if as_json else text(told, everything=everything, width=_width()), nl=False)
     if told.needs_somebody:
-        click.get_current_context().exit(exit_codes.ATTENTION)
+        context.exit(exit_codes.ATTENTION)
 
 
 async def _explain(broker: str, group: str, topic: str | None) -> Explanation:
     async with admin_of(broker) as admin:
         return await admin.explain(group, topic)
+
+
+def naming_broker(told: Explanation, broker: str) -> Explanation:
+    """With the broker in every command that is advised: typed as they stand, they must not go to another one."""
+
+    def named(text: str) -> str:
+        return _COMMAND.sub(rf"`\1 --broker {broker}`", text)
+
+    return told._replace(
+        queues=[story._replace(sentence=named(story.sentence), advice=named(story.advice)) for story in told.queues],
+        notes=[note._replace(sentence=named(note.sentence), advice=named(note.advice)) for note in told.notes],
+    )
 
 
 def _width() -> int:
@@ -86,7 +108,7 @@ def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> 
     well = [story for story in told.queues if story.urgency.name == "WELL"]
     parts = [headline(told)]
     if ill:
-        parts.append("\n" + _stories(ill, width))
+        parts.append("\n" + _stories(ill, width, most=None if everything else MOST))
     if well and ill:
         parts.append(f"\n{_count(len(well), 'queue')} well: {_sum_of(well)}\n")
     elif well:
@@ -114,12 +136,14 @@ def headline(told: Explanation) -> str:
         how = f"{total}, all well"
     mode = "" if told.ordered is None else f"{'ordered' if told.ordered else 'concurrent'}, "
     mode = "broadcasting, " if told.model == "broadcasting" else mode
-    waiting = f"{told.lag:,} messages wait" if told.lag != 1 else "1 message waits"
-    return printable(f"{told.group}: {how} ({mode}{_count(told.members, 'member')}, {waiting})") + "\n"
+    return printable(f"{told.group}: {how} ({mode}{_count(told.members, 'member')}, {_waiting(told.lag)})") + "\n"
 
 
-def _stories(stories: Sequence[QueueStory], width: int) -> str:
-    """A line for each queue, and below it, once for all that are alike, why and what to do."""
+def _stories(stories: Sequence[QueueStory], width: int, most: int | None = None) -> str:
+    """A line for each queue (of one reason at most so many), and below those that are alike, why and what to do."""
+    by_reason = [list(found) for _, found in itertools.groupby(stories, key=lambda story: story[2:4])]
+    left_out = {found[most - 1]: found[most:] for found in by_reason if most is not None and len(found) > most}
+    stories = [story for found in by_reason for story in found[:most]]
     rows = [_cells(story) for story in stories]
     lines = _table(COLUMNS, rows)
     if max(map(len, lines)) > width:  # the lock gets a line of its own
@@ -127,12 +151,19 @@ def _stories(stories: Sequence[QueueStory], width: int) -> str:
         lines[1:] = [line + _lock(row) for line, row in zip(lines[1:], rows, strict=True)]
     parts = [f"{lines[0]}\n"]
     alike = itertools.groupby(zip(stories, lines[1:], strict=True), key=lambda pair: pair[0][4:6])
-    for (sentence, advice), pairs in alike:
+    for (sentence, advice), group in alike:
+        pairs = list(group)
         parts += [f"{line}\n" for _, line in pairs]
         parts.append(_indented(sentence, "     ", "     ", width))
         if advice:
             parts.append(_indented(f"do: {advice}", "     ", "         ", width))
+        parts += [_more(left_out[story]) for story, _ in pairs if story in left_out]
     return "".join(parts)
+
+
+def _more(left_out: Sequence[QueueStory]) -> str:
+    mark, waiting = MARKS[left_out[0].urgency.name], _waiting(sum(story.lag for story in left_out))
+    return f"{mark} {_count(len(left_out), 'more queue')} {left_out[0].reason.value} ({waiting}): --all shows them\n"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -181,6 +212,10 @@ def _indented(sentence: str, first: str, others: str, width: int) -> str:
         glued, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )
     return "".join(f"{line.replace(_GLUE, ' ')}\n" for line in lines)
+
+
+def _waiting(lag: int) -> str:
+    return f"{lag:,} messages wait" if lag != 1 else "1 message waits"
 
 
 def _count(count: int, what: str) -> str:

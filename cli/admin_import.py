@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from rmq.wire.errors import RmqError
+
 from . import exit_codes
 from .command import Command, Failure, run
 from .import_report import report_object, report_text
@@ -119,6 +121,9 @@ async def _take_over(store: Store, plan: Plan, wishes: Wishes, broker: str) -> O
         _refuse(error)
     except ImportRefused as refusal:
         raise Failure(printable(str(refusal)), exit_codes.REFUSED) from refusal
+    except RmqError as error:
+        text = f"{error}; {taking.progress} of {taking.total} messages are stored"
+        raise Failure(printable(f"{text}: run it again to go on behind them"), exit_codes.of(error)) from error
 
 
 def _refuse(error: BadStore) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import terminal
 from .command import Command, Group, run
 from .message_tail import tail, tail_line
 from .message_trace import trace
 from .options import broker_option, json_option, key_of_option, log_options, message_id_argument
 from .reach import admin_of
-from .render import lag_remarks, printable, stored_object, table, to_json
+from .render import lag_remarks, no_such_key, printable, stored_object, table, to_json
 from .times import time_of_option
 
 if TYPE_CHECKING:
@@ -119,10 +119,9 @@ async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
         for item in found.messages:
             click.echo(to_json(stored_object(item)))
     elif found.messages:
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        click.echo(query_text(found.messages, columns), nl=False)
+        click.echo(query_text(found.messages, terminal.columns()), nl=False)
     if not found.messages:
-        click.echo(printable(f"no message that is stored has the key {asked[0]!r}"), err=True)
+        click.echo(no_such_key(asked[0]), err=True)
     for remark in remarks(found):
         click.echo(remark, err=True)
 
@@ -130,7 +129,7 @@ async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
 def query_text(found: Sequence[StoredMessage], columns: int = 0) -> str:
     """Messages for people: a table, or lines if it does not fit into so many columns; 0 is room for everything."""
     text = table(COLUMNS, [_cells(item) for item in found])
-    if columns and max(map(len, text.splitlines())) > columns:
+    if not terminal.fits(text, columns):
         return "".join(f"{tail_line(item, ids=True, body=BODY_SHOWN)}\n" for item in found)
     return text
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from rmq.wire.errors import RmqError
 
 from . import exit_codes
 from .complete_names import complete
-from .output import OutputClosed, silence_stdout
+from .output import OutputClosed, OutputFailed, silence_stdout
 from .render import printable
 from .usage_errors import is_missing_file, sentence
 
@@ -104,12 +105,16 @@ def open_standard_streams() -> None:
     Point those of the three standard descriptors that are closed (``>&-``) to nowhere.
 
     Else the next file or socket gets such a number, be it the log of a broker, and whatever prints then writes there.
+    Python has None for a closed stream, which nobody expects; so that is made to be one of ``/dev/null`` as well.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # which is the lowest number that is free: this one
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115  # for as long as the process lives
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -155,8 +160,10 @@ def _ended(error: BaseException, command: str) -> BaseException:
         silence_stdout()
         return click.exceptions.Exit(exit_codes.OK)
     if isinstance(leaf, OSError) and _raised_in_echo(leaf):
+        leaf = OutputFailed(leaf.strerror)
+    if isinstance(leaf, OutputFailed):
         silence_stdout()
-        failure = Failure(f"the output cannot be written: {leaf.strerror}", exit_codes.OS_ERROR)
+        failure = Failure(f"the output cannot be written: {leaf}", exit_codes.OS_ERROR)
         failure.command = command
         return failure
     if isinstance(leaf, UnicodeEncodeError):

@@ -8,7 +8,8 @@ its ``RMQ_*`` properties say of its origin under names of their own.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rmq.wire.errors import RmqError, code_name, from_wire
@@ -16,7 +17,8 @@ from rmq.wire.names import ORIGIN_TOPIC
 from rmq.wire.retry_ops import DROPPED, REPLAYED, DeadResult
 
 from .dead_filter import STATES
-from .render import stored_object
+from .render import printable, stored_object, table
+from .terminal import fits
 
 if TYPE_CHECKING:
     from rmq.wire.model import StoredMessage
@@ -37,6 +39,33 @@ def row_object(row: DeadRow, oldest: datetime | None, newest: datetime | None) -
 def row_cells(shown: dict[str, Any]) -> list[object]:
     """The same for people."""
     return [_time(value) if isinstance(value := shown[name], datetime) else value for name in LIST_COLUMNS]
+
+
+def rows_text(shown: Sequence[dict[str, Any]], columns: int = 0) -> str:
+    """The groups with dead letters; where there are too few columns (0 is room for everything), with short times."""
+    rows = [row_cells(row) for row in shown]
+    text = table(LIST_COLUMNS, rows)
+    if fits(text, columns):
+        return text
+    times = [[None if row[name] is None else _short_time(row[name]) for name in LIST_COLUMNS[-2:]] for row in shown]
+    return table(LIST_COLUMNS, [[*row[:-2], *at] for row, at in zip(rows, times, strict=True)])
+
+
+def letters_text(shown: Sequence[tuple[StoredMessage, str]], columns: int = 0) -> str:
+    """Dead letters with their states: a table, or three lines for each where there are too few columns for it."""
+    text = table(SHOW_COLUMNS, [letter_cells(letter, state) for letter, state in shown])
+    return text if fits(text, columns) else "".join(_letter_lines(*each, columns) for each in shown)
+
+
+def _letter_lines(letter: StoredMessage, state: str, columns: int) -> str:
+    offset, _, _, origin, attempts, keys, _, _ = letter_cells(letter, state)
+    lines = [
+        f"@{offset} {state}, {_short_time(letter.stored_at)}, of {origin}, failed {attempts}x"
+        + (f", keys {keys}" if keys else ""),
+        f"    reason: {letter.properties.get('RMQ_DEAD_REASON') or '-'}",
+        f"    body: {letter.body[: 4 * columns].decode(errors='backslashreplace')}",
+    ]
+    return "".join(f"{_cut(printable(line), columns)}\n" for line in lines)
 
 
 def letter_object(letter: StoredMessage, state: str) -> dict[str, Any]:
@@ -137,8 +166,16 @@ def _time(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds")
 
 
+def _short_time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%m-%d %H:%M:%S}Z"
+
+
 def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return _cut(text, SHOWN)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _number(text: str | None) -> int | None:

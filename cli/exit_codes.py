@@ -39,10 +39,10 @@ ATTENTION: Final = 4  # rmq-admin explain: a queue needs somebody
 DATA_ERROR: Final = 65  # the input, or what is stored, is not what it should be
 NO_INPUT: Final = 66  # a file, module, topic or group that was named does not exist
 UNAVAILABLE: Final = 69  # no broker answers
-OS_ERROR: Final = 71  # an address that is taken, a folder that cannot be written
+OS_ERROR: Final = 71  # an address that is taken, a folder that cannot be used
 TEMPORARY: Final = 75  # outcome unknown, or worth trying again
 REFUSED: Final = 76  # the broker refused, or speaks another protocol
-CONFIG: Final = 78  # a setting is wrong
+CONFIG: Final = 78  # a setting is wrong, or an address
 INTERRUPTED: Final = 130  # Ctrl-C, or a second signal that did not let a stop finish
 
 _BY_ERROR: Final[tuple[tuple[type[RmqError], int], ...]] = (

@@ -14,7 +14,7 @@ from rmq.wire.model import ConsumeStatus, StoredMessage
 
 from . import exit_codes
 from .command import Failure
-from .output import Output, OutputClosed
+from .output import Output, OutputClosed, OutputFailed
 from .render import message_line, message_object, to_json
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ class Printer:
     """
     Prints messages; each counts as consumed only once its line has left the process.
 
-    ``done`` is set when ``limit`` messages were printed or the reader has gone. What is delivered after that is left
-    alone: neither printed nor committed nor failed, so that the group's next member gets it as a first delivery.
+    ``done`` is set when ``limit`` messages were printed, the reader has gone, or nothing can be written. What is not
+    printed is left alone: neither committed nor failed, so that the group's next member gets it as a first delivery.
     """
 
     def __init__(self, output: Output, *, as_json: bool, limit: int | None = None) -> None:
         self.done = asyncio.Event()
         self.closed = False  # the reader has gone
+        self.failure: OutputFailed | None = None  # why nothing can be written
         self._output = output
         self._as_json = as_json
         self._left = limit
@@ -46,7 +47,7 @@ class Printer:
         return ConsumeStatus.SUCCESS
 
     async def show(self, messages: Sequence[StoredMessage], epoch: int) -> bool:
-        """Print messages; False if they are left alone, since enough was printed or the reader has gone."""
+        """Print messages; False if they are left alone, since ``done`` is set."""
         if self.done.is_set():
             return False
         if self._left is not None:
@@ -57,6 +58,10 @@ class Printer:
             await self._output.write(self.text(messages, epoch))
         except OutputClosed:
             self.reader_has_gone()
+            return False
+        except OutputFailed as failure:
+            self.failure = failure
+            self.done.set()
             return False
         return True
 

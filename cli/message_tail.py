@@ -18,7 +18,7 @@ from .command import Command, Failure, run
 from .options import broker_option, json_option, key_of_option, log_options
 from .output import Output, OutputClosed
 from .reach import admin_of
-from .render import lag_remarks, printable, stored_object, to_json
+from .render import lag_remarks, no_such_key, printable, stored_object, to_json
 from .times import time_of_option
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ async def _of_key(admin: Admin, end: Tail, asked: Asked) -> tuple[list[StoredMes
     ][: asked.most]
     is_cut = found.more and len(known) < asked.most
     said = [f"only the newest {len(found.messages)} messages with this key were looked at"] if is_cut else []
+    said += [no_such_key(asked.key)] if not found.messages else []
     return known[::-1], [*lag_remarks(found), *said]
 
 
@@ -212,8 +213,10 @@ def tail_line(message: StoredMessage, *, ids: bool = False, body: int = 0) -> st
     parts += [message.message_id] if ids else []
     parts += [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
     parts += [f"tag={message.tag}"] if message.tag else []
-    key = ",".join(message.keys) or message.ordering_key
-    parts += [f"key={key}"] if key else []
+    if message.keys:
+        parts.append(f"key={','.join(message.keys)}")
+    elif message.ordering_key:  # by which messages cannot be found
+        parts.append(f"sharding_key={message.ordering_key}")
     text = (message.body if not body else message.body[: 4 * body + 4]).decode(errors="backslashreplace")
     if body and len(text) > body:
         text = f"{text[:body]}... ({len(message.body)} bytes)"

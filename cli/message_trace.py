@@ -177,7 +177,8 @@ def _owner(standing: Standing) -> str:
 def copy_line(copy: Copy, now: datetime) -> str:
     """A copy, and what became of it."""
     if copy.kind == "dead_letter":
-        return f"dead letter, {copy.delivery or 0} deliveries failed, {copy.state}"
+        times = copy.delivery or 0
+        return f"dead letter, {times} {'delivery' if times == 1 else 'deliveries'} failed, {copy.state}"
     if copy.kind == "returned":
         return "put back into its topic by a replay"
     what = "replayed" if copy.kind == "replay" else f"for delivery {copy.delivery}"

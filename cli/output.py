@@ -3,7 +3,7 @@ Standard output for commands that write while a loop runs.
 
 Promises: what :meth:`Output.write` returned from has left the process; a slow reader (``| less``) does not stop the
 loop, and with it the pings that keep leases; a reader that went away is told apart from every other error, also
-while there is nothing to write.
+while there is nothing to write; what else keeps it from being written (a full disk) is an error of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ _SAFE_BYTES = 4096
 
 class OutputClosed(Exception):
     """Whoever read standard output has gone."""
+
+
+class OutputFailed(Exception):
+    """Standard output cannot be written; the text says why."""
 
 
 class Output:
@@ -52,6 +56,7 @@ class Output:
 
         Raises:
             OutputClosed: the reader has gone.
+            OutputFailed: it cannot be written.
         """
         if len(data) <= _SAFE_BYTES and not self._turn.locked() and self._ready():
             self._write_now(data)
@@ -90,6 +95,8 @@ class Output:
                 view = view[os.write(self._fd, view) :]
         except BrokenPipeError as error:
             raise OutputClosed from error
+        except OSError as error:
+            raise OutputFailed(error.strerror) from error
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:

@@ -64,6 +64,11 @@ def lag_remarks(found: FoundMessages) -> list[str]:
     return [f"the index lags by {lag}: the newest messages may be missing, ask again"]
 
 
+def no_such_key(key: str) -> str:
+    """That nothing was found by a key: mostly it is the other kind of key that somebody has at hand."""
+    return printable(f"no message that is stored has the key {key!r} (its sharding key alone does not find a message)")
+
+
 def message_line(message: StoredMessage) -> str:
     """A message as one line for people: ``orders/2 @17 key=o-17 tag=paid attempt=1  body``."""
     parts = [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]

@@ -146,6 +146,8 @@ async def _print(
         else:
             await _consume(config, topics, printer, printer.done)
         watch.cancel()
+    if printer.failure is not None:
+        raise printer.failure
     if printer.closed:
         raise OutputClosed
 

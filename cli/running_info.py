@@ -13,6 +13,7 @@ from typing import Any, Final
 from .render import printable, seconds, table
 
 QUEUE_COLUMNS: Final = ("queue", "head", "held", "size", "flight", "renewed", "doing")
+UNKNOWN: Final = "unknown"  # the version of a member that runs from sources, without being installed
 MAX_SHOWN: Final = 200  # characters of a text that is only told
 
 
@@ -51,7 +52,8 @@ def size(count: float) -> str:
 
 
 def _program(info: dict[str, Any]) -> str:
-    parts = [f"rmq {_text(info, 'version') or 'of an unknown version'}"]
+    version = _text(info, "version")
+    parts = [f"rmq {version}" if version not in ("", UNKNOWN) else "rmq of an unknown version"]
     if (up_s := _number(info, "up_s")) is not None:
         parts.append(f"up {seconds(up_s)}")
     if (lag_s := _number(info, "loop_lag_s")) is not None:

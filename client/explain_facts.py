@@ -61,6 +61,7 @@ class Told(NamedTuple):
     slots_busy: bool = False
     polled_ago_s: float | None = None
     consume_timeout_s: float = CONSUME_TIMEOUT_S
+    max_attempts: int | None = None  # None: there is no limit, or the member's is the usual one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class QueueFacts:
     told: Told | None = None
     told_of_all: bool = True  # else the owner has more queues than it tells of
     # the group
+    ordered: bool = True
     model: str | None = None
     strategy: str | None = None
     connected: int = 0  # members that are there
@@ -102,6 +104,7 @@ class QueueFacts:
     head: Head | None = None
     head_age_s: float | None = None
     delayed: Delayed = NOTHING_DELAYED
+    refuses_sends: str = ""  # why the broker takes no messages: none can be put aside, or become a dead letter
     moved: int | None = None
     watched_s: float = 0.0
 
@@ -196,7 +199,8 @@ def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
         loop_lag_s=number(info, "loop_lag_s") or 0.0,
         slots_busy=turns is not None and slots is not None and turns >= slots > 0,
         polled_ago_s=number(info, "polled_ago_s"),
-        consume_timeout_s=_consume_timeout(info),
+        consume_timeout_s=_setting(info, "consume_timeout_s") or CONSUME_TIMEOUT_S,
+        max_attempts=None if (most := _setting(info, "max_attempts")) is None or most < 1 else int(most),
     )
 
 
@@ -205,6 +209,7 @@ def of_group(
     members: Members,
     *,
     delayed: Mapping[MessageQueue, Delayed] = MappingProxyType({}),
+    refuses_sends: str = "",
 ) -> list[QueueFacts]:
     """The facts of all queues of a group that shares them out."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
@@ -228,6 +233,7 @@ def of_group(
             answers=queue.owner is None or members.answers(queue.owner),
             told=members.told(queue.owner, name),
             told_of_all=queue.owner is None or members.tells_all(queue.owner),
+            ordered=described.ordered is not False,
             model=described.model,
             strategy=described.strategy,
             connected=connected,
@@ -235,6 +241,7 @@ def of_group(
             expression=described.subscriptions.get(queue.topic, ALL),
             waiting=tuple(members.waiting.get(name, ())),
             delayed=delayed.get(name, NOTHING_DELAYED),
+            refuses_sends=refuses_sends,
         )
         for queue in described.queues
         for name in [queue_of(queue)]
@@ -301,10 +308,10 @@ def _whole(of: Mapping[str, Any], name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _consume_timeout(info: Mapping[str, Any]) -> float:
+def _setting(info: Mapping[str, Any], name: str) -> float | None:
+    """A setting of a member that is not the default; others are not told."""
     settings = info.get("settings")
-    asked = number(settings, "consume_timeout_s") if isinstance(settings, dict) else None
-    return CONSUME_TIMEOUT_S if asked is None else asked
+    return number(settings, name) if isinstance(settings, dict) else None
 
 
 def _code_in(stopped: str) -> str:

@@ -82,22 +82,53 @@ def retrying(facts: QueueFacts) -> Finding | None:
     told = facts.told
     if facts.attempt <= 1 or facts.is_retries:
         return None
-    error, when = "", "is being tried now"
+    error, when = "", "comes next"  # when, its owner does not tell
     if told is not None:
-        error = words.error(told) if told.failed_offset == facts.head_offset else ""
+        error = words.error(told) if told.failed_offset == facts.head_offset or not facts.ordered else ""
         if told.retry_in_s is not None:
             when = f"comes in {words.span(told.retry_in_s)}"
-    failed = facts.attempt - 1
-    skip = "; with max_attempts it would be passed."
-    if facts.model != BROADCASTING:
-        command = words.reset(facts, (facts.head_offset or 0) + 1)
-        skip = f", or skip it: `{command}`; with max_attempts it would become a dead letter."
+        elif told.called_for_s is not None:
+            when = "is being tried now"
+    failed = f"message {facts.head_offset} failed {words.times(facts.attempt - 1)}"
+    if facts.refuses_sends and _is_due_elsewhere(facts):
+        return Finding(
+            Reason.RETRYING,
+            Urgency.ACT,
+            f"{failed}, and the broker refuses the copy of it that would let others pass: "
+            f"{facts.refuses_sends}.{error}",
+            f"mend that, and it goes on by itself; {words.look(facts, facts.head_offset)} and mend the listener.",
+        )
+    if not facts.ordered:
+        return Finding(
+            Reason.RETRYING,
+            Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
+            f"{failed} and could not be put aside; delivery {facts.attempt} {when}.{error}",
+            f"see why in the log of {facts.owner} (send_back.refused); {words.look(facts, facts.head_offset)}.",
+        )
+    skip = "" if facts.model == BROADCASTING else f", or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`"
     return Finding(
         Reason.RETRYING,
         Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
-        f"message {facts.head_offset} failed {words.times(failed)}; delivery {facts.attempt} {when}.{error}",
-        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}",
+        f"{failed}; delivery {facts.attempt} {when}.{error}",
+        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}; {_given_up(facts)}.",
     )
+
+
+def _is_due_elsewhere(facts: QueueFacts) -> bool:
+    """Whether a failed message should be among the retries or the dead letters by now."""
+    most = None if facts.told is None else facts.told.max_attempts
+    return not facts.ordered or (most is not None and facts.attempt > most)
+
+
+def _given_up(facts: QueueFacts) -> str:
+    """What ends the tries by itself, or could."""
+    becomes = "passed" if facts.model == BROADCASTING else "a dead letter"
+    most = None if facts.told is None else facts.told.max_attempts
+    if most is None:
+        verb = "be" if facts.model == BROADCASTING else "become"
+        return f"with max_attempts it would {verb} {becomes}"
+    verb = "is" if facts.model == BROADCASTING else "becomes"
+    return f"when delivery {max(most, facts.attempt)} fails it {verb} {becomes} (max_attempts)"
 
 
 def moving(facts: QueueFacts) -> Finding | None:

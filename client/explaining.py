@@ -110,12 +110,13 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
     stats = await admin.stats()
     clock = _BrokerClock(stats)
     delayed = await _delayed(admin, clock) if _delays_wait(stats) else {}
-    sample = await _sample(admin, group, topic, delayed)
+    refuses_sends = _refuses_sends(stats)
+    sample = await _sample(admin, group, topic, delayed, refuses_sends)
     stories = [explain.explain(facts) for facts in sample.facts]
     if any(story.reason in LOOK_AGAIN and (story.lag or story.urgency) for story in stories):
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(watch_s)
-        first, sample = sample, await _sample(admin, group, topic, delayed)
+        first, sample = sample, await _sample(admin, group, topic, delayed, refuses_sends)
         sample = _compared(first, sample, asyncio.get_running_loop().time() - began)
     facts = await _with_heads(admin, sample.facts, clock)
     facts = _with_errors(facts, sample.members)
@@ -128,11 +129,13 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
         described.strategy,
         len(described.members) + described.more_members,
         explain.worst_first(explain.explain(each) for each in facts),
-        notes_of(described, sample.members, facts, dead=dead, refuses_sends=_refuses_sends(stats), topic=topic),
+        notes_of(described, sample.members, facts, dead=dead, refuses_sends=refuses_sends, topic=topic),
     )
 
 
-async def _sample(admin: Admin, group: str, topic: str | None, delayed: dict[MessageQueue, Delayed]) -> _Sample:
+async def _sample(
+    admin: Admin, group: str, topic: str | None, delayed: dict[MessageQueue, Delayed], refuses_sends: str
+) -> _Sample:
     described = await admin.describe_group(group, topic)
     if topic is not None and not described.queues:
         others = sorted({queue.topic for queue in (await admin.describe_group(group)).queues})
@@ -142,8 +145,9 @@ async def _sample(admin: Admin, group: str, topic: str | None, delayed: dict[Mes
     if topic not in (None, retry_topic(group)) and not described.ordered:
         described = described._replace(queues=[*described.queues, *await _retries(admin, group)])
     members = Members(await admin.members_info(group))
-    facts_of = of_broadcast if described.model == BROADCASTING else of_group
-    return _Sample(described, members, facts_of(described, members, delayed=delayed))
+    if described.model == BROADCASTING:
+        return _Sample(described, members, of_broadcast(described, members, delayed=delayed))
+    return _Sample(described, members, of_group(described, members, delayed=delayed, refuses_sends=refuses_sends))
 
 
 async def _retries(admin: Admin, group: str) -> list[GroupQueue]:

@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Receipt:
-    """Where a message was stored; what costs something to tell is made when asked for."""
+    """Where a message was stored: ``topic`` and ``queue_id``, and more, which is made when asked for."""
 
     __slots__ = ("_part", "_step", "_store_id", "queue_id", "topic")
 

@@ -225,6 +225,7 @@ class Broadcaster(GroupClient):
         """Nothing: what failed here is counted here, as long as the process lives."""
 
     async def dead_letter(
-        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], *, commit_offset: int, reason: str
-    ) -> None:
+        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], attempts: Sequence[int], *,
+        commit_offset: int, reason: str,
+    ) -> None:  # fmt: skip
         """Nothing: a message that failed here too often is passed here, and only here."""

@@ -30,8 +30,8 @@ from .hooks import Hooks
 from .lane import Call, Lane
 from .lease_keeper import Leases, until_proven
 from .listeners import AsyncListener, Threads
-from .results import RETRY, SUCCESS, acknowledged, read_concurrent_status, result_type
-from .retries import failure_of, reason_of
+from .results import RETRY, SUCCESS, acknowledged, failure_of, read_concurrent_status, result_type
+from .retries import reason_of
 from .send_backs import Failures, Fate, SendBacks
 from .statistics import Statistics
 from .sweep import Sweep
@@ -331,8 +331,9 @@ class ConcurrentService:
             meter.gave_in_vain(now, given, elapsed_s, result_type(status, error, timed_out=timed_out))
         cache.done_first(chunk, done - chunk.gone)
         if chunk.count:
-            lane.generation.last_failure = (left[0].queue_offset, failure_of(error))
-            await self._give_back(lane, chunk, self._level(context), reason_of(error, left))
+            failure = failure_of(status, error)
+            lane.generation.last_failure = (left[0].queue_offset, failure)
+            await self._give_back(lane, chunk, self._level(context), reason_of(failure, left))
 
     async def _give_back(self, lane: Lane, chunk: Chunk, delay_level: int, reason: str) -> None:
         """Give back what is left of a chunk; what cannot be stays, and is tried again in a while."""

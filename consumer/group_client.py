@@ -147,14 +147,21 @@ class GroupClient:
             await self._request(Op.ATTEMPT, payload)
 
     async def dead_letter(
-        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], *, commit_offset: int, reason: str
-    ) -> None:
-        """Have messages copied to the dead letters of the group, and progress stored with that; -1 is none."""
+        self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], attempts: Sequence[int], *,
+        commit_offset: int, reason: str,
+    ) -> None:  # fmt: skip
+        """
+        Have messages copied to the dead letters of the group, and progress stored with that; -1 is none.
+
+        ``attempts`` tells of each how many deliveries failed.
+        """
         for at in range(0, len(queue_offsets), MAX_ENTRIES):
             part = list(queue_offsets[at : at + MAX_ENTRIES])
             is_last = at + MAX_ENTRIES >= len(queue_offsets)
             progress = commit_offset if is_last else ops.NO_OFFSET
-            await self._request(Op.DEAD_LETTER, ops.DeadLetter(self.group, *queue, epoch, part, progress, reason))
+            failed = list(attempts[at : at + MAX_ENTRIES])
+            asked = ops.DeadLetter(self.group, *queue, epoch, part, progress, reason, failed)
+            await self._request(Op.DEAD_LETTER, asked)
 
     async def send_back(
         self, queue: MessageQueue, epoch: int, queue_offsets: Sequence[int], attempts: Sequence[int], *,

@@ -33,8 +33,8 @@ from .lease_keeper import Leases, until_proven
 from .listeners import AsyncListener, Threads
 from .process_queue import in_order
 from .queue_gates import QueueGates
-from .results import COMMIT, SUCCESS, SUSPEND, read_status, result_type
-from .retries import AWAY_S, Failed, Retries, failure_of, reason_of
+from .results import COMMIT, SUCCESS, SUSPEND, failure_of, read_status, result_type
+from .retries import AWAY_S, Failed, Retries, reason_of
 from .statistics import Statistics
 from .tasks import TaskSet
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
@@ -333,8 +333,9 @@ class OrderlyScheduler:
         self._statistics.of(generation.shown.topic).gave_in_vain(now, count, elapsed_s, kind)
         guard.recording = True
         messages = cache.again(count) if read is SUSPEND else cache.rollback()
-        generation.last_failure = (messages[0].queue_offset, failure_of(error))
-        return Failed(messages, reason_of(error, messages), self._asked_pause(context))
+        failure = failure_of(status, error)
+        generation.last_failure = (messages[0].queue_offset, failure)
+        return Failed(messages, reason_of(failure, messages), self._asked_pause(context))
 
     def _asked_pause(self, context: ConsumeContext) -> float | None:
         asked: object = context.suspend_s

@@ -89,3 +89,26 @@ def result_type(status: object, error: BaseException | None, *, timed_out: bool)
 def is_success(status: object, error: BaseException | None) -> bool:
     """Whether the listener says that the messages are done."""
     return error is None and status in (SUCCESS, COMMIT)
+
+
+def failure_of(status: object, error: BaseException | None) -> str:
+    """What a listener that failed has done, for people: raised, forgot to answer, or asked for its messages again."""
+    if error is not None:
+        return _said_by(error)
+    if status is None:
+        return "the listener returned nothing; it must return ConsumeStatus.SUCCESS when messages are done"
+    if not isinstance(status, ConsumeStatus):
+        return f"the listener returned {_article(type(status).__name__)}, which is no ConsumeStatus"
+    return "the listener asked for it again"
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # a text that cannot be made must not take the queue with it
+        text = "its text cannot be read"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -55,7 +55,7 @@ class Retries:
         try:
             dead = failed.messages if failed.convicted else exhausted(failed.messages, self._config.max_attempts)
             left = failed.messages
-            if dead and await self._bury(generation, dead, failed.reason):
+            if dead and await self._bury(generation, dead, failed):
                 gone = set(map(id, dead))
                 left = [message for message in left if id(message) not in gone]
             if not left:
@@ -68,9 +68,10 @@ class Retries:
         finally:
             generation.guard.release()
 
-    async def _bury(self, generation: Generation, dead: list[StoredMessage], reason: str) -> bool:
+    async def _bury(self, generation: Generation, dead: list[StoredMessage], failed: Failed) -> bool:
         """Have messages copied to the dead letters; says whether they are out of the way."""
         cache, broker, there = in_order(generation.cache), self._broker, dead
+        unmade = 1 if failed.convicted else 0  # deliveries that were due, and not made
 
         async def ask() -> None:
             nonlocal there
@@ -84,8 +85,9 @@ class Retries:
                 generation.queue,
                 generation.epoch,
                 [message.queue_offset for message in there],
+                [max(message.attempt - unmade, 1) for message in there],
                 commit_offset=commit_offset,
-                reason=reason[:REASON_LENGTH],
+                reason=failed.reason[:REASON_LENGTH],
             )
 
         if not await self._answered(generation, ask, "dead_letter.refused"):
@@ -98,8 +100,8 @@ class Retries:
                 queue=str(generation.queue),
                 queue_offset=there[0].queue_offset,
                 count=len(there),
-                attempts=there[0].attempt,
-                reason=reason,
+                attempts=max(there[0].attempt - unmade, 1),
+                reason=failed.reason,
             )
         return True
 
@@ -149,11 +151,6 @@ class Retries:
         return False
 
 
-def reason_of(error: BaseException | None, messages: Sequence[StoredMessage]) -> str:
+def reason_of(failure: str, messages: Sequence[StoredMessage]) -> str:
     """Why messages were given up, for whoever finds them among the dead letters."""
-    return f"delivery {messages[0].attempt} failed: {failure_of(error)}"
-
-
-def failure_of(error: BaseException | None) -> str:
-    """What a listener that failed has done: raised, or asked for its messages again."""
-    return "the listener asked for it again" if error is None else f"{type(error).__name__}: {error}"
+    return f"delivery {messages[0].attempt} failed: {failure}"

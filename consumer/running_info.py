@@ -48,7 +48,7 @@ def running_info(
     now: float,
 ) -> dict[str, Any]:
     """The map: the program, its settings that are not the default, its statistics, and its queues."""
-    held = sorted(generations, key=lambda generation: (_is_well(generation), generation.queue))
+    held = sorted(generations, key=lambda generation: (*_rank(generation), generation.queue))
     told = sorted(held[:MAX_QUEUES], key=lambda generation: generation.queue)
     return {
         **program._asdict(),
@@ -135,15 +135,15 @@ def _stopped_at(generation: Generation) -> dict[str, Any]:
     return {"stopped_code": code, "stopped_from": first, "stopped_to": last}
 
 
-def _is_well(generation: Generation) -> bool:
-    return (
-        stopped_because(generation) is None
-        and generation.retry_at is None
-        and not generation.tries_to_unlock
-        and not generation.paused
-        and generation.called_at is None
-        and not generation.cache.messages
-    )
+def _rank(generation: Generation) -> tuple[int, float]:
+    """Which are told if there is no room for all: first the stopped, then those that wait, hang, or have messages."""
+    if stopped_because(generation) is not None:
+        return 0, 0.0
+    if generation.retry_at is not None or generation.tries_to_unlock or generation.paused:
+        return 1, 0.0
+    if generation.called_at is not None:
+        return 2, generation.called_at
+    return 3 if generation.cache.messages else 4, 0.0
 
 
 def _topic(statistics: TopicStatistics) -> dict[str, Any]:

@@ -77,7 +77,11 @@ class Message:
 
 
 class StoredMessage:
-    """A message as consumers see it. ``body`` is its own ``bytes``; the rest is read when asked for."""
+    """
+    A message as consumers see it. ``body`` is its own ``bytes``; the rest is read when asked for.
+
+    ``attempt`` is 1 at its first delivery, and grows with each; take-overs and restarts do not set it back.
+    """
 
     __slots__ = ("_index", "_origin", "attempt", "body")
 

@@ -378,6 +378,7 @@ class DeadLetter(NamedTuple):
     Copy messages of a queue to the dead-letter topic of the group; answered when that and the progress are durable.
 
     ``commit_offset`` is progress that is stored in the same step, -1 for none. Asking again does nothing again.
+    ``attempts`` tells of each message how many deliveries failed; without it, as many as were reported before.
     """
 
     group: str
@@ -387,6 +388,7 @@ class DeadLetter(NamedTuple):
     queue_offsets: list[int]
     commit_offset: int = NO_OFFSET
     reason: str = ""
+    attempts: list[int] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
 
 class Starting(NamedTuple):

@@ -64,8 +64,8 @@ class Store(Protocol):
     def reader(self) -> LogReader:
         """The log as it can be read now."""
 
-    def locator(self, of: MessageQueue) -> Locator:
-        """The index of a queue as it is now, for a thread."""
+    def locator(self, of: MessageQueue, offset: int | None = None) -> Locator:
+        """The index of a queue as it is now, for a thread; or what it says of one offset."""
 
 
 class Pool(Protocol):
@@ -174,12 +174,12 @@ class MessageHandler:
         self._run(connection, request_id, search)
         return DEFERRED
 
-    def _locator(self, queue: MessageQueue) -> Locator | Refused:
+    def _locator(self, queue: MessageQueue, offset: int | None = None) -> Locator | Refused:
         try:
             self._topics.require_queue(*queue)
         except Refused as error:
             return error
-        return self._store.locator(queue)
+        return self._store.locator(queue, offset)
 
     # ---- by offset
 
@@ -188,7 +188,7 @@ class MessageHandler:
         check_entries(payload, 0)
         request = decode(Heads, payload)
         self._admit(connection)
-        places = [self._locator(MessageQueue(entry.topic, entry.queue_id)) for entry in request.entries]
+        places = [self._locator(MessageQueue(at.topic, at.queue_id), at.queue_offset) for at in request.entries]
         reader = self._store.reader()
 
         def look() -> Parts:
@@ -273,12 +273,23 @@ def _head(entry: HeadAt, place: Locator | Refused, reader: LogReader) -> Head:
     if offset >= place.max_offset:
         return Head(EMPTY, offset)
     lies_at = place.position_of(offset)
-    data = None if lies_at is None else reader.header_bytes(lies_at[0])
-    if lies_at is None or data is None:
+    header = None if lies_at is None else _header(entry, offset, reader.header_bytes(lies_at[0]))
+    if lies_at is None or header is None:
         where = f"{entry.topic}/{entry.queue_id}"
         return Head(Damaged.code, offset, text=f"the batch of {where} at offset {offset} is damaged")
-    header = layout.parse_header(data, alone=True)
     return Head(OK, offset, header.stored_at, batches.handle(lies_at[0], offset - header.base_offset))
+
+
+def _header(entry: HeadAt, offset: int, data: bytes | None) -> layout.Header | None:
+    """The header of the batch that has the message; None if it is none, or that of another one."""
+    if data is None:
+        return None
+    try:
+        header = layout.parse_header(data, alone=True)
+    except Refused:
+        return None
+    is_here = (header.topic, header.queue_id) == entry[:2] and header.base_offset <= offset < header.end_offset
+    return header if is_here else None
 
 
 def _offset_at(time_us: int, place: Locator | Refused, reader: LogReader) -> OffsetAt:

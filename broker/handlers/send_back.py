@@ -77,7 +77,7 @@ class _Request:
         self.commit_offset = ask.commit_offset
         self.reason = ask.reason
         self.is_dead_letter = isinstance(ask, DeadLetter)
-        self.attempts = {} if isinstance(ask, DeadLetter) else dict(zip(ask.queue_offsets, ask.attempts, strict=True))
+        self.attempts = dict(zip(ask.queue_offsets, ask.attempts, strict=bool(ask.attempts)))
         self.delay_level = DEAD if isinstance(ask, DeadLetter) else ask.delay_level
         self.max_attempts = max_attempts
         self.wanted = 0  # messages that the job under way is to copy
@@ -123,18 +123,18 @@ class SendBackHandler:
     def dead_letter(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Give messages up and store progress; the answer follows when both are durable."""
         check_entries(payload, 4)
-        return self._add(connection, request_id, decode(DeadLetter, payload), 0)
+        check_entries(payload, 7)
+        ask = decode(DeadLetter, payload)
+        if ask.attempts:
+            _check_attempts(ask)
+        return self._add(connection, request_id, ask, 0)
 
     def send_back(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Put messages off and store progress; the answer follows when both are durable."""
         check_entries(payload, 4)
         check_entries(payload, 5)
         ask = decode(SendBack, payload)
-        if len(ask.attempts) != len(ask.queue_offsets):
-            raise BadRequest(f"there are {len(ask.attempts)} attempts for {len(ask.queue_offsets)} messages")
-        for attempts in ask.attempts:
-            if not 1 <= attempts <= MAX_ATTEMPTS:
-                raise BadRequest(f"attempts must be 1 to {MAX_ATTEMPTS}, not {attempts}: this delivery counts")
+        _check_attempts(ask)
         if ask.max_attempts < -1:
             raise BadRequest(f"max_attempts must be -1 or more, not {ask.max_attempts}")
         most = self._max_retries + 1 if ask.max_attempts == -1 else ask.max_attempts
@@ -169,7 +169,8 @@ class SendBackHandler:
 
         def make(found: Found) -> Copy:
             if request.is_dead_letter:
-                attempts = max(failed[found.message.queue_offset], found.attempts)
+                offset = found.message.queue_offset
+                attempts = max(failed[offset], found.attempts, request.attempts.get(offset, 0))
                 return dead_copy(found, group, attempts, request.reason)
             # What the message itself says counts too: a consumer that forgets must not retry for ever.
             attempts = max(request.attempts[found.message.queue_offset], found.attempts + 1)
@@ -251,6 +252,14 @@ def _whole(made: list[Copy | Refused]) -> list[Copy]:
             raise copy
         copies.append(copy)
     return copies
+
+
+def _check_attempts(ask: SendBack | DeadLetter) -> None:
+    if len(ask.attempts) != len(ask.queue_offsets):
+        raise BadRequest(f"there are {len(ask.attempts)} attempts for {len(ask.queue_offsets)} messages")
+    for attempts in ask.attempts:
+        if not 1 <= attempts <= MAX_ATTEMPTS:
+            raise BadRequest(f"attempts must be 1 to {MAX_ATTEMPTS}, not {attempts}: this delivery counts")
 
 
 def _check(ask: SendBack | DeadLetter) -> None:

@@ -277,9 +277,17 @@ class ConsumeQueue:
             return None
         return Window(self._directory, self._per_file, offset, min(self.readable, self._flushed))
 
-    def locator(self, files: Files) -> Locator:
-        """The index as it is now, for a thread: what is in memory is copied, what is in files never changes."""
-        bases, positions, sizes = self._bases[:], self._positions[:], self._sizes[:]
+    def locator(self, files: Files, offset: int | None = None) -> Locator:
+        """
+        The index as it is now, for a thread: what is in memory is copied, what is in files never changes.
+
+        With an ``offset``, for that one only, or the first behind it that the queue holds: little is copied then.
+        """
+        part = slice(None)
+        if offset is not None:
+            at = bisect_right(self._bases, max(offset, self.min_offset))
+            part = slice(max(at - 1, 0), at)
+        bases, positions, sizes = self._bases[part], self._positions[part], self._sizes[part]
         directory, per_file = self._directory, self._per_file
 
         def position_of(offset: int) -> tuple[int, int] | None:

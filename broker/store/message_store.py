@@ -392,9 +392,9 @@ class MessageStore:
         """The log as it can be read now, for a thread."""
         return LogReader(self.files, self.log.extents(), self.exposed)
 
-    def locator(self, of: MessageQueue) -> Locator:
-        """The index of a queue as it is now, for a thread."""
-        return self.queue(of).locator(self.files)
+    def locator(self, of: MessageQueue, offset: int | None = None) -> Locator:
+        """The index of a queue as it is now, for a thread; or what it says of one offset."""
+        return self.queue(of).locator(self.files, offset)
 
     # ---- files beside the log
 

@@ -6,7 +6,7 @@ the walk goes on only where something else proves that a record begins: at an en
 file. Nothing is searched for by its looks.
 
 The log *ends* where nothing was written yet. Bytes behind the last sound record may be the torn tail of a crash; but if
-a consume queue, or a later file, shows that more was there, it is damage.
+a consume queue, a later file, or a whole record that is not older shows that more was there, it is damage.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Final, NamedTuple
 
 from .queue_index import Entry, QueueEntries, QueueIndex
 from .record import BLANK_MAGIC, MAX_SIZE, MESSAGE_MAGIC, MIN_SIZE, START, BadRecord, Record, decode
-from .store_files import CommitLog, LogFile, faults
+from .store_files import WINDOW, CommitLog, LogFile, faults
 
 _NOTHING: Final = bytes(START.size)
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+_MAGIC_AT: Final = 4
 
 
 class Lost(NamedTuple):
@@ -61,6 +63,7 @@ class LogWalk:
         self._index = index
         self._clean = clean
         self.position = log.start  # how far the walk is
+        self._stored_at = 0  # of the last sound record
 
     def __iter__(self) -> Iterator[Record | Damage | End]:
         """Everything in the order of the log; the last is the :class:`End`."""
@@ -121,7 +124,11 @@ class LogWalk:
                 position = self._next_known(position, end)
             else:
                 yield record
+                self._stored_at = record.stored_at
                 position += record.size
+                if end - position < START.size and file.length == file.room:
+                    yield Damage(file.path.name, position - file.start, position, "the file ends within: it was cut")
+                    return
 
     def _decode(self, file: LogFile, position: int) -> Record:
         size, magic = START.unpack(self._log.read(file, position, START.size).ljust(START.size, b"\0"))
@@ -140,11 +147,31 @@ class LogWalk:
         if any(self._log.read(each, each.start, START.size) != _NOTHING for each in later):
             return None
         known = self._index.at_or_behind(position)
-        if known and (self._clean or self._is_any_sound(position, known)):
+        if known and (self._clean or self._is_any_sound(position, known) or _is_cut(file, known[0][2], position)):
             return None
         if written and self._clean and not self._index.exists:
             return None  # nothing shows that it is a left-over
-        return End(position, self._log.last_written(file, position) - position)
+        last = self._log.last_written(file, position)
+        if not self._clean and self._is_followed(file, position, last):
+            return None
+        return End(position, last - position)
+
+    def _is_followed(self, file: LogFile, position: int, last: int) -> bool:
+        """Whether a whole record lies behind a place, which is not left from before the ones in front of it."""
+        while position < last:
+            part = self._log.read(file, position, min(WINDOW, last - position))
+            hit = part.find(_MAGIC, START.size)
+            while hit >= 0:
+                try:
+                    record = self._decode(file, position + hit - _MAGIC_AT)
+                except BadRecord:
+                    pass
+                else:
+                    if record.stored_at >= self._stored_at:
+                        return True
+                hit = part.find(_MAGIC, hit + 1)
+            position += max(len(part) - START.size - len(_MAGIC), START.size)
+        return False
 
     def _is_any_sound(self, position: int, known: list[tuple[QueueEntries, int, Entry]]) -> bool:
         """Whether a whole record lies behind a place, which a torn tail does not have."""
@@ -171,6 +198,11 @@ class LogWalk:
         """The next place within a file at which a consume queue says that a record begins; else its end."""
         known = self._index.at_or_behind(position + 1)
         return min([end, *(entry.physical_offset for _, _, entry in known)])
+
+
+def _is_cut(file: LogFile, entry: Entry, position: int) -> bool:
+    """Whether a consume queue names a record here for which the file is too short: no crash makes files shorter."""
+    return entry.physical_offset == position and position + entry.size > file.end - START.size
 
 
 def _check_blank(size: int, left: int) -> None:

@@ -25,6 +25,7 @@ from .survey import DELAYED, QUEUED, Item, Store, Survey
 
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
 _DEFAULT_RETRIES: Final = 16
+_SOME: Final = 10  # names in a sentence
 
 Queue = tuple[str, int]
 
@@ -72,6 +73,11 @@ class QueuePlan:
     def holes(self) -> int:
         """How many times old offsets are missing between two messages."""
         return max(0, len(self._firsts) - 1)
+
+    @property
+    def first_hole(self) -> tuple[int, int] | None:
+        """The first of the old offsets that are missing between two messages, and the one behind them."""
+        return (self._lasts[0] + 1, self._firsts[1]) if self.holes else None
 
     def translate(self, queue_offset: int) -> int:
         """The new offset for an old one: how many messages are taken over before it."""
@@ -179,10 +185,9 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
             needed[topic] = max(1, config.queues)
     for topic, queue_id in [*plan.queues, *((each.topic, each.queue_id) for each in plan.waiting)]:
         needed[topic] = max(needed.get(topic, 1), queue_id + 1)
-    for topic in wishes.topics or ():
+    for topic in [*(wishes.topics or ()), *wishes.topic_names]:
         if topic not in needed:
-            there = ", ".join(sorted(needed)[:10]) or "none that can be taken over"
-            raise StoreMissing(f"the store has no topic {topic!r}: it has {there}")
+            raise StoreMissing(_no_topic(topic, store))
     taken: dict[str, str] = {}
     for topic in sorted(needed):
         try:
@@ -199,8 +204,20 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
         plan.topics[topic] = TopicPlan(topic, new, needed[topic])
 
 
+def _no_topic(topic: str, store: Store) -> str:
+    there = {*(store.config.topics or {}), *(queue.queue[0] for queue in store.index.queues())}
+    names = sorted(name for name in there - store.clusters if not is_system_topic(name, store.clusters))
+    some = ", ".join(names[:_SOME]) + (f" and {len(names) - _SOME} more" if len(names) > _SOME else "")
+    if topic in there:
+        return f"the topic {topic!r} is not taken over, as it is empty or not among those of --topic: do not name it"
+    return f"the store has no topic {topic!r}: it has {some or 'none that can be taken over'}"
+
+
 def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
     """Where each group goes on."""
+    for name in wishes.group_names:
+        if not any(name == group for _, group in store.config.offsets or {}):
+            raise StoreMissing(f"the store has no progress of a group {name!r}, which --map-group names")
     for (topic, group), offsets in sorted((store.config.offsets or {}).items()):
         if is_system_group(group) or topic not in plan.topics:
             what = "empty retry topics" if topic.startswith(GROUP_PREFIXES) else "topics that are not taken over"
@@ -225,23 +242,46 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
 
 def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
     """Whether everything that consume queues name was found, or was told to be lost."""
-    ahead = 0
+    ahead = older = 0
     lost: dict[Queue, set[int]] = defaultdict(set)
     for each in (each for damage in plan.damage for each in damage.lost):
         lost[each.topic, each.queue_id].add(each.queue_offset)
     for queue in store.index.queues():
         begin, beyond = queue.from_position(store.log.start), queue.from_position(plan.end.physical_offset)
         ahead += queue.end - beyond
+        older += begin - queue.first
         told = sum(queue.entry(offset) is not None for offset in lost[queue.queue])
         missing = beyond - begin - survey.found[queue.queue] - told
         if missing > 0:
             topic, queue_id = queue.queue
             text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
             plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
-    if ahead and store.is_clean:
+    if older:
+        text = f"{older} messages that consume queues name are older than the log, which begins at {store.log.start}"
+        plan.notes.append(f"{text}: gone")
+    _check_holes(plan, store)
+    absent = sum(queue.end - queue.from_position(store.log.end) for queue in store.index.queues())
+    if absent:
+        plan.damage.append(Damage("consumequeue", 0, 0, f"names {absent} messages behind the last file of the log"))
+    elif ahead and store.is_clean:
         plan.damage.append(Damage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))
     elif ahead:
         plan.notes.append(f"consume queues name {ahead} messages behind the end of the log: the crash took them")
+
+
+def _check_holes(plan: Plan, store: Store) -> None:
+    """Offsets of a queue follow each other; where they do not, something is lost, or a record tells a wrong place."""
+    if plan.damage:
+        return  # that is why
+    for (topic, queue_id), queue in plan.queues.items():
+        text = ""
+        if queue.first_hole is not None:
+            first, behind = queue.first_hole
+            text = f"has no messages of {topic}/{queue_id} between the queue offsets {first} and {behind}"
+        elif queue.first and not store.log.start:
+            text = f"has no messages of {topic}/{queue_id} before the queue offset {queue.first}, and begins at 0"
+        if text:
+            plan.damage.append(Damage("commitlog", 0, 0, text))
 
 
 def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> None:

@@ -17,8 +17,10 @@ from typing import Final, NamedTuple
 from .store_files import BadStore, cannot_read, is_folder, numbered_files
 
 ENTRY: Final = struct.Struct(">qiq")
+_LEAST_TAGS: Final = -(1 << 31)  # what is below is the address of more that is known of the message
 _FILLER: Final = 0x7FFFFFFF  # the size in an entry that only fills the room before the first message
 _LIGHT: Final = "%LMQ%"
+_WITHOUT: Final = "import a copy of the store that has no folder consumequeue: then the log alone counts"
 _BLOCK: Final = 200 * ENTRY.size
 _BLOCKS: Final = 4096  # kept in memory of all queues together: 16 MiB
 
@@ -35,6 +37,18 @@ class Entry(NamedTuple):
         """Whether it stands for no message."""
         return self.size == _FILLER and self.physical_offset == 0
 
+    def is_tagged(self, tags: str) -> bool:
+        """Whether these tags have the code of the entry, as far as it tells; not for messages that wait."""
+        return self.tags_code < _LEAST_TAGS or self.tags_code == java_hash(tags)
+
+
+def java_hash(text: str) -> int:
+    """The number that Java has for a text; 0 for none."""
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")):
+        value = (31 * value + unit) % (1 << 32)
+    return value - (1 << 32) if value >= 1 << 31 else value
+
 
 class QueueEntries:
     """The entries of one queue; ``[first, end)`` are those that stand for a message."""
@@ -45,12 +59,11 @@ class QueueEntries:
         self._files = numbered_files(folder)
         for (at, path, length), (following, *_) in zip(self._files, self._files[1:], strict=False):
             if at + length != following:
-                raise BadStore(
-                    f"{path} has {length} bytes, and the next file begins at {following}: a queue has no gaps"
-                )
+                text = f"{path} has {length} bytes, and the next file begins at {following}"
+                raise BadStore(f"{text}: a queue has no gaps; {_WITHOUT}")
         for at, path, length in self._files:
             if at % ENTRY.size or length % ENTRY.size:
-                raise BadStore(f"{path} does not hold whole entries of {ENTRY.size} bytes")
+                raise BadStore(f"{path} does not hold whole entries of {ENTRY.size} bytes; {_WITHOUT}")
         self._starts = [at for at, _, _ in self._files]
         low = self._starts[0] // ENTRY.size if self._files else 0
         high = (self._files[-1][0] + self._files[-1][2]) // ENTRY.size if self._files else 0
@@ -103,11 +116,16 @@ class QueueIndex:
         everything = dict(_queues(folder)) if self.exists else {}
         # A light queue names messages of other topics; those have their places there, too.
         self._queues = {queue: entries for queue, entries in everything.items() if not queue[0].startswith(_LIGHT)}
+        self._topics = {topic for topic, _ in self._queues}
         self.light_queues = len(everything) - len(self._queues)
 
     def queue(self, topic: str, queue_id: int) -> QueueEntries | None:
         """The entries of a queue."""
         return self._queues.get((topic, queue_id))
+
+    def has(self, topic: str) -> bool:
+        """Whether a topic has consume queues."""
+        return topic in self._topics
 
     def queues(self) -> list[QueueEntries]:
         """All of them, by topic and number."""

@@ -159,7 +159,8 @@ def holder(root: Path) -> int | None:
     """
     The process that holds the lock of a store, as a running broker does; 0 if nobody does.
 
-    It is only asked for, never taken. None: the system cannot tell.
+    It is only asked for, never taken. -1: one that is not seen from here, as in a container. None: the system cannot
+    tell.
     """
     try:
         fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -174,7 +175,7 @@ def holder(root: Path) -> int | None:
         return None
     finally:
         os.close(fd)
-    return 0 if kind == fcntl.F_UNLCK else int(process)
+    return 0 if kind == fcntl.F_UNLCK else int(process) or -1
 
 
 def faults(files: Sequence[LogFile]) -> list[tuple[LogFile, str]]:

@@ -2,14 +2,16 @@
 What each record of a store is: a message of a queue, a delayed one, or something that is not taken over, and why.
 
 The consume queue decides whether a record is the message at its place: what it names is; what it passed over, as where
-the place was given to a later one, is not; and one behind its end would have been indexed at the next start. Anything
-else is a disagreement and told as damage. The same store gives the same answers on every pass.
+the place was given to a later one that is there, is not; and one behind its end would have been indexed at the next
+start after a crash. Anything else is a disagreement and told as damage. The same store gives the same answers on every
+pass.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,7 +51,8 @@ class Store:
             raise StoreMissing(f"{root} is not a folder: give the root folder of a store, the one with commitlog/")
         process = holder(root)
         if process:
-            raise StoreInUse(f"the broker of {root} is running (process {process}): stop it first, or import a copy")
+            where = f"process {process}" if process > 0 else "in a container or on another machine"
+            raise StoreInUse(f"the broker of {root} is running ({where}): stop it first, or import a copy")
         self.lock_is_known = process is not None
         self.is_clean = not (root / "abort").exists()
         self.log = CommitLog(root / "commitlog")
@@ -58,7 +61,7 @@ class Store:
 
     def walk(self) -> LogWalk:
         """A walk over the log, from its beginning."""
-        return LogWalk(self.log, self.index, clean=self.is_clean)
+        return LogWalk(copy(self.log), self.index, clean=self.is_clean)
 
     @property
     def clusters(self) -> set[str]:
@@ -74,7 +77,9 @@ class Survey:
         self._topics: Mapping[str, TopicConfig] | None = store.config.topics
         self._clusters = store.clusters
         self._wanted = wanted
+        self._is_clean = store.is_clean
         self.walk = store.walk()
+        self._later = store.walk()  # looks ahead without losing what the other has read
         self._last: dict[tuple[str, int], int] = {}
         self.found: Counter[tuple[str, int]] = Counter()  # records that their consume queue names, by queue
         self.not_indexed = 0
@@ -102,11 +107,15 @@ class Survey:
         entry = self._place(record)
         if entry is not None and entry.physical_offset != record.physical_offset:
             return Item("superseded", record)
-        topic = record.topic
-        if topic == SCHEDULE:
-            return self._delayed(record, entry)
-        kind = self._left_out(topic)
-        return Item(kind, record) if kind else Item(QUEUED, record, content(record, MAX_BODY), (topic, record.queue_id))
+        item = self._delayed(record, entry) if record.topic == SCHEDULE else self._queued(record)
+        self.not_indexed += entry is None and item.kind in (QUEUED, DELAYED)
+        return item
+
+    def _queued(self, record: Record) -> Item:
+        kind = self._left_out(record.topic)
+        if kind:
+            return Item(kind, record)
+        return Item(QUEUED, record, content(record, MAX_BODY), (record.topic, record.queue_id))
 
     def _delayed(self, record: Record, entry: Entry | None) -> Item:
         target = target_of(record)
@@ -142,16 +151,38 @@ class Survey:
         entries = self._index.queue(*queue)
         newest = entries.entry(entries.end - 1) if entries is not None else None
         if entries is not None and newest is not None and record.physical_offset <= newest.physical_offset:
+            if offset < entries.first:
+                raise BadRecord(f"has the queue offset {offset}, and its consume queue begins at {entries.first}")
             entry = entries.entry(offset) or newest
             if entry.physical_offset > record.physical_offset:
+                self._check_later(entry, (*queue, min(offset, entries.end - 1)))
                 return entry  # the topic was deleted and made anew, or the log was cut and written again
             if entry[:2] != (record.physical_offset, record.size):
                 raise BadRecord(f"is not the one its consume queue names: that lies at {entry.physical_offset}")
+            if record.topic != SCHEDULE and not entry.is_tagged(record.properties.get("TAGS", "")):
+                raise BadRecord("has another tag than its consume queue says")
             self.found[queue] += 1
             self._last[queue] = offset
             return entry
+        if self._is_clean and self._must_be_indexed(record.topic):
+            text = "is in no consume queue, though its broker was stopped in order"
+            raise BadRecord(f"{text} (as where a topic was deleted, and made anew)")
         if offset <= self._last.get(queue, -1):
             raise BadRecord(f"has the queue offset {offset}, which an earlier one has")
         self._last[queue] = offset
-        self.not_indexed += 1
         return None
+
+    def _must_be_indexed(self, topic: str) -> bool:
+        """Whether each record of a topic is in a consume queue once all was written; what nobody wants need not be."""
+        if not self._index.exists or (topic != SCHEDULE and self._left_out(topic)):
+            return False
+        return self._wanted is None or topic == SCHEDULE or self._index.has(topic)  # else it was asked for, though gone
+
+    def _check_later(self, entry: Entry, place: tuple[str, int, int]) -> None:
+        """A place was given away only if the record that has it now is there."""
+        try:
+            found = self._later.record_at(entry.physical_offset, entry.size)
+        except BadRecord:
+            found = None
+        if found is None or (found.topic, found.queue_id, found.queue_offset) != place:
+            raise BadRecord(f"is not the one its consume queue names: nor is one at {entry.physical_offset}")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from rmq.client.admin import Admin
 from rmq.client.producer import Producer
-from rmq.wire.errors import ProducerFenced, from_wire
+from rmq.wire.errors import ProducerFenced, SequenceConflict, from_wire
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import Message, MessageQueue
 
@@ -88,11 +88,22 @@ class TakeOver:
         Do all of it. Cancelling leaves a beginning, which the next run completes.
 
         Raises:
-            ImportRefused: the broker holds something else, or the store is damaged; nothing was sent.
+            ImportRefused: the broker holds something else, or the store is damaged; nothing was sent. Or another
+                import of the store began, and goes on.
             RmqError: as sending does.
         """
         if self._plan.damage and not self._wishes.skip_damaged:
             raise ImportRefused(f"the store is damaged: {self._plan.damage[0]}")
+        try:
+            await self._send_all()
+        except (ProducerFenced, SequenceConflict) as error:  # the second where both began at the same moment
+            text = "another import of this store has begun: let it end, then run this one again"
+            raise ImportRefused(f"{text} to see that all is there") from error
+        async with Admin(self._address) as admin:  # a new one: the first may have been idle for hours
+            await self._place_groups(admin)
+        return self.outcome
+
+    async def _send_all(self) -> None:
         async with Admin(self._address) as admin:
             self._producer = await self._open_producer()
             try:
@@ -102,9 +113,6 @@ class TakeOver:
                 await self._send_waiting(present)
             finally:
                 await self._producer.close()
-        async with Admin(self._address) as admin:  # a new one: the first may have been idle for hours
-            await self._place_groups(admin)
-        return self.outcome
 
     def _survey(self) -> Survey:
         return Survey(self._store, self._wishes.topics)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from . import commands, tables
+from . import commands, python_api, tables
 from .log_calls import Event, Unclear, events_of
 from .markdown import RENEW
 
@@ -42,6 +42,7 @@ def pages(events: Sequence[Event]) -> dict[str, str]:
     return {
         "commands.md": commands.render(programs()),
         "settings.md": tables.settings(),
+        "python.md": python_api.render(),
         "events.md": tables.events(events),
         "errors.md": tables.errors(),
         "exit-codes.md": tables.exits(),

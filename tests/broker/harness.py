@@ -163,9 +163,9 @@ class Client:
 
     async def dead_letter(
         self, epoch: int, *offsets: int, commit: int = NO_OFFSET, queue: MessageQueue = ORDERS, group: str = "g",
-        reason: str = "poison",
+        reason: str = "poison", attempts: Sequence[int] = (),
     ) -> ops.Outcome:  # fmt: skip
-        payload = ops.DeadLetter(group, *queue, epoch, list(offsets), commit, reason)
+        payload = ops.DeadLetter(group, *queue, epoch, list(offsets), commit, reason, list(attempts))
         return decode(ops.Outcome, await self.request(Op.DEAD_LETTER, payload))
 
     async def send_back(

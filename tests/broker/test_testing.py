@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rmq.broker.store.directory import StoreError
 from rmq.broker.testing import BrokerThread, InMemoryBroker
 from rmq.client import ConnectionLost, Message, TopicExists
 from rmq.client.sync import Producer
+from rmq.wire.errors import ConfigError
 
 
 def test_what_was_sent_is_told_queue_by_queue_in_order() -> None:
@@ -73,3 +75,32 @@ def test_little_free_memory_refuses_nothing_unless_the_data_is_to_be_kept(tmp_pa
 def test_it_needs_no_pytest() -> None:
     code = "import sys; sys.modules['pytest'] = None; import rmq.broker.testing"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_wrong_setting_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: pytest.fail("a folder was made"))
+
+    with pytest.raises(ConfigError, match="default_queues"):
+        BrokerThread(default_queues=-1)
+
+
+def test_outside_of_its_block_it_says_so() -> None:
+    broker = BrokerThread()
+    with pytest.raises(RuntimeError, match="`with` block"):
+        _ = broker.address
+    with pytest.raises(RuntimeError, match="`with` block"):
+        broker.start()
+    with broker:
+        pass
+    with pytest.raises(RuntimeError, match="`with` block"):
+        broker.messages("orders")
+
+
+def test_a_second_start_is_refused_and_the_broker_goes_on() -> None:
+    with BrokerThread() as broker:
+        with pytest.raises(StoreError, match="another broker"):
+            broker.start()
+        assert broker.messages("orders") == []
+        directory = Path(broker._broker.config.data_dir)
+
+    assert not directory.exists()

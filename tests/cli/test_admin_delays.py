@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_delays import COLUMNS, cells, delay_object, remarks
+from rmq.cli.admin_delays import COLUMNS, cells, delay_object, delays_text, remarks
 from rmq.cli.rmq_admin import command
 from rmq.client import Message, Producer, WaitingDelays
 from rmq.wire.delay_ops import DelayRow
@@ -40,6 +40,15 @@ def test_a_batch_that_waits_for_people() -> None:
     ]  # fmt: skip
     assert cells(ROW, from_us(DUE) + timedelta(seconds=5))[1] == "0.0s", "the clock of the broker decides, not ours"
     assert cells(ROW._replace(delay_level=3), now)[4] == 3
+
+
+def test_a_narrow_terminal_is_shown_no_times_of_day() -> None:
+    shown = delays_text([ROW._replace(delay_level=3)], from_us(DUE) - timedelta(seconds=61), 80)
+
+    heading, line = shown.splitlines()
+    assert heading.split() == ["DUE_IN", "QUEUE", "LEVEL", "MESSAGES", "MESSAGE_ID"]
+    assert line.split() == ["61.0s", "orders/2", "3", "17", "ab" * 16]
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_batch_that_waits_as_json() -> None:

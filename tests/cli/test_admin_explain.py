@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
-from rmq.cli.admin_explain import json_text, text
+from rmq.cli.admin_explain import json_text, naming_broker, text
 from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_produce import command as produce
 from rmq.client import Explanation, QueueStory, Reason, Urgency
@@ -143,6 +143,42 @@ def test_commands_and_numbers_with_their_unit_are_never_broken() -> None:
         shown = text(told(RETRYING), width=width)
         assert RESET in shown
         assert "3.1 s" in shown
+
+
+def test_of_many_queues_with_one_reason_the_first_ten_are_shown_unless_all_are_asked_for() -> None:
+    failing = [RETRYING._replace(queue_id=i, sentence=f"message {i} failed.") for i in range(40)]
+    idle = [story(i, "RETRYING", "WATCH", sentence="waits.", lag=1) for i in range(40, 51)]
+
+    shown = text(told(*failing, *idle))
+
+    assert shown.count("! orders/") == shown.count("? orders/") == 10
+    assert "! 30 more queues RETRYING (90 messages wait): --all shows them\n? orders/40" in shown
+    assert shown.endswith("     waits.\n? 1 more queue RETRYING (1 message waits): --all shows them\n")
+    assert text(told(*failing, *idle), everything=True).count(" orders/") == 51
+
+
+def test_queues_that_are_left_out_are_counted_by_how_urgent_they_are() -> None:
+    act = [story(i, "NO_MEMBER", "ACT", sentence="nobody.", lag=2) for i in range(12)]
+    watch = [story(i, "NO_MEMBER", "WATCH", sentence="nobody.") for i in range(12, 24)]
+
+    more = [line for line in text(told(*act, *watch)).splitlines() if "more" in line]
+
+    assert more == [
+        "! 2 more queues NO_MEMBER (4 messages wait): --all shows them",
+        "? 2 more queues NO_MEMBER (0 messages wait): --all shows them",
+    ]
+
+
+def test_commands_go_to_the_broker_that_was_named() -> None:
+    notes = (Note("DEAD_LETTERS", "2 wait.", "`rmq-admin dlq show billing` shows them."),)
+    verify = story(1, "DAMAGED", "ACT", advice="(`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`.")
+
+    shown = text(naming_broker(told(RETRYING, verify, notes=notes), "mq-2:10911"), width=200)
+
+    assert f"{RESET[:-1]} --broker mq-2:10911`" in shown
+    assert "`rmq-admin message get 00ff --broker mq-2:10911`" in shown
+    assert "`rmq-admin dlq show billing --broker mq-2:10911`" in shown
+    assert "`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`" in shown
 
 
 def test_what_comes_from_elsewhere_cannot_command_the_terminal() -> None:

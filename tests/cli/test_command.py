@@ -126,6 +126,7 @@ from rmq.cli.command import Command
 
 @click.command(cls=Command)
 def command():
+    assert sys.stdin.isatty() + sys.stdout.isatty() + sys.stderr.isatty() == 0  # none of them is None
     fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
     os.write(fd, str(fd).encode())
 

@@ -6,12 +6,22 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rmq.cli.dead_letters import SHOWN, Outcomes, letter_cells, letter_object, row_cells, row_object
+from rmq.cli.dead_letters import (
+    SHOWN,
+    Outcomes,
+    letter_cells,
+    letter_object,
+    letters_text,
+    row_cells,
+    row_object,
+    rows_text,
+)
 from rmq.wire import batch as batches
 from rmq.wire.errors import DiskFull
 from rmq.wire.retry_ops import DROPPED, REPLAYED, WAITING, DeadResult, DeadRow
 
 from support.batches import STORE_ID, sample
+from support.stored import stored_message
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -70,3 +80,23 @@ def test_a_message_that_says_nothing_of_its_origin_is_shown_all_the_same() -> No
     assert [shown[name] for name in names] == [None] * 6
     assert letter_cells(first, "waiting")[:2] == [1000, "waiting"]
     assert all(len(str(cell)) <= SHOWN for cell in letter_cells(first, "waiting"))
+
+
+def test_a_narrow_terminal_gets_short_times_and_nothing_that_wraps() -> None:
+    row = row_object(DeadRow("billing", "%DLQ%billing", 3, 9, 3, 2, 1), NOON, NOON)
+
+    assert "2026-01-31T12:00:00.000+00:00" in rows_text([row])
+    assert rows_text([row], 80).splitlines()[1].split() == ["billing", "3", "2", "1", *["01-31", "12:00:00Z"] * 2]
+
+
+def test_a_dead_letter_that_does_not_fit_into_a_line_gets_three() -> None:
+    said = {"RMQ_ORIGIN_TOPIC": "orders", "RMQ_ORIGIN_QUEUE": "1", "RMQ_ORIGIN_OFFSET": "7", "RMQ_ATTEMPTS": "3"}
+    said["RMQ_DEAD_REASON"] = "delivery 3 failed: ValueError: " + "y" * 200
+    letter = stored_message("%DLQ%g", 0, 4, b"\x1b[2J" + b"x" * 9000, position=8, properties=said)
+
+    head, reason, body = letters_text([(letter, "waiting")], 80).splitlines()
+
+    assert head == "@4 waiting, 01-01 00:00:00Z, of orders/1 @7, failed 3x"
+    assert (reason[:36], reason[-4:], len(reason)) == ("    reason: delivery 3 failed: Value", "y...", 80)
+    assert (body[:15], len(body)) == ("    body: \\x1b[", 80)
+    assert letters_text([(letter, "waiting")]).startswith("OFFSET  STATE")

@@ -88,6 +88,18 @@ async def test_a_message_whose_reader_has_gone_is_not_committed() -> None:
     assert printer.done.is_set()
 
 
+async def test_a_message_that_does_not_fit_on_the_disk_is_neither_committed_nor_failed() -> None:
+    given = context()
+    with open("/dev/full", "wb", buffering=0) as stream:
+        printer = Printer(Output(stream), as_json=False, limit=1)
+
+        status = await printer(messages(), given)
+
+    assert (status, given.left) == (ConsumeStatus.SUCCESS, True)
+    assert str(printer.failure) == "No space left on device"
+    assert printer.done.is_set()
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path, known = sys.path[:], set(sys.modules)

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from rmq.cli import logs
+from rmq.client.log import get_logger
 
 
 def written(form: str, level: str = "info") -> None:
@@ -79,3 +80,23 @@ def test_a_log_line_that_cannot_be_written_fails_nothing(error: Exception, monke
     structlog.get_logger("rmq").error("disk.full")
 
     assert "disk.full" in tried[0]
+
+
+def test_an_event_that_a_command_says_itself_is_hidden_unless_with_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("info", "logfmt")
+    log = get_logger("rmq.consumer")
+
+    with logs.hidden("consumer.failed"):
+        log.error("consumer.failed", error="refused")
+        log.warning("consumer.other")
+        log.error("consumer.failed", exc_info=ValueError("a defect"))
+    log.error("consumer.failed", error="told")
+
+    told = capsys.readouterr().err
+    assert [line.split("event=")[1].split()[0] for line in told.splitlines() if "event=" in line] == [
+        "consumer.other", "consumer.failed", "consumer.failed",
+    ]  # fmt: skip
+    assert "refused" not in told
+    assert "a defect" in told

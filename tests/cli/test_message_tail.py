@@ -17,6 +17,7 @@ from rmq.cli.message_tail import LINES, LINES_SINCE, Asked, Shown, tail_line
 from rmq.cli.rmq_admin import command
 from rmq.client import Admin, Message, Producer
 from rmq.wire import batch as batches
+from rmq.wire.batch import Rows
 
 from support.batches import STORE_ID, sample
 from support.processes import Running
@@ -83,6 +84,14 @@ def test_a_message_is_one_line_with_its_time_in_utc() -> None:
     assert tail_line(third).endswith(r"paid \x00\xff")
 
 
+def test_a_sharding_key_is_not_shown_as_a_key_to_find_a_message_by() -> None:
+    rows = Rows([b"x", b"y"], 1, keys=[(), ("a", "b")], ordering_keys=["o-17", "o-17"])
+    plain, with_keys = batches.read(sample(rows), store_id=STORE_ID).messages()
+
+    assert tail_line(plain).endswith(" sharding_key=o-17  x")
+    assert tail_line(with_keys).endswith(" key=a,b  y")
+
+
 def test_as_json_a_message_is_what_get_shows() -> None:
     (first, *_) = batches.read(sample(), store_id=STORE_ID).messages()
     shown = json.loads(Shown(as_json=True).text([first]))
@@ -108,6 +117,9 @@ def test_the_newest_messages_are_shown_with_and_without_conditions(broker: str, 
     assert rows("--key", f"{topic}-1", "--tag", "paid", "--queue", "1") == ["1", "7"]
     assert rows("--since", "10m") == [str(i) for i in range(12)]
     assert rows("-n", "0") == []
+    none = tail(topic, "--broker", broker, "--key", "no-such-key")
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert none.stderr.startswith("no message that is stored has the key 'no-such-key' (its sharding key ")
     assert rows("-n", "0", "--key", f"{topic}-1") == []
     assert tail(topic, "--broker", broker, "-n", "1").stdout.endswith(f"{topic}/1 @5 tag=paid key={topic}-2  11\n")
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
-from rmq.cli.output import Output, OutputClosed
+from rmq.cli.output import Output, OutputClosed, OutputFailed
 
 
 @pytest.fixture
@@ -81,6 +81,15 @@ async def test_writing_to_a_reader_that_left_says_so(pipe: tuple[BinaryIO, Binar
 
     with pytest.raises(OutputClosed):
         await output.write(bytes(size))
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_a_full_disk_is_told_apart_from_a_reader_that_left(size: int) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        output = Output(full)
+
+        with pytest.raises(OutputFailed, match="No space left on device"):
+            await output.write(bytes(size))
 
 
 async def test_a_stream_in_memory_will_do() -> None:

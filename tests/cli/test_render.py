@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rmq.cli.render import (
+    counted,
     message_line,
     message_object,
     printable,
@@ -135,3 +136,8 @@ def test_a_receipt_of_a_delayed_message_has_no_place_yet() -> None:
 def test_only_times_are_made_texts() -> None:
     with pytest.raises(TypeError, match="object is not data"):
         to_json({"x": object()})
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 queues"), (1, "1 queue"), (2, "2 queues")])
+def test_one_of_a_thing_is_not_many(count: int, text: str) -> None:
+    assert counted(count, "queue") == text

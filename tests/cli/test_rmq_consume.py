@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from rmq.cli import exit_codes
 from rmq.cli.rmq_consume import command
-from rmq.client import Message, Producer
+from rmq.client import Admin, Message, Producer
 
 from support.processes import BrokerProcess, ConsumerProcess, Running
 
@@ -253,3 +253,25 @@ async def test_broadcasting_members_print_everything_and_a_second_of_the_same_in
     with Running(CONSUME, "--broker", broker, "--concurrent", "--broadcast", *options) as concurrent:
         assert concurrent.wait() == 0
     assert len(concurrent.lines) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["--orderly", "--pull"])
+async def test_messages_that_do_not_fit_on_the_disk_of_the_output_end_it_and_are_not_consumed(
+    broker: str, topic: str, mode: str
+) -> None:
+    async with Producer(broker) as producer:
+        await producer.send(Message(topic, b"created"))
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", CONSUME, "--broker", broker, mode, "--topic", topic, "--group", topic],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+
+    assert process.returncode == exit_codes.OS_ERROR
+    assert process.stderr == b"rmq-consume: the output cannot be written: No space left on device\n"
+    async with Admin(broker) as admin:
+        assert (await admin.describe_group(topic)).lag == 1

@@ -105,7 +105,7 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--compression", "gzip"], "--compression must be zlib, lz4 or zstd, not gzip"),
         (["--delay", "soon"], "'soon' is no duration: write 10s"),
         (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level exclude each other"),
-        (["--delay-level", "-1"], "--delay-level must be a whole number"),
+        (["--delay-level", "-1"], "--delay-level must be a whole number from 0 to 65535"),
         (["--delay", "9999999d"], "delay_s must be"),
         (["--topic", "a b"], "rmq-produce: the topic name 'a b' may hold only"),  # not: line 1
         (["--topic", "\udcff"], "rmq-produce: the topic name '\\udcff' may hold only"),
@@ -118,7 +118,7 @@ def test_a_wrong_command_line_is_a_usage_error(nowhere: str, arguments: list[str
     assert text in result.stderr
 
 
-def test_a_file_that_is_not_there_is_named(nowhere: str) -> None:
+def test_a_file_that_does_not_exist_has_a_code_of_its_own(nowhere: str) -> None:
     result = produce(nowhere, "t", "no-such-file")
 
     assert result.exit_code == exit_codes.NO_INPUT
@@ -277,6 +277,22 @@ def test_a_closed_pipe_ends_it_quietly(broker: str, topic: str) -> None:
     os.close(write)
 
     assert (process.returncode, process.stderr) == (0, b"")
+
+
+@pytest.mark.slow
+def test_receipts_that_do_not_fit_on_their_disk_are_one_line_and_a_code(broker: str, topic: str) -> None:
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
+            input=b"x\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+
+    assert process.returncode == exit_codes.OS_ERROR
+    assert process.stderr == b"rmq-produce: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.slow

@@ -132,3 +132,7 @@ def test_what_json_does_not_know_is_told_in_another_way() -> None:
     odd = {"a": b"\x01", b"\xff": float("nan"), "c": [float("inf"), (1, 2.5)]}
 
     assert plain(odd) == {"a": "01", "ff": None, "c": [None, [1, 2.5]]}
+
+
+def test_a_member_that_is_not_installed_has_an_unknown_version() -> None:
+    assert info_text({"version": "unknown"}) == "rmq of an unknown version\n"

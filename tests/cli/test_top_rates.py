@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rmq.cli.top_rates import Flow, Span, grown, per
+from rmq.cli.top_sample import MOST_TOPICS
 
 from .top_samples import group, sample
 
@@ -78,6 +79,14 @@ def test_the_rate_of_a_topic(
     before = sample(10.0, topics={"orders": was} if was else {})
 
     assert Span(before, sample(12.0, topics={"orders": now})).topic("orders").messages_in == rate
+
+
+def test_a_topic_that_was_perhaps_not_told_before_has_no_rate_yet() -> None:
+    others = {f"t{i}": (9, 0, 0, 0) for i in range(MOST_TOPICS)}
+    after = sample(12.0, topics={"orders": (50_000, 0, 0, 0), **others})
+
+    assert Span(sample(10.0, topics=others), after).topic("orders") == Flow()
+    assert Span(sample(10.0, topics={"t1": (9, 0, 0, 0)}), after).topic("orders").messages_in == 25_000.0
 
 
 @pytest.mark.parametrize(("was", "now", "trend"), [(100, 300, 100.0), (300, 100, -100.0), (7, 7, 0.0)])

@@ -103,6 +103,17 @@ def test_how_long_a_call_may_take_is_told_where_it_is_not_the_default(settings_t
     assert told.consume_timeout_s == limit_s
 
 
+@pytest.mark.parametrize(
+    ("settings_told", "most"), [({}, None), ({"max_attempts": 5}, 5), ({"max_attempts": -1}, None), ("x", None)]
+)
+def test_how_often_a_message_may_fail_is_told_where_there_is_a_limit(settings_told: Any, most: int | None) -> None:
+    info = {"queues": [{"topic": "t", "queue_id": 0}], "settings": settings_told}
+    told = Members([MemberReport(0, A, None, info)]).told(A, QUEUE)
+
+    assert told is not None
+    assert told.max_attempts == most
+
+
 def test_each_broadcasting_member_has_each_queue_with_its_own_lag() -> None:
     queues = (GroupQueue("t", 0, 2, 10, -1, 8), GroupQueue("t", 1, 0, 0, -1, 0))
     members = Members([report(A, head_offset=9), report(B, head_offset=1)])

@@ -68,14 +68,15 @@ def test_reason_and_urgency(of: QueueFacts, reason: str, urgency: str) -> None:
             "the listener has had message 10 for 8.0 s. Nothing more is fetched meanwhile: 1001 messages are held.",
         ),
         (held(called_for_s=70.0, polled_ago_s=70.0), "the program has had message 10 for 70 s."),
-        (held(attempt=2), "message 10 failed once; delivery 2 is being tried now."),
+        (held(attempt=2, called_for_s=0.1), "message 10 failed once; delivery 2 is being tried now."),
+        (held(attempt=2), "message 10 failed once; delivery 2 comes next."),
         (
             held(attempt=3, retry_in_s=2.0, last_error="E: no.", failed_offset=10),
             "message 10 failed 2 times; delivery 3 comes in 2.0 s. The error: E: no.",
         ),
         (
             held(attempt=3, last_error="E: of another", failed_offset=9),
-            "message 10 failed 2 times; delivery 3 is being tried now.",
+            "message 10 failed 2 times; delivery 3 comes next.",
         ),
         (replace(held(), lag=0, expression="a || b"), "all messages are done (of those with the tags a || b)."),
         (
@@ -107,3 +108,56 @@ def test_a_failing_message_is_skipped_by_a_command_that_can_be_copied() -> None:
 
 def test_the_retries_of_a_group_are_not_retried_in_place() -> None:
     assert found(replace(held(attempt=3, called_for_s=1.0), topic="%RETRY%g")) == ("CONSUMING", "WELL")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "max_attempts", "end"),
+    [
+        (3, 5, "when delivery 5 fails it becomes a dead letter (max_attempts)."),
+        (5, 5, "when delivery 5 fails it becomes a dead letter (max_attempts)."),
+        (7, 5, "when delivery 7 fails it becomes a dead letter (max_attempts)."),  # the broker refused it before
+        (3, None, "with max_attempts it would become a dead letter."),
+    ],
+)
+def test_the_advice_tells_when_a_failing_message_is_given_up(attempt: int, max_attempts: int | None, end: str) -> None:
+    assert explain(held(attempt=attempt, max_attempts=max_attempts)).advice.endswith(f"; {end}")
+
+
+def test_a_broadcast_message_that_is_given_up_is_passed() -> None:
+    broadcast = facts(says=told(epoch=0, attempt=3, max_attempts=4), model="broadcasting", epoch=0)
+
+    assert explain(broadcast).advice.endswith("mend the listener; when delivery 4 fails it is passed (max_attempts).")
+
+
+FULL = "the disk has 1 MiB free, 256 MiB are needed"
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        replace(held(attempt=2, failed_offset=14, last_error="E: no"), ordered=False, refuses_sends=FULL),
+        replace(held(attempt=2, failed_offset=10, last_error="E: no", max_attempts=1), refuses_sends=FULL),
+    ],
+)
+def test_a_failed_message_whose_copy_is_refused_tells_that_first(of: QueueFacts) -> None:
+    story = explain(of)
+
+    assert found(of) == ("RETRYING", "ACT")
+    assert story.sentence == (
+        "message 10 failed once, and the broker refuses the copy of it that would let others pass: "
+        "the disk has 1 MiB free, 256 MiB are needed. The error: E: no."
+    )
+    assert story.advice.startswith("mend that, and it goes on by itself; look at the message (")
+
+
+def test_a_failed_message_that_needs_no_copy_yet_is_told_as_ever_while_the_broker_refuses_sends() -> None:
+    of = replace(held(attempt=2, max_attempts=3, retry_in_s=2.0), refuses_sends=FULL)
+
+    assert explain(of).sentence == "message 10 failed once; delivery 2 comes in 2.0 s."
+
+
+def test_a_message_that_a_concurrent_group_cannot_put_aside_is_not_to_be_skipped() -> None:
+    story = explain(replace(held(attempt=2, retry_in_s=2.0), ordered=False))
+
+    assert story.sentence == "message 10 failed once and could not be put aside; delivery 2 comes in 2.0 s."
+    assert story.advice.startswith(f"see why in the log of {OWNER} (send_back.refused); look at the message (")

@@ -184,7 +184,7 @@ async def test_what_is_given_back_or_given_up_asks_nobody(tmp_path: Path) -> Non
 
     assert await broadcaster.release([LeaseEnd("t", 0, 0)]) == [Outcome()]
     await broadcaster.attempt(MessageQueue("t", 0), 0, [])
-    await broadcaster.dead_letter(MessageQueue("t", 0), 0, [4], commit_offset=5, reason="")
+    await broadcaster.dead_letter(MessageQueue("t", 0), 0, [4], [1], commit_offset=5, reason="")
 
     assert link.asked == [Op.JOIN]
     await offsets.close()

@@ -181,11 +181,11 @@ async def test_the_progress_goes_with_the_last_of_the_dead_letters() -> None:
     link = Noting()
     group = GroupClient(link, "g", now=asyncio.get_running_loop().time, timeout_s=3.0)
 
-    await group.dead_letter(MessageQueue("t", 0), 7, range(1030), commit_offset=1030, reason="why")
+    await group.dead_letter(MessageQueue("t", 0), 7, range(1030), range(1, 1031), commit_offset=1030, reason="why")
 
     assert [asked for _, asked in link.asked] == [
-        ops.DeadLetter("g", "t", 0, 7, list(range(1024)), -1, "why"),
-        ops.DeadLetter("g", "t", 0, 7, list(range(1024, 1030)), 1030, "why"),
+        ops.DeadLetter("g", "t", 0, 7, list(range(1024)), -1, "why", list(range(1, 1025))),
+        ops.DeadLetter("g", "t", 0, 7, list(range(1024, 1030)), 1030, "why", list(range(1025, 1031))),
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from rmq.consumer.results import (
     ResultType,
     acknowledged,
+    failure_of,
     is_success,
     read_concurrent_status,
     read_status,
@@ -101,3 +102,34 @@ def test_where_messages_are_finished_in_any_order_an_answer_is_success_or_retry(
 )
 def test_an_ack_index_counts_the_messages_up_to_it(ack_index: Any, done: int | None) -> None:
     assert acknowledged(ack_index, 4) == done
+
+
+class Unreadable(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "told"),
+    [
+        (None, ValueError("no such order: 17"), "ValueError: no such order: 17"),
+        (None, TimeoutError(), "TimeoutError"),
+        (None, Unreadable(), "Unreadable: its text cannot be read"),
+        (
+            None,
+            None,
+            "the listener returned nothing; it must return ConsumeStatus.SUCCESS when messages are done",
+        ),
+        (True, None, "the listener returned a bool, which is no ConsumeStatus"),
+        (0, None, "the listener returned an int, which is no ConsumeStatus"),
+        (SUSPEND, None, "the listener asked for it again"),
+        (ROLLBACK, None, "the listener asked for it again"),
+        (SUCCESS, None, "the listener asked for it again"),  # with an ack_index before the last
+    ],
+)
+def test_a_failure_tells_whether_the_listener_raised_forgot_to_answer_or_asked_again(
+    status: object, error: Exception | None, told: str
+) -> None:
+    assert failure_of(status, error) == told

@@ -314,6 +314,17 @@ async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker
     assert suspended == "delivery 1 failed: the listener asked for it again"
 
 
+async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b")
+
+    async with make(Recorder(SUSPEND, SUSPEND, SUSPEND), topics={"t": "*"}, max_attempts=3):
+        await asyncio.sleep(10)
+
+    (asked,) = broker.sent(Op.DEAD_LETTER)
+    assert (asked.payload.queue_offsets, asked.payload.attempts) == ([0], [3])
+
+
 async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")

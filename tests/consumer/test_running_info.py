@@ -231,6 +231,19 @@ def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
     assert ids == [*range(MAX_QUEUES - 6), *range(MAX_QUEUES + 4, MAX_QUEUES + 10)]
 
 
+def test_of_many_queues_with_work_the_stopped_ones_are_told_before_those_that_wait_and_the_longest_calls() -> None:
+    queues = [generation(i) for i in range(3 * MAX_QUEUES)]
+    for i, queue in enumerate(queues):
+        queue.cache.put(made(0, 1))
+        queue.guard.since = 100.0 + i
+    queues[-1].crash_loop, queues[-2].retry_at, queues[-3].guard.since = "CRASH_LOOP", 1.0, 3.0
+
+    told = running_info(PROGRAM, CONFIG, queues, {}, now=1000.0)
+
+    ids = [queue["queue_id"] for queue in told["queues"]]
+    assert ids == [*range(MAX_QUEUES - 3), *range(3 * MAX_QUEUES - 3, 3 * MAX_QUEUES)]
+
+
 def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
     """Also with names of 127 characters, numbers of 8 bytes, reasons of any length, and all settings changed."""
     huge, text = 1 << 62, "€" * 1000

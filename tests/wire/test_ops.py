@@ -55,7 +55,7 @@ FIELDS = {
     "Commit": "group entries",
     "CommitEntry": "topic queue_id epoch queue_offset",
     "CreateTopic": "topic queues",
-    "DeadLetter": "group topic queue_id epoch queue_offsets commit_offset=-1 reason=''",
+    "DeadLetter": "group topic queue_id epoch queue_offsets commit_offset=-1 reason='' attempts=[]",
     "DeletedTopic": "topic generation",
     "DeleteTopic": "topic generation=0",
     "DescribeTopic": "topic",
@@ -217,7 +217,10 @@ payloads: st.SearchStrategy[Any] = st.one_of(
     st.builds(
         ops.Grant, numbers, numbers, numbers, numbers, numbers, optional_text, runs, numbers, numbers, numbers
     ),
-    st.builds(ops.DeadLetter, texts, texts, numbers, numbers, st.lists(numbers, max_size=3), numbers, texts),
+    st.builds(
+        ops.DeadLetter, texts, texts, numbers, numbers, st.lists(numbers, max_size=3), numbers, texts,
+        st.lists(numbers, max_size=3),
+    ),
     st.builds(ops.Starting, texts, texts, numbers, numbers, numbers, numbers),
     st.builds(
         ops.ResetOffsets, texts, st.lists(st.builds(ops.ResetEntry, texts, numbers, numbers), max_size=3), st.booleans()

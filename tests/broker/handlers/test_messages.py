@@ -13,6 +13,7 @@ from rmq.wire import batch as batches
 from rmq.wire.batch import Rows
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import (
+    OK,
     BadRequest,
     ConnectionLost,
     Damaged,
@@ -232,6 +233,21 @@ async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Pa
 
         assert (head.status, head.queue_offset) == (Damaged.code, 0)
         assert head.text == "the batch of orders/0 at offset 0 is damaged"
+
+
+async def test_another_message_that_lies_in_its_place_is_never_told(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        await send(client, "a")
+        queue = broker.broker._store.queue(MessageQueue("orders", 0))
+        queue.add_gap(queue._positions[0], 2)  # what lay behind the first one is damaged
+        queue.readable = 2
+
+        first, second = decode_list(
+            Head, await client.request(Op.HEADS, Heads([HeadAt("orders", 0, 0), HeadAt("orders", 0, 1)]))
+        )
+
+        assert (first.status, second.status) == (OK, Damaged.code)
 
 
 @pytest.mark.parametrize(

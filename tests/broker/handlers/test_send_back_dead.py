@@ -74,6 +74,22 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
         assert (await client.acquire()).runs == []
 
 
+@pytest.mark.parametrize(("reported", "told", "shown"), [(2, [3], "3"), (4, [3], "4"), (0, [1], "1"), (2, [], "2")])
+async def test_the_last_failure_is_counted_too_if_it_is_told(
+    broker: InMemoryBroker, reported: int, told: list[int], shown: str
+) -> None:
+    client, epoch = await holder(broker)
+    async with client:
+        await client.send(b"poison")
+        if reported:
+            await client.attempt(epoch, 0, reported)
+
+        await client.dead_letter(epoch, 0, attempts=told)
+
+        (letter,) = await letters(client)
+        assert letter.properties["RMQ_ATTEMPTS"] == shown
+
+
 async def test_asking_again_does_nothing_again(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     async with client:
@@ -166,6 +182,9 @@ async def test_what_cannot_be_copied_is_refused_by_name_and_commits_nothing(brok
             await client.dead_letter(epoch, 1, queue=MessageQueue("orders", 9))
         with pytest.raises(BadRequest, match="at most 1024 entries, not 1025"):
             await client.dead_letter(epoch, *range(1025))
+        for attempts in ([1, 2], [0], [1 << 31]):
+            with pytest.raises(BadRequest, match="attempts"):
+                await client.dead_letter(epoch, 1, attempts=attempts)
         with pytest.raises(BadName):
             await client.dead_letter(epoch, 1, group="a b")
         assert await client.committed() == -1

@@ -145,6 +145,9 @@ def test_memory_files_and_a_plain_list_agree_on_where_batches_lie(
         assert locate(in_files, offset, bounds) == wanted
         wanted[0] = wanted[0]._replace(end_offset=min(wanted[0].end_offset, offset + bounds.max_entries + 1))
         assert locate(from_checkpoint, offset, bounds) == wanted
+        for queue in (in_memory, in_files, from_checkpoint):
+            for locator in (queue.locator(Files()), queue.locator(Files(), offset)):
+                assert locator.position_of(offset) == wanted[0][:2]
 
 
 @given(runs, st.integers(1, 9))
@@ -272,6 +275,24 @@ def test_a_busy_queue_of_small_batches_takes_at_most_60_kib(tmp_path: Path) -> N
         assert most(8 * RECENT_BATCHES) - before < 60 << 10
     finally:
         tracemalloc.stop()
+
+
+def test_a_locator_of_one_offset_does_not_grow_with_the_queue(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    for i in range(20_000):
+        queue.add(200 * i, 200, 1, None)
+    queue.readable = queue.published
+
+    tracemalloc.start()
+    try:
+        locators = [queue.locator(Files(), offset) for offset in range(0, 20_000, 100)]
+        assert tracemalloc.get_traced_memory()[0] < len(locators) * (2 << 10)
+    finally:
+        tracemalloc.stop()
+    assert [locator.position_of(100 * i) for i, locator in enumerate(locators)] == [
+        (20_000 * i, 200) for i in range(200)
+    ]
+    assert queue.locator(Files(), -1).position_of(0) == (0, 200)
 
 
 def test_a_failed_write_keeps_the_entries_for_the_next(tmp_path: Path) -> None:

@@ -129,6 +129,35 @@ def test_the_last_record_torn_is_the_end_of_a_crash_and_damage_otherwise(tmp_pat
         assert end.torn_bytes > 90
 
 
+@pytest.mark.parametrize("older", [True, False])
+def test_a_whole_record_behind_a_torn_one_is_damage_unless_it_is_older(tmp_path: Path, older: bool) -> None:
+    with StoreBuilder(tmp_path, file_size=SIZE, clean=False) as store:
+        store.put("t", 0, b"sound", stored_at=5)
+        torn = store.put("t", 0, b"torn", stored_at=5, indexed=False)
+        behind = store.put("t", 0, b"behind", stored_at=4 if older else 5, indexed=False)
+    change(tmp_path, torn + 88, b"T")
+
+    records, damage, end = walk(tmp_path)
+
+    assert [record.body for record in records] == [b"sound"]
+    assert [one.physical_offset for one in damage] == ([] if older else [torn])
+    assert (end.physical_offset == torn) is older
+    assert not older or torn + end.torn_bytes > behind
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("left", [0, 7, 50, 105])
+def test_a_log_of_one_file_that_was_cut_is_damage_after_a_crash_too(tmp_path: Path, clean: bool, left: int) -> None:
+    places = build(tmp_path, 5, clean=clean)
+    (file,) = (tmp_path / "commitlog").iterdir()
+    file.write_bytes(file.read_bytes()[: places[3] + left])
+
+    records, damage, _ = walk(tmp_path)
+
+    assert len(records) == 3
+    assert len(damage) == 1
+
+
 @pytest.mark.parametrize("indexed", [True, False])
 def test_bytes_that_no_queue_knows_behind_the_end_of_a_clean_store(tmp_path: Path, indexed: bool) -> None:
     places = build(tmp_path, indexed=indexed)

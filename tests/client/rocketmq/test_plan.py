@@ -76,10 +76,17 @@ def test_only_the_topics_that_are_asked_for(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_and_not_there_is_told(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path) as store:
-        store.put("a")
+        for n in range(11):
+            store.put(f"t{n:02}")
+        store.offsets({"t00@g": {0: 1}})
 
-    with pytest.raises(StoreMissing, match="the store has no topic 'x': it has none that can be taken over"):
-        plan_of(tmp_path, topics={"x"})
+    for wishes in ({"topics": {"x"}}, {"topic_names": {"x": "y"}}):
+        with pytest.raises(StoreMissing, match=r"no topic 'x': it has t00, .*, t09 and 1 more"):
+            plan_of(tmp_path, **wishes)
+    with pytest.raises(StoreMissing, match="the topic 't01' is not taken over, as it is empty or not among those"):
+        plan_of(tmp_path, topics={"t00"}, topic_names={"t01": "y"})
+    with pytest.raises(StoreMissing, match="the store has no progress of a group 'h', which --map-group names"):
+        plan_of(tmp_path, group_names={"h": "y"})
 
 
 def test_progress_goes_to_the_same_message_whatever_retention_has_removed(tmp_path: Path) -> None:
@@ -190,8 +197,9 @@ def test_an_entry_that_points_into_a_record_is_damage(tmp_path: Path) -> None:
     assert str(damage) == "consumequeue/t/1 at 0: names 1 messages, of 1, that are not in the log"
 
 
-def test_the_last_file_of_a_clean_store_that_is_missing_is_damage(tmp_path: Path) -> None:
-    with StoreBuilder(tmp_path, file_size=1024) as store:
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_last_file_that_is_missing_is_damage(tmp_path: Path, clean: bool) -> None:
+    with StoreBuilder(tmp_path, file_size=1024, clean=clean) as store:
         for _ in range(30):
             store.put("t", 0)
     *_, last = sorted((tmp_path / "commitlog").iterdir())
@@ -200,7 +208,25 @@ def test_the_last_file_of_a_clean_store_that_is_missing_is_damage(tmp_path: Path
     (damage,) = plan_of(tmp_path).damage
 
     assert str(damage).startswith("consumequeue at 0: names ")
-    assert str(damage).endswith("messages behind the end of the log")
+    assert str(damage).endswith("messages behind the last file of the log")
+
+
+@pytest.mark.parametrize(
+    ("offset", "text"),
+    [
+        (7, "has no messages of t/1 between the queue offsets 1 and 7"),
+        (None, "has no messages of t/2 before the queue offset 1, and begins at 0"),
+    ],
+)
+def test_a_record_that_tells_a_wrong_place_leaves_a_hole(tmp_path: Path, offset: int | None, text: str) -> None:
+    with StoreBuilder(tmp_path, clean=False, first_offsets={("t", 2): 1}) as store:
+        store.put("t", 1)
+        store._offsets["t", 1] = offset or 1
+        store.put("t", 1 if offset else 2, indexed=False)
+
+    (damage,) = plan_of(tmp_path).damage
+
+    assert damage.text == text
 
 
 def test_two_groups_cannot_become_one(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +14,14 @@ import pytest
 from rmq.client.rocketmq.store_files import (
     BadStore,
     CommitLog,
+    StoreInUse,
     StoreMissing,
     StoreUnreadable,
     faults,
     holder,
     numbered_files,
 )
+from rmq.client.rocketmq.survey import Store
 
 HOLD = """
 import fcntl, sys
@@ -123,3 +127,15 @@ def test_the_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
 
         broker.communicate()
     assert holder(tmp_path) == 0
+
+
+def test_a_lock_of_a_process_that_is_not_seen_from_here_is_held_too(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_bytes(b"lock")
+    with lock.open("r+b") as held:
+        # A lock of an open file belongs to no process; one of another container is told in the same way.
+        fcntl.fcntl(held, fcntl.F_OFD_SETLK, struct.pack("hhlli", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+
+        assert holder(tmp_path) == -1
+        with pytest.raises(StoreInUse, match="is running \\(in a container or on another machine\\)"):
+            Store(tmp_path)

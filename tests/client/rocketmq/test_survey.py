@@ -14,7 +14,7 @@ from rmq.client.rocketmq.log_walk import Damage
 from rmq.client.rocketmq.store_files import StoreMissing, StoreUnreadable
 from rmq.client.rocketmq.survey import DELAYED, QUEUED, Item, Store, Survey
 
-from support.rocketmq_store import NOW_MS, StoreBuilder
+from support.rocketmq_store import NOW_MS, StoreBuilder, java_hash
 
 
 def kinds(root: Path, wanted: Collection[str] | None = None) -> list[str]:
@@ -48,7 +48,7 @@ def test_what_is_not_a_message_of_a_queue_is_named(tmp_path: Path) -> None:
 
 
 def test_a_delayed_message_has_the_time_of_its_entry(tmp_path: Path) -> None:
-    with StoreBuilder(tmp_path) as store:
+    with StoreBuilder(tmp_path, clean=False) as store:
         store.delay("t", 1, b"x", 3)
         store.delay("t", 1, b"y", 4, indexed=False)
         store.delay("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"z", 3)
@@ -86,6 +86,89 @@ def test_a_record_whose_place_was_given_away_is_superseded(tmp_path: Path) -> No
         store.put("t", 0, b"new")
 
     assert kinds(tmp_path) == ["superseded", "superseded", QUEUED]
+
+
+@pytest.mark.parametrize("position", [95, 190, 2000, 1 << 40])
+def test_a_place_was_given_away_only_to_a_record_that_is_there(tmp_path: Path, position: int) -> None:
+    with StoreBuilder(tmp_path, clean=False) as store:
+        for _ in range(3):
+            store.put("t", 0, b"abc")
+    entry(tmp_path, 0, position, 95, 0)
+
+    first, *_ = Survey(Store(tmp_path))
+
+    assert isinstance(first, Damage)
+    assert f"is not the one its consume queue names: nor is one at {position}" in first.text
+
+
+def test_the_first_file_of_a_consume_queue_that_is_missing_costs_no_message_unseen(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path, entries=2) as store:
+        for _ in range(4):
+            store.put("t", 0)
+    (tmp_path / "consumequeue" / "t" / "0" / f"{0:020}").unlink()
+
+    first, second, *rest, _ = Survey(Store(tmp_path))
+
+    assert isinstance(first, Damage)
+    assert "has the queue offset 0, and its consume queue begins at 2" in first.text
+    assert isinstance(second, Damage)
+    assert [each.kind for each in rest if isinstance(each, Item)] == [QUEUED, QUEUED]
+
+
+def test_a_tag_that_its_consume_queue_does_not_know_is_a_disagreement(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0, tags="paid \U0001f600")
+        store.put("t", 0, tags="paid", tags_code=java_hash("said"))
+        store.put("t", 0, tags="paid", tags_code=-(1 << 63))  # where more is told of it
+
+    first, second, third, _ = Survey(Store(tmp_path))
+
+    assert isinstance(first, Item)
+    assert isinstance(second, Damage)
+    assert "has another tag than its consume queue says" in second.text
+    assert isinstance(third, Item)
+
+
+def test_in_a_clean_store_every_message_is_in_a_consume_queue(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.topics(t=2, u=1)
+        store.put("t", 0)
+        store.put("t", 1, indexed=False)
+        store.put("u", 0, indexed=False)
+        store.put("gone", 0, indexed=False)
+        store.delay("t", 0, b"later", 3, indexed=False)
+
+    queued, second, third, gone, fifth, _ = Survey(Store(tmp_path))
+
+    assert isinstance(queued, Item)
+    for lost in (second, third, fifth):
+        assert isinstance(lost, Damage)
+        assert "is in no consume queue, though its broker was stopped in order" in lost.text
+    assert isinstance(gone, Item)
+    assert kinds(tmp_path, {"gone"})[3] == QUEUED, "it was asked for by name"
+
+
+def test_a_consume_queue_whose_only_entry_is_gone_costs_no_message_unseen(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0)
+        store.put("t", 1)
+    entry(tmp_path, 0, 0, -1, 0)
+
+    first, *_ = Survey(Store(tmp_path))
+
+    assert isinstance(first, Damage)
+
+
+def test_what_is_left_out_is_not_counted_as_taken_over(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path, clean=False) as store:
+        store.topics(t=1)
+        store.put("t", 0, indexed=False)
+        store.put("gone", 0, indexed=False)
+    survey = Survey(Store(tmp_path))
+
+    list(survey)
+
+    assert survey.not_indexed == 1
 
 
 def entry(root: Path, number: int, *values: int) -> None:

@@ -208,6 +208,19 @@ async def test_a_run_that_still_has_something_on_its_way_is_fenced(tmp_path: Pat
     await old.close()
 
 
+async def test_of_two_imports_at_once_one_goes_on_and_the_other_says_so(tmp_path: Path, broker: InMemoryBroker) -> None:
+    three_queues(tmp_path)
+    first = take_over(tmp_path, broker.address, portion=Portion(messages=2))
+    second = take_over(tmp_path, broker.address, portion=Portion(messages=3))
+
+    ends = await asyncio.gather(first.run(), second.run(), return_exceptions=True)
+
+    (refused,) = [end for end in ends if isinstance(end, BaseException)]
+    assert isinstance(refused, ImportRefused)
+    assert str(refused).startswith("another import of this store has begun: let it end")
+    assert (await imported(tmp_path, broker.address)).sent == 0
+
+
 async def test_a_topic_that_holds_something_else_is_refused_before_anything_is_sent(
     tmp_path: Path, broker: InMemoryBroker
 ) -> None:
