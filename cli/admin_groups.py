@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,12 +11,13 @@ from rmq.wire.errors import GroupNotFound, MemberSilent
 from rmq.wire.group_ops import ANSWER_S
 from rmq.wire.model import MessageQueue
 
+from . import terminal
 from .admin_offsets import reset_offset
 from .command import Command, Group, run
-from .lag import Ages, ask_ages, oldest
+from .lag import Ages, ask_ages, ask_ahead, oldest
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import counted, printable, seconds, table, to_json
+from .render import counted, printable, seconds, shortened, table, to_json
 from .running_info import info_text, plain
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag", "age")
 MEMBER_COLUMNS = ("member", "address", "state", "heard", "leases")
 QUEUE_COLUMNS = ("topic", "queue", "committed", "end", "lag", "age", "owner", "left")
 BROADCAST_COLUMNS = ("topic", "queue", "first", "end")  # each member has its own progress, and no queue an owner
+SHORTEST = 8  # characters that are left of a name
 MOST_AGED = 100  # groups of a list that are asked for their age, one after the other
 _SESSION_DIGITS = 8
 
@@ -67,7 +69,7 @@ def list_groups(broker: str, as_json: bool) -> None:
     if as_json:
         click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
     else:
-        click.echo(table(LIST_COLUMNS, [list_cells(row, lag_s) for row, lag_s in rows]), nl=False)
+        click.echo(list_text(rows, terminal.columns()), nl=False)
     if not rows:
         click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
 
@@ -76,13 +78,14 @@ async def _list(broker: str) -> list[tuple[GroupRow, float | None]]:
     async with admin_of(broker) as admin:
         rows = await admin.list_groups()
         behind = [row.group for row in rows if row.lag and not _is_broadcasting(row)]
-        ages = {group: await _age(admin, group) for group in behind[:MOST_AGED]}
+        ahead = await ask_ahead(admin)
+        ages = {group: await _age(admin, group, ahead) for group in behind[:MOST_AGED]}
     return [(row, ages.get(row.group)) for row in rows]
 
 
-async def _age(admin: Admin, group: str) -> float | None:
+async def _age(admin: Admin, group: str, ahead: timedelta) -> float | None:
     try:
-        return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC)))
+        return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC) + ahead))
     except GroupNotFound:  # its topic was deleted meanwhile
         return None
 
@@ -90,6 +93,25 @@ async def _age(admin: Admin, group: str) -> float | None:
 def row_object(row: GroupRow, lag_s: float | None) -> dict[str, Any]:
     """A line of the list as JSON."""
     return {**row._asdict(), "lag": None if _is_broadcasting(row) else row.lag, "lag_s": lag_s}
+
+
+def list_text(rows: list[tuple[GroupRow, float | None]], columns: int = 0) -> str:
+    """The list for people; where there are too few columns (0 is room for everything), with less of modes and names."""
+    cells = [list_cells(row, lag_s) for row, lag_s in rows]
+    text = table(LIST_COLUMNS, cells)
+    if terminal.fits(text, columns):
+        return text
+    for line, (row, _) in zip(cells, rows, strict=True):
+        line[1] = None if row.ordered is None else "broadcast" if _is_broadcasting(row) else str(_mode(row)).split()[0]
+    longest = max(len(row.group) for row, _ in rows)
+    text = table(LIST_COLUMNS, cells)
+    if not terminal.fits(text, columns):
+        longest = max(longest - max(map(len, text.splitlines())) + columns, SHORTEST)
+        text = table(
+            LIST_COLUMNS,
+            [[shortened(row.group, longest), *line[1:]] for line, (row, _) in zip(cells, rows, strict=True)],
+        )
+    return text
 
 
 def list_cells(row: GroupRow, lag_s: float | None) -> list[object]:
@@ -133,7 +155,7 @@ def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
 async def _describe(broker: str, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
     async with admin_of(broker) as admin:
         told = await admin.describe_group(name, topic)
-        return told, await ask_ages(admin, told, datetime.now(UTC))
+        return told, await ask_ages(admin, told, datetime.now(UTC) + await ask_ahead(admin))
 
 
 def group_object(told: GroupDescription, ages: Ages) -> dict[str, Any]:
@@ -167,7 +189,7 @@ def group_text(told: GroupDescription, ages: Ages) -> str:
     behind = "each member by itself" if _is_broadcasting(told) else f"{counted(told.lag, 'message')} behind"
     lag_s = oldest(ages)
     behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
-    text = f"{told.group}: {_mode(told) or 'nobody has joined it'}, {behind}\n"
+    text = f"{told.group}: {_mode(told) or 'nobody is in it'}, {behind}\n"
     for topic, expression in sorted(told.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
     text += "\n" + (member_table(told.members) if told.members else "no members\n")

@@ -21,7 +21,7 @@ from rmq.wire.errors import ConnectionLost, GroupNotFound, RequestTimeout, Topic
 from .command import Command, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import printable, seconds, table, to_json
+from .render import printable, seconds, shortened, table, to_json
 
 if TYPE_CHECKING:
     from rmq.client import Admin
@@ -241,7 +241,7 @@ def _cells(row: LockRow) -> list[object]:
 
 def _narrow_cells(row: LockRow, longest: int) -> list[object]:
     return [
-        _short(row.group, longest), f"{_short(row.topic, longest)}/{row.queue_id}", row.owner[-_SESSION_DIGITS:],
+        shortened(row.group, longest), f"{shortened(row.topic, longest)}/{row.queue_id}", row.owner[-_SESSION_DIGITS:],
         row.epoch, seconds(row.held_for_s), seconds(row.renewed_ago_s), seconds(row.expires_in_s), _state(row)[0],
     ]  # fmt: skip
 
@@ -250,14 +250,6 @@ def _state(row: LockRow) -> tuple[str, str]:
     """Held or in its grace, and what keeps the owner from going on."""
     state, _, trouble = row.state.partition(", ")
     return state, trouble
-
-
-def _short(name: str, longest: int) -> str:
-    """A name by its beginning and its end: what tells names apart is mostly there."""
-    if len(name) <= longest:
-        return name
-    end = (longest - 2) // 2
-    return f"{name[: longest - 2 - end]}..{name[-end:]}"
 
 
 def _width(text: str) -> int:

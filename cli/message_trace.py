@@ -73,6 +73,7 @@ def trace_object(told: Trace) -> dict[str, Any]:
         "groups": [standing._asdict() for standing in told.standings],
         "copies": [copy._asdict() for copy in told.copies],
         "remarks": told.remarks,
+        "unsure": told.unsure,
     }
 
 
@@ -100,7 +101,7 @@ def trace_text(told: Trace, now: datetime) -> str:
         lines += ["", f"groups that read {told.origin.topic}, at {told.origin.queue} @{told.origin.queue_offset}:"]
         widest = max(len(standing.group) for standing in told.standings)
         for each in told.standings:
-            first, *more = standing_lines(each, told.copies)
+            first, *more = standing_lines(each, told.copies, unsure=each.group in told.unsure)
             lines += [f"  {each.group.ljust(widest)}  {first}", *(f"  {'':{widest}}  {line}" for line in more)]
     elif told.origin.queue_offset >= 0:
         lines += ["", f"no group reads {told.origin.topic}"]
@@ -141,10 +142,13 @@ def _source(message_id: str, source: StoredMessage | None) -> str:
     return f"{_where(source)}, id {message_id}"
 
 
-def standing_lines(standing: Standing, copies: list[Copy]) -> list[str]:
-    """Where a group stands with the message, and who has its queue."""
+def standing_lines(standing: Standing, copies: list[Copy], *, unsure: bool = False) -> list[str]:
+    """Where a group stands with the message, and who has its queue; ``unsure``: not all copies were looked at."""
     own = sum(copy.group == standing.group for copy in copies)
-    parts = [_position(standing, has_failed=own > 0)]
+    is_doubtful = unsure and not own and standing.position == "past"
+    parts = [_position(standing, has_failed=own > 0 or is_doubtful)]
+    if is_doubtful:
+        parts.append("whether it failed is not known, see below")
     if own:
         parts.append(f"failed: {own} {'copy' if own == 1 else 'copies'} below")
     if standing.attempts:

@@ -108,6 +108,14 @@ def printable(text: str) -> str:
     return text.translate(_UNPRINTABLE)
 
 
+def shortened(name: str, longest: int) -> str:
+    """A name by its beginning and its end: what tells names apart is mostly there."""
+    if len(name) <= longest:
+        return name
+    end = (longest - 2) // 2
+    return f"{name[: longest - 2 - end]}..{name[-end:]}"
+
+
 def counted(count: int, what: str) -> str:
     """``1 message``, ``2 messages``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 import click
@@ -165,6 +167,8 @@ async def _watch_reader(output: Output, printer: Printer) -> None:
 async def _hand_over(config: ConsumerConfig, topics: Mapping[str, str], listener: str) -> None:
     from .listeners import load_listener
 
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # prints are seen at once, in a file or a journal too
     await _consume(config, topics, load_listener(listener), asyncio.Event())
 
 

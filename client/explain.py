@@ -58,6 +58,7 @@ RULES: Final[tuple[Rule, ...]] = (
     explain_working.nothing_new,
     explain_working.long_call,
     explain_working.retrying,
+    explain_working.overtaken,
     explain_working.moving,
     explain_working.unpolled,
     explain_working.late_loop,

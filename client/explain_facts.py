@@ -43,6 +43,7 @@ class Told(NamedTuple):
     epoch: int
     head_offset: int | None = None
     commit_offset: int | None = None
+    end_offset: int | None = None  # behind the last message that it has fetched
     attempt: int = 1
     retry_in_s: float | None = None
     called_for_s: float | None = None
@@ -104,6 +105,7 @@ class QueueFacts:
     head: Head | None = None
     head_age_s: float | None = None
     delayed: Delayed = NOTHING_DELAYED
+    broker_up_s: float | None = None
     refuses_sends: str = ""  # why the broker takes no messages: none can be put aside, or become a dead letter
     moved: int | None = None
     watched_s: float = 0.0
@@ -118,7 +120,9 @@ class QueueFacts:
         """The first message that is not done; None if there is none."""
         offset = self.max_offset - self.lag
         if self.told is not None and self.told.head_offset is not None:
-            offset = max(offset, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
+            # The lag begins behind what retention has removed, and the owner may still hold messages before that.
+            first = self.committed if self.told.cached_messages and self.committed >= 0 else offset
+            offset = max(first, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
         return None if offset >= self.max_offset else offset
 
     @property
@@ -182,6 +186,7 @@ def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
         epoch=int(number(queue, "epoch") or 0),
         head_offset=_whole(queue, "head_offset"),
         commit_offset=_whole(queue, "commit_offset"),
+        end_offset=_whole(queue, "end_offset"),
         attempt=_whole(queue, "attempt") or 1,
         retry_in_s=number(queue, "retry_in_s"),
         called_for_s=number(queue, "called_for_s"),
@@ -210,6 +215,7 @@ def of_group(
     *,
     delayed: Mapping[MessageQueue, Delayed] = MappingProxyType({}),
     refuses_sends: str = "",
+    broker_up_s: float | None = None,
 ) -> list[QueueFacts]:
     """The facts of all queues of a group that shares them out."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
@@ -242,6 +248,7 @@ def of_group(
             waiting=tuple(members.waiting.get(name, ())),
             delayed=delayed.get(name, NOTHING_DELAYED),
             refuses_sends=refuses_sends,
+            broker_up_s=broker_up_s,
         )
         for queue in described.queues
         for name in [queue_of(queue)]

@@ -76,11 +76,13 @@ def _idle(described: GroupDescription, members: Members) -> list[Note]:
     ]
     silent = [member for member in idle if not members.answers(member)]
     notes = [Note("MEMBER_SILENT", f"{member} has no queue, and does not answer.") for member in silent]
-    if idle:
+    if idle and described.queues:  # else it is their topic that is missing
         who = (
             f"{len(idle)} of {_count(len(described.members), 'member')} {'has' if len(idle) == 1 else 'have'} no queue"
         )
-        notes.append(Note("IDLE_MEMBERS", f"{who}: there are not enough for all."))
+        are_few = len(described.members) + described.more_members > len(described.queues) + described.more_queues
+        why = "there are not enough for all" if are_few else "just joined, or the strategy leaves none for it"
+        notes.append(Note("IDLE_MEMBERS", f"{who}: {why}."))
     return notes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import explain_words as words
 from .explain_facts import BROADCASTING, QueueFacts, Told
-from .explain_reasons import CAREFUL_OWNERS, Finding, Reason, Urgency
+from .explain_reasons import CAREFUL_OWNERS, RETURN_S, Finding, Reason, Urgency
 from .explain_working import late_loop
 
 
@@ -82,6 +82,14 @@ def no_member(facts: QueueFacts) -> Finding | None:
     if facts.connected or facts.model == BROADCASTING:
         return None
     urgency = Urgency.ACT if facts.lag else Urgency.WATCH
+    if facts.broker_up_s is not None and facts.broker_up_s < RETURN_S:
+        return Finding(
+            Reason.NO_MEMBER,
+            Urgency.WATCH,
+            f"the broker started {words.span(facts.broker_up_s)} ago, and no member of the group is back yet."
+            f"{words.gone(facts)}",
+            f"ask again in {RETURN_S:.0f} s; if it stays so, start a consumer of this group.",
+        )
     if facts.owner is not None:
         left = words.span(facts.lease_left_s or 0.0)
         return Finding(

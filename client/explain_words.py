@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .explain_facts import QueueFacts, Told
+from .explain_facts import BROADCASTING, QueueFacts, Told
 from .explain_reasons import SUSPICIOUS_CALL_S
 
 _MEMBER: Final = re.compile(r"(?P<host>[^@\s]+)@(?P<pid>\d+)#")
@@ -41,9 +41,17 @@ def offsets(told: Told) -> str:
 
 def gone(facts: QueueFacts) -> str:
     """That retention was faster than the group, if so."""
-    if not 0 <= facts.committed < facts.min_offset:
-        return ""
-    return f" Retention has removed messages {facts.committed} to {facts.min_offset - 1} meanwhile."
+    removed = overtaken(facts)
+    return "" if removed is None else f" Retention has removed {removed} meanwhile."
+
+
+def overtaken(facts: QueueFacts) -> str | None:
+    """Which messages retention has removed before the group fetched them, if any."""
+    fetched = facts.committed if facts.told is None or facts.told.end_offset is None else facts.told.end_offset
+    if facts.model == BROADCASTING or not 0 <= fetched < facts.min_offset:
+        return None
+    last = facts.min_offset - 1
+    return f"message {fetched}" if fetched == last else f"messages {fetched} to {last}"
 
 
 def held(told: Told) -> str:

@@ -23,7 +23,7 @@ def paused(facts: QueueFacts) -> Finding | None:
     return Finding(
         Reason.PAUSED,
         Urgency.ACT if facts.lag else Urgency.WATCH,
-        f"the program {facts.owner} has paused it.",
+        f"the program {facts.owner} has paused it.{words.gone(facts)}",
         "have the program call resume(), or restart it.",
     )
 
@@ -71,7 +71,7 @@ def long_call(facts: QueueFacts) -> Finding | None:
         Reason.LISTENER_RUNNING,
         Urgency.ACT if words.is_suspicious(told) else Urgency.WATCH,
         f"{who} has had message {facts.head_offset} for {words.span(told.called_for_s)}{limit}{again}."
-        f"{words.held(told)}",
+        f"{words.held(told)}{words.gone(facts)}",
         f"see what it waits for ({words.dump(facts)}) and {words.look(facts, facts.head_offset)}; "
         f"suspicious from {words.span(words.suspicious_s(told))} on.",
     )
@@ -109,7 +109,7 @@ def retrying(facts: QueueFacts) -> Finding | None:
     return Finding(
         Reason.RETRYING,
         Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
-        f"{failed}; delivery {facts.attempt} {when}.{error}",
+        f"{failed}; delivery {facts.attempt} {when}.{error}{words.gone(facts)}",
         f"{words.look(facts, facts.head_offset)} and mend the listener{skip}; {_given_up(facts)}.",
     )
 
@@ -129,6 +129,21 @@ def _given_up(facts: QueueFacts) -> str:
         return f"with max_attempts it would {verb} {becomes}"
     verb = "is" if facts.model == BROADCASTING else "becomes"
     return f"when delivery {max(most, facts.attempt)} fails it {verb} {becomes} (max_attempts)"
+
+
+def overtaken(facts: QueueFacts) -> Finding | None:
+    """It goes on with what is held, and will come to messages that are gone."""
+    removed = words.overtaken(facts)
+    if removed is None or facts.told is None:
+        return None
+    return Finding(
+        Reason.MESSAGES_LOST,
+        Urgency.ACT,
+        f"retention removed {removed} before the group got to them; it goes on with what it has fetched before, "
+        "and comes to the gap then.",
+        "keep messages longer (retention_hours, retention_bytes), or consume faster, before more are lost; if the "
+        f"queue stops at the gap: `{words.reset(facts, facts.min_offset)}`.",
+    )
 
 
 def moving(facts: QueueFacts) -> Finding | None:

@@ -20,7 +20,7 @@ from rmq.wire.names import retry_topic
 
 from . import explain
 from .explain import QueueStory
-from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, of_broadcast, of_group
+from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, number, of_broadcast, of_group
 from .explain_notes import Note, notes_of
 from .explain_reasons import Reason, Urgency
 
@@ -93,6 +93,14 @@ class _BrokerClock:
         return max(timestamp - asyncio.get_running_loop().time() - self._ahead_s, 0.0)
 
 
+class _AtBroker(NamedTuple):
+    """What was asked of the broker once, beside the group."""
+
+    delayed: dict[MessageQueue, Delayed]
+    refuses_sends: str
+    up_s: float | None
+
+
 class _Sample(NamedTuple):
     described: GroupDescription
     members: Members
@@ -110,13 +118,13 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
     stats = await admin.stats()
     clock = _BrokerClock(stats)
     delayed = await _delayed(admin, clock) if _delays_wait(stats) else {}
-    refuses_sends = _refuses_sends(stats)
-    sample = await _sample(admin, group, topic, delayed, refuses_sends)
+    at_broker = _AtBroker(delayed, str(_of_broker(stats).get("refuses_sends") or ""), number(_of_broker(stats), "up_s"))
+    sample = await _sample(admin, group, topic, at_broker)
     stories = [explain.explain(facts) for facts in sample.facts]
     if any(story.reason in LOOK_AGAIN and (story.lag or story.urgency) for story in stories):
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(watch_s)
-        first, sample = sample, await _sample(admin, group, topic, delayed, refuses_sends)
+        first, sample = sample, await _sample(admin, group, topic, at_broker)
         sample = _compared(first, sample, asyncio.get_running_loop().time() - began)
     facts = await _with_heads(admin, sample.facts, clock)
     facts = _with_errors(facts, sample.members)
@@ -129,13 +137,11 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
         described.strategy,
         len(described.members) + described.more_members,
         explain.worst_first(explain.explain(each) for each in facts),
-        notes_of(described, sample.members, facts, dead=dead, refuses_sends=refuses_sends, topic=topic),
+        notes_of(described, sample.members, facts, dead=dead, refuses_sends=at_broker.refuses_sends, topic=topic),
     )
 
 
-async def _sample(
-    admin: Admin, group: str, topic: str | None, delayed: dict[MessageQueue, Delayed], refuses_sends: str
-) -> _Sample:
+async def _sample(admin: Admin, group: str, topic: str | None, at_broker: _AtBroker) -> _Sample:
     described = await admin.describe_group(group, topic)
     if topic is not None and not described.queues:
         others = sorted({queue.topic for queue in (await admin.describe_group(group)).queues})
@@ -146,8 +152,15 @@ async def _sample(
         described = described._replace(queues=[*described.queues, *await _retries(admin, group)])
     members = Members(await admin.members_info(group))
     if described.model == BROADCASTING:
-        return _Sample(described, members, of_broadcast(described, members, delayed=delayed))
-    return _Sample(described, members, of_group(described, members, delayed=delayed, refuses_sends=refuses_sends))
+        return _Sample(described, members, of_broadcast(described, members, delayed=at_broker.delayed))
+    facts = of_group(
+        described,
+        members,
+        delayed=at_broker.delayed,
+        refuses_sends=at_broker.refuses_sends,
+        broker_up_s=at_broker.up_s,
+    )
+    return _Sample(described, members, facts)
 
 
 async def _retries(admin: Admin, group: str) -> list[GroupQueue]:
@@ -196,10 +209,6 @@ def _of_broker(stats: Stats) -> dict[str, Any]:
     return stats.get("broker", {})
 
 
-def _refuses_sends(stats: Stats) -> str:
-    return str(_of_broker(stats).get("refuses_sends") or "")
-
-
 async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerClock) -> list[QueueFacts]:
     """Look up the first message of each queue that has any before it; a queue has several of a broadcasting group."""
     rounds: dict[MessageQueue, list[int]] = {}
@@ -219,8 +228,8 @@ async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerC
         taken.append(index)
     told = [await admin.heads(part) for part in asked]
     found = list(facts)
-    for index, (number, queue) in places.items():
-        head = told[number][queue]
+    for index, (round_, queue) in places.items():
+        head = told[round_][queue]
         age_s = None if head.stored_at is None else clock.seconds_since(head.stored_at.timestamp())
         if head.status == OK and head.queue_offset == facts[index].head_offset:
             found[index] = replace(found[index], head=head, head_age_s=age_s)

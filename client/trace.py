@@ -101,7 +101,8 @@ class Trace(NamedTuple):
 
     ``origin`` is what its copies name, which is the message itself unless it is such a copy. ``source`` is what it was
     made of: the delayed message, or the dead letter; ``became`` is what a delayed one was delivered as. ``remarks``
-    say in sentences what could not be found out.
+    say in sentences what could not be found out, and ``unsure`` of which groups not all copies were looked at: one
+    that is past the message may have failed at it all the same.
     """
 
     message: StoredMessage
@@ -112,6 +113,7 @@ class Trace(NamedTuple):
     standings: list[Standing]
     copies: list[Copy]
     remarks: list[str]
+    unsure: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
     @property
     def is_copy(self) -> bool:
@@ -186,16 +188,20 @@ def _wants(expression: str, tag: str | None) -> bool:
 
 
 def copies(
-    found: Iterable[StoredMessage], committed: Mapping[str, int], dead: Mapping[str, Sequence[DeadRun]]
+    found: Iterable[StoredMessage],
+    committed: Mapping[str, int],
+    dead: Mapping[str, Sequence[DeadRun]],
+    sources: Iterable[StoredMessage] = (),
 ) -> list[Copy]:
     """
     Copies in the order they were made.
 
-    ``committed`` says how far groups are with their retries, ``dead`` what became of their dead letters.
+    ``committed`` says how far groups are with their retries, ``dead`` what became of their dead letters. ``sources``
+    are what copies were made of when their time had come: they tell which copy had failed before.
     """
     messages = sorted({message.message_id: message for message in found}.values(), key=lambda m: m.stored_at)
     letters = {message.message_id for message in messages if message.stored_topic.startswith(DEAD_LETTERS)}
-    failed = {message.copy_of for message in messages}
+    failed = {message.copy_of for message in (*messages, *sources)}
     told = [_copy(message, letters, committed, dead) for message in messages]
     again = (RETRY, REPLAY)
     return [copy._replace(state=FAILED) if copy.kind in again and copy.message_id in failed else copy for copy in told]

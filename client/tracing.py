@@ -61,6 +61,7 @@ class _Tracing:
         self._max_read = max_read
         self._delayed: int | None = None  # how many batches wait in the broker
         self.remarks: list[str] = []
+        self.unsure: list[str] = []
 
     async def trace(self, message_id: str) -> Trace:
         message = await self._admin.message(message_id)
@@ -81,7 +82,7 @@ class _Tracing:
             groups.setdefault(own)
         since = None if original is None else original.stored_at
         found = await self._copies(origin, list(groups), since)
-        return known._replace(standings=standings, copies=found)
+        return known._replace(standings=standings, copies=found, unsure=self.unsure)
 
     # ---- the message and what it was made of
 
@@ -143,6 +144,7 @@ class _Tracing:
             return is_for_group(message) and origin_of(message).message_id == origin.message_id
 
         for group in groups:
+            said = len(self.remarks)
             retries, letters = MessageQueue(retry_topic(group), 0), MessageQueue(dead_letter_topic(group), 0)
             if retries.topic in topics:
                 found += await self._read(retries, since, is_ours)
@@ -152,9 +154,18 @@ class _Tracing:
             if letters.topic in topics:
                 found += await self._read(letters, since, is_ours)
                 dead[group] = await self._states(group)
-        told = copies(found, committed, dead)
+            if len(self.remarks) > said or self._too_many_wait:
+                self.unsure.append(group)
+        sources = await self._put_off(found)
+        told = copies(found, committed, dead, sources)
         returned = await self._returned(origin, told)
-        return copies([*found, *returned], committed, dead) if returned else told
+        return copies([*found, *returned], committed, dead, sources) if returned else told
+
+    async def _put_off(self, found: list[StoredMessage]) -> list[StoredMessage]:
+        """What the retries among these copies were while they waited for their time."""
+        names = {message.copy_of for message in found if message.due_at is None}
+        sources = [await self._source(name) for name in sorted(name for name in names if name is not None)]
+        return [source for source in sources if source is not None and source.due_at is not None]
 
     async def _states(self, group: str) -> list[DeadRun]:
         try:
@@ -168,10 +179,10 @@ class _Tracing:
         """Retries that wait for their time: they lie in no queue, so that each is asked for by its id."""
         if self._delayed is None:
             self._delayed = (await self._admin.delays(None, 1)).total_batches
-            if self._delayed > MAX_WAITING:
+            if self._too_many_wait:
                 text = f"{self._delayed} delayed batches wait in the broker: retries among them were not looked for"
                 self.remarks.append(text)
-        if self._delayed > MAX_WAITING:
+        if self._too_many_wait:
             return []
         try:
             waiting = await self._admin.delays(topic, MAX_RETRIES)
@@ -189,6 +200,10 @@ class _Tracing:
                     continue
                 found += [message] if is_ours(message) else []
         return found
+
+    @property
+    def _too_many_wait(self) -> bool:
+        return self._delayed is not None and self._delayed > MAX_WAITING
 
     async def _returned(self, origin: Origin, known: list[Copy]) -> list[StoredMessage]:
         """Dead letters that were put back into their topic: nothing but the dead letter names them."""

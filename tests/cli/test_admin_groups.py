@@ -19,6 +19,7 @@ from rmq.cli.admin_groups import (
     group_object,
     group_text,
     list_cells,
+    list_text,
     member_card,
     row_object,
 )
@@ -103,7 +104,7 @@ def test_a_group_that_nobody_is_in_and_whose_queues_are_too_many() -> None:
     empty = GroupDescription("g", None, None, None, 3, 9, {}, [], [GroupQueue("orders", 0, 0, 1, 0, 1)])
 
     assert group_text(empty, {}).splitlines() == [
-        "g: nobody has joined it, 1 message behind", "", "no members", "and 3 more members", "",
+        "g: nobody is in it, 1 message behind", "", "no members", "and 3 more members", "",
         "TOPIC   QUEUE  COMMITTED  END  LAG  AGE  OWNER  LEFT",
         "orders      0          0    1    1    -      -     -",
         "and 9 more queues: --topic shows those of one topic",
@@ -141,6 +142,23 @@ def test_members_of_a_broadcasting_group_keep_their_progress_and_have_no_lag_in_
     assert (row_object(row, None)["lag"], row_object(row, None)["lag_s"]) == (None, None)
     assert list_cells(row, None) == ["p", "concurrent broadcasting all", 1, 0, 1, None, None]
     assert list_cells(row._replace(model="clustering", more_queues=1), 3.25)[-2:] == ["7+", "3.2s"]
+
+
+def test_a_narrow_terminal_is_shown_less_of_modes_and_of_long_names() -> None:
+    rows: list[tuple[GroupRow, float | None]] = [
+        (GroupRow("billing-" + "n" * 119, False, "clustering", "average", 1, 3, 2, 643), 2.9),
+        (GroupRow("prices", True, "broadcasting", "all", 2, 0, 1, 0), None),
+        (GroupRow("old", None, None, None, 0, 0, 1, 9), 90.0),
+    ]
+
+    wide, narrow = list_text(rows), list_text(rows, 80)
+
+    assert rows[0][0].group in wide
+    assert max(map(len, narrow.splitlines())) == 80
+    first, second, third = (line.split() for line in narrow.splitlines()[1:])
+    assert first[0].startswith("billing-nnn")
+    assert [first[1], second[1], third[1]] == ["concurrent", "broadcast", "-"]
+    assert "concurrent clustering average" in list_text([(rows[0][0]._replace(group="short"), 2.9)], 80)
 
 
 @pytest.mark.parametrize(

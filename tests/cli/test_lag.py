@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli.lag import ages_of, next_offsets, oldest
+from rmq.cli.lag import ages_of, ahead, next_offsets, oldest
 from rmq.cli.rmq_admin import command
 from rmq.client import Admin, Producer
 from rmq.client.stored_messages import Head
@@ -46,6 +46,19 @@ def test_the_age_is_since_it_was_stored_and_what_cannot_be_read_has_none() -> No
 
     assert {queue.queue_id: age for queue, age in ages.items()} == {0: 90.5, 1: 0.0}
     assert (oldest(ages), oldest({})) == (90.5, None)
+
+
+@pytest.mark.parametrize(
+    ("stats", "seconds"),
+    [
+        ({"broker": {"time_us": int(NOW.timestamp() * 1e6) + 300_000_000}}, 300.0),
+        ({"broker": {"time_us": int(NOW.timestamp() * 1e6) - 1_000_000}}, -1.0),
+        ({"broker": {"time_us": "soon"}}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_ages_are_by_the_clock_of_the_broker(stats: dict[str, dict[str, object]], seconds: float) -> None:
+    assert ahead(stats, NOW) == timedelta(seconds=seconds)
 
 
 @pytest.mark.slow

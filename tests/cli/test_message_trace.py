@@ -124,6 +124,18 @@ def test_where_a_group_stands_and_who_has_the_queue(changes: dict[str, object], 
     assert free == [text, "nobody holds the queue"]
 
 
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [
+        ("past", "past it (committed 20); whether it failed is not known, see below"),
+        ("at", "it is the next one (committed 20)"),
+    ],
+)
+def test_a_group_is_not_said_to_be_done_while_not_all_its_copies_were_looked_at(position: str, text: str) -> None:
+    assert standing_lines(STANDING._replace(position=position), [], unsure=True)[0] == text
+    assert standing_lines(STANDING, [COPY], unsure=True)[0] == "past it (committed 20); failed: 1 copy below"
+
+
 def test_members_that_broadcast_have_no_owner() -> None:
     (line,) = standing_lines(STANDING._replace(position="broadcasting", committed=None), [])
 

@@ -193,11 +193,13 @@ async def test_a_broker_that_starts_later_is_waited_for(tmp_path: Path, nowhere:
 
 
 @pytest.mark.slow
-async def test_a_listener_of_the_users_own_in_the_current_folder(broker: str, topic: str, tmp_path: Path) -> None:
+async def test_a_listener_of_the_users_own_in_the_current_folder_prints_at_once(
+    broker: str, topic: str, tmp_path: Path
+) -> None:
     (tmp_path / "consumer.py").write_text(
         "from rmq.consumer import ConsumeStatus\n"
         "def on_message(messages, context):\n"
-        "    print('got', *[m.body.decode() for m in messages], context.epoch > 0, flush=True)\n"
+        "    print('got', *[m.body.decode() for m in messages], context.epoch > 0)\n"
         "    return ConsumeStatus.SUCCESS\n"
     )
     async with Producer(broker) as producer:

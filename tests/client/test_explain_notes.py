@@ -15,12 +15,12 @@ from rmq.wire.group_ops import GroupDescription, GroupQueue, MemberReport, Membe
 from .explain_builders import OTHER, OWNER, held
 
 
-def described(**more: Any) -> GroupDescription:
+def described(queues: int = 1, **more: Any) -> GroupDescription:
     members = [MemberState(OWNER, "0", "x:1", "connected", 0.1, 4), MemberState(OTHER, "1", "x:2", "connected", 0.1, 4)]
     fields: dict[str, Any] = {"model": "clustering", "subscriptions": {"t": "*"}, "members": members, "more_queues": 0}
     return GroupDescription(
         **{"group": "g", "ordered": True, "strategy": "average", "more_members": 0, **fields, **more},
-        queues=[GroupQueue("t", 0, 0, 0, 0, 0)],
+        queues=[GroupQueue("t", i, 0, 0, 0, 0) for i in range(queues)],
     )
 
 
@@ -83,6 +83,20 @@ def test_members_without_a_queue_are_noted_unless_they_wait_for_a_lock() -> None
     assert notes_of(alone, waits, []) == []
     assert [note.code for note in notes_of(alone, silent, [])] == ["MEMBER_SILENT", "IDLE_MEMBERS"]
     assert notes_of(described(members=idle(OWNER, OTHER), model="broadcasting"), NOBODY, [])[1:] == []
+
+
+@pytest.mark.parametrize(
+    ("queues", "notes"),
+    [
+        (0, []),  # the topic is missing, which is noted
+        (1, ["1 of 2 members has no queue: there are not enough for all."]),
+        (2, ["1 of 2 members has no queue: just joined, or the strategy leaves none for it."]),
+    ],
+)
+def test_why_a_member_has_no_queue_depends_on_how_many_there_are(queues: int, notes: list[str]) -> None:
+    told = notes_of(described(queues, members=idle(OTHER)), NOBODY, [], topic="t")
+
+    assert [note.sentence for note in told] == notes
 
 
 def test_delayed_messages_count_once_for_a_queue_and_those_that_failed_do_not() -> None:

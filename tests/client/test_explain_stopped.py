@@ -23,6 +23,9 @@ RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
         (replace(held(), abandoned=2, suspect_offset=10), "CRASH_LOOP", "WATCH"),
         (facts(None, connected=0), "NO_MEMBER", "ACT"),
         (facts(None, connected=0, lag=0), "NO_MEMBER", "WATCH"),
+        (facts(None, connected=0, broker_up_s=9.9), "NO_MEMBER", "WATCH"),
+        (facts(None, connected=0, broker_up_s=10.0), "NO_MEMBER", "ACT"),
+        (facts(connected=0, in_grace=True, broker_up_s=1.0), "NO_MEMBER", "WATCH"),
         (facts(None, subscribed=False), "NOT_SUBSCRIBED", "WATCH"),
         (facts(None, subscribed=False, lag=0), "NOT_SUBSCRIBED", "WELL"),
         (facts(None, model="assigned"), "NOT_ALLOCATED", "ACT"),
@@ -91,3 +94,10 @@ def test_what_retention_took_from_a_group_that_is_away_is_told() -> None:
 
 def test_a_member_of_another_version_may_stop_for_a_reason_that_is_not_known_here() -> None:
     assert found(held(stopped_code="NEWER")) == ("STANDING_STILL", "ACT")
+
+
+def test_that_nobody_is_back_from_a_restart_of_the_broker_is_told_as_that() -> None:
+    story = explain(facts(connected=0, in_grace=True, broker_up_s=1.0))
+
+    assert story.sentence == "the broker started 1.0 s ago, and no member of the group is back yet."
+    assert story.advice == "ask again in 10 s; if it stays so, start a consumer of this group."

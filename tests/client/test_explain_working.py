@@ -161,3 +161,40 @@ def test_a_message_that_a_concurrent_group_cannot_put_aside_is_not_to_be_skipped
 
     assert story.sentence == "message 10 failed once and could not be put aside; delivery 2 comes in 2.0 s."
     assert story.advice.startswith(f"see why in the log of {OWNER} (send_back.refused); look at the message (")
+
+
+def overtaken(**says: object) -> QueueFacts:
+    """Message 11 is the next one, those up to 13 are held by the owner, and the log begins at 20."""
+    says = {"head_offset": 11, "end_offset": 14, "cached_messages": 3, **says}
+    return replace(held(**says), committed=10, min_offset=20, max_offset=25)
+
+
+def test_what_the_owner_still_holds_of_removed_messages_is_where_the_queue_is() -> None:
+    assert overtaken().head_offset == 11
+    assert replace(overtaken(), told=None).head_offset == 20
+    assert replace(overtaken(), committed=-1).head_offset == 20
+    assert overtaken(cached_messages=0).head_offset == 20
+
+
+def test_messages_that_retention_removes_before_they_are_fetched_are_told_while_the_queue_still_moves() -> None:
+    of = replace(overtaken(), moved=5, watched_s=1.0)
+
+    assert found(of) == ("MESSAGES_LOST", "ACT")
+    assert explain(of).sentence.startswith("retention removed messages 14 to 19 before the group got to them; ")
+    assert explain(of).advice.endswith("`rmq-admin group reset-offset g --topic t --queue 3 --to 20`.")
+    assert found(replace(of, min_offset=14)) == ("CONSUMING", "WELL"), "all that was removed is held"
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ({"paused": True}, "PAUSED"),
+        ({"called_for_s": 70.0}, "LISTENER_RUNNING"),
+        ({"attempt": 2, "retry_in_s": 1.0}, "RETRYING"),
+    ],
+)
+def test_what_keeps_a_queue_is_told_before_the_loss_that_comes_of_it(says: dict[str, object], reason: str) -> None:
+    story = explain(overtaken(**says))
+
+    assert story.reason.value == reason
+    assert story.sentence.endswith(" Retention has removed messages 14 to 19 meanwhile.")

@@ -126,6 +126,22 @@ async def test_retries_are_found_while_they_wait_and_when_they_are_stored() -> N
     assert other != name
 
 
+@pytest.mark.virtual_time
+async def test_each_retry_that_failed_again_is_told_as_failed() -> None:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin:
+        (name,) = await send(broker, Message("orders", b"a"))
+        async with member(broker.address, "g", "orders", 1) as one:
+            await one.fail(0)
+        await asyncio.sleep(11)
+        for delivery in (2, 3):
+            async with member(broker.address, "g", "%RETRY%g", 0) as one:
+                await one.fail(delivery - 2, delivery)
+            await asyncio.sleep(61)
+        told = await trace(admin, name)
+
+    assert [(copy.delivery, copy.state) for copy in told.copies] == [(2, "failed"), (3, "failed"), (4, "at")]
+
+
 async def test_dead_letters_are_followed_to_where_they_were_replayed(broker: InMemoryBroker, admin: Admin) -> None:
     ids = await bury_now(broker.address, "g", [Message("orders", b"%d" % i) for i in range(3)], "poison", 1)
     await admin.replay_dead("g", [0])
@@ -168,6 +184,8 @@ async def test_what_was_not_looked_at_is_said(broker: InMemoryBroker, admin: Adm
 
     assert told.copies == []
     assert told.remarks == ["only 2 of 5 messages of %DLQ%g/0 were looked at"]
+    assert told.unsure == ["g"]
+    assert (await trace(admin, ids[4])).unsure == []
 
 
 async def test_an_id_of_no_message_is_refused_as_get_does(admin: Admin) -> None:

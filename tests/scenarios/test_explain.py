@@ -47,6 +47,10 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
         rf"its owner {PAY_1} lost its connection, has \d\.\d s to come back, and nobody else is in the group\.",
         "see why that process ended, and start a consumer of this group.",
     ),
+    "no_member_after_the_start_of_the_broker": (
+        "orders/0", Reason.NO_MEMBER, WATCH,
+        r"the broker started \d\.\d s ago, and no member of the group is back yet\.", "ask again in 10 s; .*",
+    ),
     "not_polled_for_so_long_that_it_left": (
         "orders/0", Reason.NO_MEMBER, ACT, "nobody is in .*", r".* does not poll has left it \(poll\.overdue .*",
     ),

@@ -56,6 +56,15 @@ async def no_member(at: Scene) -> None:
 
 @staged()
 async def no_member_in_its_grace(at: Scene) -> None:
+    await asyncio.sleep(60.0)
+    await at.send(5)
+    await at.consumer(taking(100.0))
+    at.wires[0].cut()
+    await asyncio.sleep(1.0)
+
+
+@staged()
+async def no_member_after_the_start_of_the_broker(at: Scene) -> None:
     await at.send(5)
     await at.consumer(taking(100.0))
     at.wires[0].cut()
