@@ -129,7 +129,8 @@ def _deal(deal: Deal) -> None:
     if outcomes.failed:
         raise Failure(f"{outcomes.failed} of {outcomes.total} failed", exit_codes.PARTIAL)
     if missing:
-        raise Failure(f"the group {deal.group!r} has no dead letter {missing[0]}", exit_codes.NO_INPUT)
+        text = f"the group {deal.group!r} has no dead letter {missing[0]}"
+        raise Failure(f"{text}: `rmq-admin dlq show {deal.group} --state all` shows them", exit_codes.NO_INPUT)
 
 
 def _sum_up(deal: Deal, outcomes: Outcomes) -> None:
@@ -177,7 +178,8 @@ async def _deal_with(deal: Deal, letters: Letters | None, outcomes: Outcomes) ->
                     told = outcomes.add(offset, result)
                     click.echo(to_json(told) if deal.as_json else printable(outcomes.line(told)))
     row = letters.row
-    missing = [f"at offset {start}" for start, _ in which.missing_offsets(row.min_offset, row.max_offset)]
+    spans = which.missing_offsets(row.min_offset, row.max_offset)
+    missing = [f"at offset {start}" + (f"-{end - 1}" if end > start + 1 else "") for start, end in spans]
     return missing + [f"with the id {name}" for name in sorted(ids)]
 
 

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from rmq.client import FoundMessages, Receipt
     from rmq.wire.model import StoredMessage
 
-_UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
+# Line and paragraph ends, and marks that turn the order of letters round: with them a text can pose as another.
+_TURNING = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_UNPRINTABLE = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
+    **{code: f"\\u{code:04x}" for code in _TURNING},
+    **{9: "\\t", 10: "\\n", 13: "\\r"},
+}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -198,11 +198,15 @@ def test_what_is_named_and_does_not_exist_is_told(address: str, group: str) -> N
     result = dlq(address, "replay", group, "--offset", "4", "--offset", "99")
     assert result.exit_code == exit_codes.NO_INPUT
     assert result.stdout.splitlines()[-1] == f"{group}: 1 replayed"
-    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 99\n"
+    shown = f"`rmq-admin dlq show {group} --state all` shows them"
+    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 99: {shown}\n"
+
+    result = dlq(address, "drop", group, "--offset", "10-20")
+    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 10-20: {shown}\n"
 
     result = dlq(address, "drop", group, "--id", "f" * 32)
     assert result.exit_code == exit_codes.NO_INPUT
-    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter with the id {'f' * 32}\n"
+    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter with the id {'f' * 32}: {shown}\n"
 
 
 def test_more_than_one_request_holds_are_replayed_in_order(address: str) -> None:

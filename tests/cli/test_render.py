@@ -109,6 +109,7 @@ def test_a_message_is_one_line_for_people(options: Mapping[str, Any], line: str)
 def test_a_binary_or_hostile_body_stays_on_its_line() -> None:
     assert message_line(stored(b"a\n\x1b]0;x\xff")).endswith("  a\\n\\x1b]0;x\\xff")
     assert printable("\x9b\x7f\t") == "\\x9b\\x7f\\t"
+    assert printable("paid\u202ediap\u2028") == "paid\\u202ediap\\u2028"  # which would show "paidpaid"
 
 
 def test_a_receipt_names_place_and_message() -> None:
