@@ -63,7 +63,7 @@ class Upkeep:
         self._told_people = -1  # the log position that the files for people show
         self.checkpoint_position = checkpoint_position
         self._waiting_from = self._captured_from = store.delays.oldest  # of what waited at the checkpoint
-        self._checkpoint_at = self._retention_at = self._people_at = now()
+        self._checkpoint_at = self._saved_at = self._retention_at = self._people_at = now()
         self._checkpoint_batches = store.batches_written
         self.failures = 0
 
@@ -145,6 +145,7 @@ class Upkeep:
         self._checkpoint_batches = self._store.batches_written
         if error is None:
             self.checkpoint_position = work.checkpoint.position
+            self._saved_at = self._checkpoint_at
             self._waiting_from = self._captured_from
         else:
             log.error("checkpoint.failed", error=str(error))
@@ -216,7 +217,7 @@ class Upkeep:
         """How far checkpoint and indexes are."""
         return {
             "checkpoint_position": self.checkpoint_position,
-            "checkpoint_age_s": round(self._now() - self._checkpoint_at, 3),
+            "checkpoint_age_s": round(self._now() - self._saved_at, 3),
             "key_index_lag_bytes": self._store.index_lag,
             "failures": self.failures,
         }

@@ -122,7 +122,7 @@ async def _take_over(store: Store, plan: Plan, wishes: Wishes, broker: str) -> O
     except ImportRefused as refusal:
         raise Failure(printable(str(refusal)), exit_codes.REFUSED) from refusal
     except RmqError as error:
-        text = f"{error}; {taking.progress} of {taking.total} messages are stored"
+        text = f"{error}; at least {taking.progress} of {taking.total} messages are stored"
         raise Failure(printable(f"{text}: run it again to go on behind them"), exit_codes.of(error)) from error
 
 

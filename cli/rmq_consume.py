@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq.consumer.config import ConsumerConfig
+from rmq.wire.names import check_readable, wrap
 
 from . import exit_codes, logs
 from .command import Command, Failure, run, version_option
@@ -100,10 +103,11 @@ def command(
     if pull and not config.auto_commit_every_s:
         raise click.UsageError("--pull commits what was printed by itself: auto_commit_every_s must be more than 0.")
     wanted = dict.fromkeys(topics, tags)
+    names = names_of(config, wanted)  # before anybody waits for a topic that there can never be
     if no_wait:
         from .waiting import require
 
-        run(require(config.broker, names_of(config, wanted)))
+        run(require(config.broker, names))
     with logs.hidden("consumer.failed", "connection.failed", "topic.awaited"):  # which this command says itself
         if listener is None:
             run(_print(config, wanted, as_json, count, pull=pull))
@@ -112,10 +116,11 @@ def command(
 
 
 def names_of(config: ConsumerConfig, topics: Iterable[str]) -> list[str]:
-    """The topics as the broker calls them."""
-    from rmq.wire.names import wrap
-
-    return [wrap(config.namespace, topic) for topic in topics]
+    """The topics as the broker calls them; raises BadName for one that cannot be."""
+    names = [wrap(config.namespace, topic) for topic in topics]
+    for name in names:
+        check_readable(name)
+    return names
 
 
 def _given(*names: str) -> str | None:
@@ -162,6 +167,8 @@ async def _watch_reader(output: Output, printer: Printer) -> None:
 async def _hand_over(config: ConsumerConfig, topics: Mapping[str, str], listener: str) -> None:
     from .listeners import load_listener
 
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # prints are seen at once, in a file or a journal too
     await _consume(config, topics, load_listener(listener), asyncio.Event())
 
 

@@ -191,6 +191,8 @@ async def _produce(
     shape = _shape(str(topic), options)
     unopened = Producer(broker, compression=compression, namespace=namespace)
     await require_broker(broker)
+    if file.isatty():
+        click.echo("every line that you type is a message; Ctrl-D ends", err=True)
     async with unopened as producer:
         await _send_all(producer, shape, file, receipts)
 

@@ -5,7 +5,8 @@ Count the messages of a topic with Spark, by tag.
     seq 1000 | rmq-produce --topic orders
     python examples/spark_count.py 127.0.0.1:10911 orders
 
-Needs `pip install 'rmq[spark]'` and nothing else: no activated environment, no JAVA_HOME, no spark-submit.
+Needs `pip install 'rmq[spark]'`, and Java 17 or newer (`rmq[java]` has one): no activated environment, no JAVA_HOME, no
+spark-submit.
 """
 
 from __future__ import annotations

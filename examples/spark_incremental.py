@@ -3,6 +3,8 @@ Archive a topic batch by batch: each run reads what has come since the last one,
 
     python examples/spark_incremental.py 127.0.0.1:10911 orders archive
 
+Needs `pip install 'rmq[spark]'`, and Java 17 or newer (`rmq[java]` has one).
+
 The folder holds the batches, and a file with the offsets at which the next batch begins. The file is replaced after
 the batch was written, in one step: a run that ends anywhere in between leaves the file as it was, and the next run
 writes the same batch again, over what is there of it.
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmq.client import Admin, MessageQueue
+from rmq.spark import one_line, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,8 +58,6 @@ def archive_batch(spark: SparkSession, broker: str, topic: str, folder: Path) ->
 
 def main(broker: str = "127.0.0.1:10911", topic: str = "orders", folder: str = "archive") -> None:
     """One batch."""
-    from rmq.spark import session
-
     Path(folder).mkdir(parents=True, exist_ok=True)
     spark = session("archive")
     print(f"{archive_batch(spark, broker, topic, Path(folder))} messages archived")
@@ -64,4 +65,7 @@ def main(broker: str = "127.0.0.1:10911", topic: str = "orders", folder: str = "
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except Exception as error:
+        sys.exit(one_line(error))

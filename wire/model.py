@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from .delays import Delay, delay_of
-from .layout import KIND_PARKED
+from .layout import KIND_PARKED, MAX_TAG
 from .names import ORIGIN_TOPIC, RETRIES, unwrap
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class Message:
         for key in self.keys:
             if not key or any(c.isspace() for c in key):
                 raise ValueError(f"the key {key!r} is empty or holds white space")
-        if self.tag is not None and (not self.tag or "|" in self.tag or any(c.isspace() for c in self.tag)):
-            raise ValueError(f"the tag {self.tag!r} is empty or holds white space or '|'")
+        if self.tag is not None:
+            _check_tag(self.tag)
         for name, value in self.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"the property {name!r} must have a text as name and as value")
@@ -74,6 +74,13 @@ class Message:
                 raise ValueError("the name of a property is empty")
         if self.delay_level != 0 or self.delay_s is not None or self.deliver_at is not None:
             object.__setattr__(self, "delay", delay_of(self.delay_level, self.delay_s, self.deliver_at))
+
+
+def _check_tag(tag: str) -> None:
+    if not tag or "|" in tag or any(c.isspace() for c in tag):
+        raise ValueError(f"the tag {tag!r} is empty or holds white space or '|'")
+    if len(tag) * 4 > MAX_TAG and len(tag.encode()) > MAX_TAG:
+        raise ValueError(f"the tag {tag[:20]!r}... has {len(tag.encode())} bytes: at most {MAX_TAG}")
 
 
 class StoredMessage:

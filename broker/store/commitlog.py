@@ -66,6 +66,7 @@ class CommitLog:
         self.written = self.segments[-1].end
         self.durable = 0  # set by recovery, then by the loop when the flusher posts
         self.end = self.written
+        self.head_end = 0  # of the snapshot that the newest segment begins with; told by the store
         self._staged: list[Buffer] = []
 
     def _end_before(self, segment: Segment, following: int) -> None:
@@ -82,8 +83,13 @@ class CommitLog:
 
     @property
     def full(self) -> bool:
-        """Whether the next batch should begin a new segment; never in the middle of a turn."""
-        return self.segments[-1].size >= self._segment_bytes and not self._staged and self._may_roll()
+        """
+        Whether the next batch should begin a new segment; never in the middle of a turn.
+
+        One that holds only the snapshot it begins with goes on, however long that is: the next would have no more.
+        """
+        is_long = self.segments[-1].size >= self._segment_bytes and self.written > self.head_end
+        return is_long and not self._staged and self._may_roll()
 
     @property
     def begins_segment(self) -> bool:

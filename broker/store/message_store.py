@@ -339,11 +339,7 @@ class MessageStore:
             self.on_parked(min(parked).due_at)
 
     def turn_over(self) -> bool:
-        """
-        The turn is written, or was given up. Begins a new segment where that is due.
-
-        Says whether something was staged that is to be written.
-        """
+        """The turn is written, or was given up. Begins a new segment where due; says if that is to be written."""
         if self.log.full:
             try:
                 self.log.roll()
@@ -353,6 +349,7 @@ class MessageStore:
         if not self.log.begins_segment:
             return False
         self.stage_changes(self.snapshot())
+        self.log.head_end = self.log.end
         return True
 
     def expose(self, until: int) -> list[MessageQueue]:

@@ -127,7 +127,8 @@ class LogWalk:
                 self._stored_at = record.stored_at
                 position += record.size
                 if end - position < START.size and file.length == file.room:
-                    yield Damage(file.path.name, position - file.start, position, "the file ends within: it was cut")
+                    text = "the file ends without the record that closes it: it was cut"
+                    yield Damage(file.path.name, position - file.start, position, text)
                     return
 
     def _decode(self, file: LogFile, position: int) -> Record:

@@ -21,7 +21,7 @@ from .log_walk import Damage, End
 from .naming import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
 from .record import Record
 from .store_files import BadStore, StoreMissing
-from .survey import DELAYED, QUEUED, Item, Store, Survey
+from .survey import DELAYED, DELETED, QUEUED, Item, Store, Survey
 
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
 _DEFAULT_RETRIES: Final = 16
@@ -302,12 +302,20 @@ def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> 
         notes.append(f"{survey.not_indexed} messages are in the log and not yet in a consume queue: taken over")
     if survey.times_by_level:
         notes.append(f"{survey.times_by_level} delayed messages have no time in a consume queue: default levels used")
-    if delays.delivered or plan.waiting:
+    _tell_deleted(plan, store)
+    if delays.delivered or delays.missing or plan.waiting:
         _tell_delays(plan, store, delays)
     for name, group in sorted((store.config.groups or {}).items()):
         if not group.enabled or group.max_retries != _DEFAULT_RETRIES:
             state = f"retryMaxTimes {group.max_retries}{'' if group.enabled else ', consuming disabled'}"
             notes.append(f"settings of the group {name} are not taken over: {state}")
+
+
+def _tell_deleted(plan: Plan, store: Store) -> None:
+    for topic in sorted(kind.removeprefix(DELETED) for kind in plan.skipped if kind.startswith(DELETED)):
+        if store.index.has(topic):
+            text = f"{topic} is not in topics.json and has consume queues: left out"
+            plan.notes.append(f"{text}, --topic '{topic}' takes it")
 
 
 def _tell_delays(plan: Plan, store: Store, delays: DelayedMessages) -> None:

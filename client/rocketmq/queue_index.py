@@ -11,6 +11,8 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
+from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,6 +44,7 @@ class Entry(NamedTuple):
         return self.tags_code < _LEAST_TAGS or self.tags_code == java_hash(tags)
 
 
+@lru_cache(maxsize=4096)  # tags are few
 def java_hash(text: str) -> int:
     """The number that Java has for a text; 0 for none."""
     value = 0
@@ -139,6 +142,25 @@ class QueueIndex:
             if entry is not None:
                 found.append((queue, offset, entry))
         return sorted(found, key=lambda row: row[2].physical_offset)
+
+
+class Named:
+    """Which queue names the record at a place; places are asked for in the order of the log."""
+
+    def __init__(self, index: QueueIndex) -> None:
+        self._next = [(at.physical_offset, *queue.queue, queue) for queue, _, at in index.at_or_behind(0)]
+        heapify(self._next)
+
+    def at(self, position: int) -> tuple[str, int] | None:
+        """The first queue that has an entry for it."""
+        while self._next and self._next[0][0] < position:
+            queue = self._next[0][-1]
+            entry = queue.entry(queue.from_position(position))
+            if entry is None:
+                heappop(self._next)
+            else:
+                heapreplace(self._next, (max(entry.physical_offset, position), *queue.queue, queue))
+        return self._next[0][-1].queue if self._next and self._next[0][0] == position else None
 
 
 def _queues(folder: Path) -> Iterator[tuple[tuple[str, int], QueueEntries]]:

@@ -23,12 +23,13 @@ from .config_files import read as read_config
 from .delayed import due_by_level, target_of
 from .log_walk import Damage, End, LogWalk, Lost
 from .naming import SCHEDULE, is_system_topic
-from .queue_index import Entry, QueueIndex
+from .queue_index import Entry, Named, QueueIndex
 from .record import PREPARED, BadRecord, Record
 from .store_files import CommitLog, StoreInUse, StoreMissing, holder, is_folder
 
 QUEUED: Final = "queued"
 DELAYED: Final = "delayed"
+DELETED: Final = "deleted topic "  # and its name: a kind that is left out
 INHERIT: Final = 1
 
 
@@ -80,6 +81,7 @@ class Survey:
         self._is_clean = store.is_clean
         self.walk = store.walk()
         self._later = store.walk()  # looks ahead without losing what the other has read
+        self._named = Named(store.index)
         self._last: dict[tuple[str, int], int] = {}
         self.found: Counter[tuple[str, int]] = Counter()  # records that their consume queue names, by queue
         self.not_indexed = 0
@@ -137,7 +139,7 @@ class Survey:
         if self._wanted is not None:
             return "" if topic in self._wanted else "other topics"
         if self._topics is not None and topic not in self._topics:
-            return f"deleted topic {topic}"
+            return DELETED + topic
         return ""
 
     def _place(self, record: Record) -> Entry | None:
@@ -167,6 +169,8 @@ class Survey:
         if self._is_clean and self._must_be_indexed(record.topic):
             text = "is in no consume queue, though its broker was stopped in order"
             raise BadRecord(f"{text} (as where a topic was deleted, and made anew)")
+        if (named := self._named.at(record.physical_offset)) not in (None, queue):
+            raise BadRecord(f"tells another place than the consume queue of {named[0]}/{named[1]}, which names it")
         if offset <= self._last.get(queue, -1):
             raise BadRecord(f"has the queue offset {offset}, which an earlier one has")
         self._last[queue] = offset

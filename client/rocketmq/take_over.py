@@ -108,6 +108,7 @@ class TakeOver:
             self._producer = await self._open_producer()
             try:
                 present = await look(admin, self._plan, self._survey)  # behind the fence: nothing comes in between
+                await self._check_delays(admin)
                 await self._make_topics(admin)
                 await self._send_queued(present)
                 await self._send_waiting(present)
@@ -135,6 +136,16 @@ class TakeOver:
             return producer
         raise ImportRefused(f"this store was imported {_EPOCHS} times: this broker takes no more runs of it")
 
+    async def _check_delays(self, admin: Admin) -> None:
+        """Before anything is sent: whether the broker lets all messages wait for as long as they have to."""
+        if not self._plan.waiting:
+            return
+        most_s, now_us = (await admin.config())["max_delay_s"], (await admin.stats())["broker"]["time_us"]
+        too_late = sum(each.due_ms * 1000 > now_us + most_s * 1_000_000 for each in self._plan.waiting)
+        if too_late:
+            text = f"{too_late} messages wait for longer than this broker lets them (max_delay_s = {most_s:g})"
+            raise ImportRefused(f"{text}: start it with a larger one, then import")
+
     async def _make_topics(self, admin: Admin) -> None:
         there = {info.topic for info in await admin.list_topics()}
         for topic in self._plan.topics.values():
@@ -158,6 +169,14 @@ class TakeOver:
             if load.is_full:
                 self.outcome.sent += await self._deliver(load)
         self.outcome.sent += await self._deliver(load)
+        for queue, plan in self._plan.queues.items():
+            if numbers[queue] != plan.messages:
+                text = (
+                    f"{queue[0]}/{queue[1]} had {plan.messages} messages when the store was read, and {numbers[queue]} "
+                )
+                raise ImportRefused(
+                    f"{text}when they were sent: stop whatever writes there, delete the topic here, and import again"
+                )
 
     async def _send_waiting(self, present: Present) -> None:
         self.outcome.waiting_before = len(present.waiting)

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ class Interrupted(Exception):
 
 def run(orders: int, seed: int, queues: int, asked: Path | None) -> None:
     """Run everything; the report and all it was made from are in the folder that is printed."""
+    if find_spec("pyspark") is None:  # now, and not when everything else is done
+        raise Interrupted("the report needs Spark: pip install '.[spark,java]', or `make pipeline`, which has it")
     folder = _folder(asked)
     done = False
     try:

@@ -173,6 +173,18 @@ def test_a_checkpoint_makes_its_indexes_durable_before_it_is_written(rig: Rig) -
     assert ops.index("sync_filesystem") < ops.index("rename")
 
 
+def test_the_age_of_a_checkpoint_goes_on_while_new_ones_fail(rig: Rig) -> None:
+    rig.opened.append(b"a")
+    take_checkpoint(rig)
+    rig.opened.append(b"b")
+    rig.files.fail("rename", "checkpoint", errno.ENOSPC)
+    rig.pass_time(1000.0)
+
+    take_checkpoint(rig)
+
+    assert (rig.upkeep.failures, rig.upkeep.stats()["checkpoint_age_s"]) == (1, pytest.approx(1000, abs=120))
+
+
 @pytest.mark.parametrize(
     ("op", "part"),
     [

@@ -41,7 +41,8 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "--on-gap", "ignore"], exit_codes.CONFIG, "on_gap"),
         (["--topic", "t", "--orderly", "-o", "slot=3"], exit_codes.CONFIG, "did you mean 'slots'?"),
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
-        (["--topic", "a%b%c", "--orderly"], exit_codes.CONFIG, "may hold only letters"),
+        (["--topic", "a%b%c", "--orderly"], exit_codes.USAGE, "may hold only letters"),
+        (["--topic", "50%", "--orderly", "--no-wait"], exit_codes.USAGE, "has nothing behind its namespace"),
         (["--topic", "t", "--orderly", "--instance", "x"], exit_codes.USAGE, "goes with --broadcast"),
         (["--topic", "t", "--concurrent", "--offsets-dir", "x"], exit_codes.USAGE, "goes with --broadcast"),
         (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
@@ -192,11 +193,13 @@ async def test_a_broker_that_starts_later_is_waited_for(tmp_path: Path, nowhere:
 
 
 @pytest.mark.slow
-async def test_a_listener_of_the_users_own_in_the_current_folder(broker: str, topic: str, tmp_path: Path) -> None:
+async def test_a_listener_of_the_users_own_in_the_current_folder_prints_at_once(
+    broker: str, topic: str, tmp_path: Path
+) -> None:
     (tmp_path / "consumer.py").write_text(
         "from rmq.consumer import ConsumeStatus\n"
         "def on_message(messages, context):\n"
-        "    print('got', *[m.body.decode() for m in messages], context.epoch > 0, flush=True)\n"
+        "    print('got', *[m.body.decode() for m in messages], context.epoch > 0)\n"
         "    return ConsumeStatus.SUCCESS\n"
     )
     async with Producer(broker) as producer:

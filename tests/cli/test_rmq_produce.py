@@ -280,6 +280,25 @@ def test_a_closed_pipe_ends_it_quietly(broker: str, topic: str) -> None:
 
 
 @pytest.mark.slow
+def test_in_a_terminal_it_says_what_it_waits_for(broker: str, topic: str) -> None:
+    terminal, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        os.write(terminal, b"paid\n\x04")
+        printed, errors = process.communicate(timeout=60)
+    os.close(terminal)
+
+    assert printed.startswith(f"{topic}/")
+    assert (process.returncode, errors) == (0, "every line that you type is a message; Ctrl-D ends\n")
+
+
+@pytest.mark.slow
 def test_receipts_that_do_not_fit_on_their_disk_are_one_line_and_a_code(broker: str, topic: str) -> None:
     with open("/dev/full", "wb") as full:
         process = subprocess.run(

@@ -163,33 +163,65 @@ LOOKS_ELSEWHERE_FIRST = ("import-rocketmq",)  # at the folder it is to take over
 VALUES = {"--to": "first", "--topic": "orders", "--key": "k", "MESSAGE_ID": "0" * 32}
 
 
-def _leaves(group: click.Group, *path: str) -> Iterator[list[str]]:
-    """A command line for each command that asks a broker, but for the import, which looks into its folder first."""
+def _leaves(group: click.Group, *path: str) -> Iterator[tuple[list[str], click.Command]]:
+    """Each command that asks a broker, but for the import, which looks into its folder first."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from _leaves(command, *path, name)
         elif name in LOOKS_ELSEWHERE_FIRST:
             continue
         elif any("--broker" in parameter.opts for parameter in command.params):
-            yield [*path, name, *_needed(command)]
+            yield [*path, name], command
 
 
-def _needed(command: click.Command) -> list[str]:
+def _needed(command: click.Command, *, but: click.Parameter | None = None) -> list[str]:
+    """What the command cannot do without, arguments last."""
     context = click.Context(command)
-    words = ["--yes"] if any("--yes" in parameter.opts for parameter in command.params) else []
+    options = ["--yes"] if any("--yes" in parameter.opts for parameter in command.params) else []
+    arguments = []
     for parameter in command.params:
-        if isinstance(parameter, click.Argument) and parameter.required:
-            words.append(VALUES.get(parameter.make_metavar(context), "0" * 32))
-        elif parameter.required:
-            words += [parameter.opts[0], VALUES.get(parameter.opts[0], "1")]
-    return words
+        if not parameter.required or parameter is but:
+            continue
+        if isinstance(parameter, click.Argument):
+            arguments.append(VALUES.get(parameter.make_metavar(context), "0" * 32))
+        else:
+            options += [parameter.opts[0], VALUES.get(parameter.opts[0], "1")]
+    return options + arguments
 
 
-@pytest.mark.parametrize("line", list(_leaves(admin)), ids=" ".join)
-def test_every_command_refuses_a_broker_of_another_protocol(line: list[str]) -> None:
+LEAVES = [pytest.param(path, command, id=" ".join(path)) for path, command in _leaves(admin)]
+
+
+@pytest.mark.parametrize(("path", "command"), LEAVES)
+def test_every_command_refuses_a_broker_of_another_protocol(path: list[str], command: click.Command) -> None:
     with listening(later_broker) as address:
-        result = CliRunner().invoke(admin, [*line, "--broker", address], prog_name="rmq-admin")
+        result = CliRunner().invoke(admin, [*path, *_needed(command), "--broker", address], prog_name="rmq-admin")
 
     text = "this client speaks protocol 1, the broker 2: run the same version of rmq on both sides"
     assert (result.stderr, result.stdout) == (f"rmq-admin: {text}\n", "")
     assert result.exit_code == exit_codes.REFUSED
+
+
+SHARED = {"--broker", "--log-level", "--log-format"}  # which are the same everywhere
+STRANGE = ("", "a\nb\x1b[2J", "-1", "9" * 20, "x" * 5000, "50%")
+
+
+@pytest.mark.parametrize(("path", "command"), LEAVES)
+def test_whatever_value_is_typed_one_line_and_a_code_are_the_end(
+    path: list[str], command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with listening(later_broker) as address:
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and (parameter.is_flag or SHARED.intersection(parameter.opts)):
+                continue
+            name = [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
+            for value in STRANGE:
+                typed = [*path, "--broker", address, *_needed(command, but=parameter)]
+                typed += [*name, value] if name else ["--", value]
+                result = CliRunner().invoke(admin, typed, prog_name="rmq-admin")
+
+                assert isinstance(result.exception, SystemExit), (typed, result.exception)
+                assert (result.stderr.count("\n"), result.stdout) == (1, ""), typed
+                assert "\x1b" not in result.stderr
+                assert len(result.stderr) < 700, typed

@@ -42,6 +42,8 @@ def test_messages_do_not_share_their_properties() -> None:
         ({"tag": ""}, ValueError, "the tag '' is empty"),
         ({"tag": "a|b"}, ValueError, "the tag 'a|b'"),
         ({"tag": "a b"}, ValueError, "the tag 'a b'"),
+        ({"tag": "t" * 256}, ValueError, "'tttttttttttttttttttt'... has 256 bytes: at most 255"),
+        ({"tag": "ö" * 128}, ValueError, "has 256 bytes"),
         ({"properties": {"": "x"}}, ValueError, "the name of a property is empty"),
         ({"properties": {"a": 1}}, TypeError, "the property 'a' must have a text"),
         ({"properties": {1: "a"}}, TypeError, "the property 1 must have a text"),

@@ -358,6 +358,22 @@ def test_each_later_segment_begins_with_a_snapshot_of_its_place(memory_path: Pat
     opened.close()
 
 
+def test_a_snapshot_that_is_longer_than_a_segment_does_not_begin_one_after_the_other(memory_path: Path) -> None:
+    opened = Opened(memory_path, segment_bytes=100)
+    opened.append(b"a" * 100)
+    while_idle = len(opened.store.log.segments)
+    for _ in range(3):
+        opened.store.turn_over()
+        opened.store.write()
+
+    assert opened.store.log.segments[-1].size > 100
+    assert len(opened.store.log.segments) == while_idle
+
+    opened.append(b"b")
+    assert len(opened.store.log.segments) == while_idle + 1
+    opened.close()
+
+
 def test_a_snapshot_that_could_not_be_written_is_written_with_the_next_turn(memory_path: Path) -> None:
     files = FaultyFiles()
     opened = Opened(memory_path, segment_bytes=300, files=files)

@@ -195,7 +195,7 @@ def test_a_record_is_read_at_its_place(tmp_path: Path) -> None:
             store.record_at(position, size)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 29), st.integers(0, 105), st.integers(1, 255), st.booleans())
 def test_a_flipped_byte_never_costs_more_than_its_record(
     tmp_path_factory: pytest.TempPathFactory, which: int, at: int, flip: int, clean: bool

@@ -258,6 +258,23 @@ def test_what_somebody_should_know(tmp_path: Path) -> None:
     ]
 
 
+def test_a_topic_that_is_not_in_the_table_and_a_delayed_message_that_is_gone_are_told(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.topics(t=1)
+        store.put("lost", 0)
+        store.put("gone", 0, indexed=False)
+        store.delay("t", 0, b"later", 3)
+        store.delays({3: 99})
+
+    plan = plan_of(tmp_path)
+
+    assert plan.skipped == {"deleted topic lost": 1, "deleted topic gone": 1}
+    assert plan.notes[1:] == [
+        "lost is not in topics.json and has consume queues: left out, --topic 'lost' takes it",
+        "1 delayed messages are said to be delivered, and the log has no copy: not taken over",
+    ]
+
+
 def test_the_bar_gets_to_its_end(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path, file_size=1 << 20, start=1 << 20) as store:
         for _ in range(3):

@@ -91,7 +91,7 @@ def test_a_queue_with_a_gap_or_half_an_entry_is_refused(tmp_path: Path, files: d
         QueueIndex(tmp_path)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_halving_agrees_with_looking_at_each(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     count, first = data.draw(st.integers(1, 25)), data.draw(st.integers(0, 15))

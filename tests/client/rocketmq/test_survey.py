@@ -148,6 +148,25 @@ def test_in_a_clean_store_every_message_is_in_a_consume_queue(tmp_path: Path) ->
     assert kinds(tmp_path, {"gone"})[3] == QUEUED, "it was asked for by name"
 
 
+def test_a_record_that_another_consume_queue_names_is_not_taken_over_where_it_says(tmp_path: Path) -> None:
+    with StoreBuilder(tmp_path, clean=False) as store:
+        store.put("u", 0)
+        store.put("u", 1)
+        for n in range(3):
+            store.put("t", n)
+        store.put("t", 1, indexed=False)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[2 * 92 + 14] = 1  # queue 256 instead of 0
+    path.write_bytes(data)
+
+    found = list(Survey(Store(tmp_path)))
+
+    assert isinstance(found[2], Damage)
+    assert found[2].text == "the record tells another place than the consume queue of t/0, which names it"
+    assert [each.kind for each in found if isinstance(each, Item)] == [QUEUED] * 5
+
+
 def test_a_consume_queue_whose_only_entry_is_gone_costs_no_message_unseen(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path) as store:
         store.put("t", 0)

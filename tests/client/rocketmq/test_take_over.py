@@ -83,6 +83,20 @@ async def test_what_is_due_is_delivered_and_what_is_not_waits(tmp_path: Path, br
     assert outcome.waiting_sent == 2
 
 
+async def test_a_delay_that_the_broker_does_not_allow_is_refused_before_anything_is_sent(
+    tmp_path: Path, broker: InMemoryBroker
+) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 0, b"plain")
+        store.delay("t", 0, b"late", 18, stored_at=NOW_MS + 31 * 86_400_000)
+
+    with pytest.raises(ImportRefused, match="1 messages wait for longer than this broker lets them"):
+        await imported(tmp_path, broker.address)
+
+    async with Admin(broker.address) as admin:
+        assert await admin.list_topics() == []
+
+
 async def test_groups_go_on_at_the_message_they_were_at(tmp_path: Path, broker: InMemoryBroker) -> None:
     with StoreBuilder(tmp_path, start=4096, first_offsets={("t", 0): 70}) as store:
         store.topics(t=2)
@@ -235,6 +249,20 @@ async def test_a_topic_that_holds_something_else_is_refused_before_anything_is_s
         assert [len(await bodies_in(admin, "t", queue)) for queue in range(3)] == [0, 0, 1]
 
 
+async def test_a_store_that_changes_while_it_is_sent_is_told(tmp_path: Path, broker: InMemoryBroker) -> None:
+    three_queues(tmp_path)
+    run = take_over(tmp_path, broker.address)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[88] ^= 1  # in the first body
+    path.write_bytes(data)
+
+    with pytest.raises(
+        ImportRefused, match=r"t/0 had \d+ messages when the store was read, and \d+ when they were sent"
+    ):
+        await run.run()
+
+
 async def test_a_damaged_store_is_not_sent_unless_that_is_wished(tmp_path: Path, broker: InMemoryBroker) -> None:
     three_queues(tmp_path)
     path = tmp_path / "commitlog" / f"{0:020}"
@@ -267,7 +295,7 @@ SENT = st.builds(
 NOISE = st.sampled_from(["prepared", "system", "nothing"])
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sent=st.lists(st.tuples(SENT, NOISE), max_size=40),
     first=st.integers(0, 60),

@@ -145,3 +145,18 @@ def test_without_a_broker_a_step_says_so_in_one_line() -> None:
     assert process.returncode == 1
     assert errors.startswith("pipeline: ")
     assert errors.count("\n") == 1
+
+
+def test_without_spark_it_says_so_before_it_does_anything(tmp_path: Path) -> None:
+    hidden = f"import runpy, sys; sys.modules['pyspark'] = None; runpy.run_path({str(PIPELINE)!r}, run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("pipeline: the report needs Spark: pip install")
+    assert list(tmp_path.iterdir()) == []
