@@ -15,6 +15,7 @@ from rmq.wire.errors import QueueNotFound
 
 from . import exit_codes
 from .command import Command, Failure, run
+from .lag import ask_ahead
 from .options import broker_option, json_option, key_of_option, log_options
 from .output import Output, OutputClosed
 from .reach import admin_of
@@ -154,7 +155,7 @@ async def _tail(broker: str, asked: Asked, shown: Shown, *, follow: bool) -> Non
             wanted=None if asked.key is None else asked.has,
         )  # fmt: skip
         try:
-            messages, remarks = await (_newest(end, asked) if asked.key is None else _of_key(admin, end, asked))
+            messages, remarks = await (_newest(admin, end, asked) if asked.key is None else _of_key(admin, end, asked))
         except QueueNotFound as error:
             raise Failure(error.text, exit_codes.NO_INPUT) from error
         await output.write(shown.text(messages))
@@ -164,8 +165,9 @@ async def _tail(broker: str, asked: Asked, shown: Shown, *, follow: bool) -> Non
             await _follow(end, output, shown)
 
 
-async def _newest(end: Tail, asked: Asked) -> tuple[list[StoredMessage], list[str]]:
-    found = await end.newest(asked.most, now=datetime.now(UTC), since=asked.since)
+async def _newest(admin: Admin, end: Tail, asked: Asked) -> tuple[list[StoredMessage], list[str]]:
+    now = datetime.now(UTC) + await ask_ahead(admin)  # by a clock that is behind, far too many would be the newest
+    found = await end.newest(asked.most, now=now, since=asked.since)
     return found.messages, [found.left_out] if found.left_out else []
 
 

@@ -117,8 +117,9 @@ class _Tracing:
             self.remarks.append(f"the topic {origin.topic!r} was deleted")
             return []
         names = dict.fromkeys(group.group for group in topic.groups)
-        names.update(dict.fromkeys(row.group for row in await self._admin.list_groups() if row.members))
-        left_out = topic.more_groups + max(len(names) - MAX_GROUPS, 0)
+        rows = await self._admin.list_groups()  # a topic tells of few groups, and of none without progress
+        names.update(dict.fromkeys(row.group for row in rows if row.members or topic.more_groups))
+        left_out = max(len(names) - MAX_GROUPS, 0)
         if left_out:
             self.remarks.append(f"{left_out} more groups were not looked at")
         found = [await self._standing(message, origin, name) for name in list(names)[:MAX_GROUPS]]

@@ -14,6 +14,7 @@ from rmq.client.tracing import trace
 from rmq.wire import ops
 from rmq.wire.codec import decode
 from rmq.wire.errors import BadRequest, MessageNotFound
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 from rmq.wire.retry_ops import SendBack
 
@@ -186,6 +187,23 @@ async def test_what_was_not_looked_at_is_said(broker: InMemoryBroker, admin: Adm
     assert told.remarks == ["only 2 of 5 messages of %DLQ%g/0 were looked at"]
     assert told.unsure == ["g"]
     assert (await trace(admin, ids[4])).unsure == []
+
+
+async def test_every_group_is_looked_at_also_where_a_topic_has_more_than_it_tells_of(
+    broker: InMemoryBroker, admin: Admin
+) -> None:
+    await admin.create_topic("orders", 1024)
+    (name,) = await send(broker, Message("orders", b"a"))
+    for i in range(20):
+        await admin.reset_offsets(f"g{i:02}", {MessageQueue("orders", 1): i % 2})
+    assert (await admin.describe_topic("orders")).more_groups
+
+    told = await trace(admin, name)
+
+    assert [(each.group, each.position) for each in told.standings] == [
+        (f"g{i:02}", "past" if i % 2 else "at") for i in range(20)
+    ]
+    assert told.remarks == []
 
 
 async def test_an_id_of_no_message_is_refused_as_get_does(admin: Admin) -> None:
