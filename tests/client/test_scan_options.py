@@ -106,7 +106,7 @@ def test_a_missing_option_is_named_with_the_one_that_would_do_as_well(left_out: 
         ({"startingTimestamp": "2", "endingTimestamp": "1"}, '"startingTimestamp" is .* later than "endingTimestamp"'),
         ({"startingOffsets": "latest"}, '"startingOffsets" cannot be "latest"'),
         ({"broker": "localhost"}, '"broker".*host:port'),
-        ({"broker": "localhost:99999"}, '"broker".*host:port'),
+        ({"broker": "localhost:99999"}, '"broker".*is not 1 to 65535'),
         ({"topic": "a b"}, '"topic".*only letters'),
         ({"topic": "a,,b"}, '"topic"'),
         ({"topic": "a,b,a"}, '"topic" names a twice'),

@@ -14,7 +14,7 @@ import pytest
 from rmq.wire.batch import Rows
 
 from .reading import bodies, loaded, places, planned, refused
-from support.cutting_proxy import CuttingProxy, Piece, process_at
+from support.cutting_proxy import CuttingProxy, Piece, reading_process
 from support.real_broker import RealBroker
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class CutsTheFirstReader:
 
     def __call__(self, piece: Piece) -> bool:
         if not self.cut and piece.sent > SOME_ROWS:
-            self.cut.append(process_at(piece.reader_port))
+            self.cut.append(reading_process(piece))
             return True
-        if len(self.cut) == 1 and not piece.sent and process_at(piece.reader_port) == self.cut[0]:
+        if len(self.cut) == 1 and not piece.sent and reading_process(piece) == self.cut[0]:
             self.cut.append(self.cut[0])
             return True
         return False
@@ -77,7 +77,7 @@ class KillsTheFirstReader:
     def __call__(self, piece: Piece) -> bool:
         if self.killed or piece.sent <= SOME_ROWS:
             return False
-        self.killed = process_at(piece.reader_port)
+        self.killed = reading_process(piece)
         os.kill(self.killed, signal.SIGKILL)
         return False
 

@@ -31,6 +31,8 @@ class Piece:
     """How many bytes of this connection were passed on before."""
     reader_port: int
     """The port of whoever reads."""
+    proxy_port: int
+    """The port it is connected to."""
 
 
 class CuttingProxy:
@@ -48,7 +50,8 @@ class CuttingProxy:
         self._lock = threading.Lock()  # pieces are judged one at a time
         self._connections: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._port: int = self._server.getsockname()[1]
+        self.address = f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -85,7 +88,7 @@ class CuttingProxy:
         with suppress(OSError):
             while piece := broker.recv(PIECE):
                 with self._lock:
-                    if self._cut(Piece(number, sent, port)):
+                    if self._cut(Piece(number, sent, port, self._port)):
                         break
                 reader.sendall(self._change(piece))
                 sent += len(piece)
@@ -93,11 +96,12 @@ class CuttingProxy:
         _end(broker)
 
 
-def process_at(port: int) -> int:
-    """The process that has a connection from this local port to 127.0.0.1."""
+def reading_process(piece: Piece) -> int:
+    """The process that reads; both ports are looked at, since a local one may have connections to several others."""
+    port, ends = piece.reader_port, [f"0100007F:{port:04X}" for port in (piece.reader_port, piece.proxy_port)]
     with open("/proc/net/tcp") as table:
         rows = [line.split() for line in table]
-    inode = next(row[9] for row in rows if row[1] == f"0100007F:{port:04X}")
+    inode = next(row[9] for row in rows if row[1:3] == ends)
     for entry in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             if os.readlink(entry) == f"socket:[{inode}]":

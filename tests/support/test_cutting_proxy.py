@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cutting_proxy import CuttingProxy, Piece, process_at
+from support.cutting_proxy import CuttingProxy, Piece, reading_process
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_it_cuts_where_told_and_tells_of_which_connection_and_process(echo: str)
     seen: list[tuple[int, int, int]] = []
 
     def cut(piece: Piece) -> bool:
-        seen.append((piece.connection, piece.sent, process_at(piece.reader_port)))
+        seen.append((piece.connection, piece.sent, reading_process(piece)))
         return piece.sent > 0
 
     with CuttingProxy(echo, cut) as proxy:

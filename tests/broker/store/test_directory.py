@@ -89,8 +89,8 @@ def test_what_is_no_store_file_says_that_it_may_be_removed(tmp_path: Path, conte
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (errno.ENOSPC, "free some space"),
-        (errno.EDQUOT, "free some space"),
+        (errno.ENOSPC, "free some space, or choose another folder with --data-dir"),
+        (errno.EDQUOT, "free some space, or choose another folder with --data-dir"),
         (errno.EMFILE, "raise the limit of open files (ulimit -n)"),
         (errno.EACCES, "choose another folder with --data-dir"),
     ],
