@@ -22,6 +22,7 @@ from .command import Command, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
 from .render import printable, seconds, shortened, table, to_json
+from .stopping import until_signal
 
 if TYPE_CHECKING:
     from rmq.client import Admin
@@ -96,14 +97,10 @@ def lock_status(
     error says so. With --json: one array of objects (with --watch: one a line).
     """
     wanted = Wanted(group, topic)
-    try:
-        if watch:
-            run(_watch(broker, wanted, interval, as_json=as_json, wide=wide))
-        else:
-            run(_show(broker, wanted, look(as_json=as_json, wide=wide)))
-    except KeyboardInterrupt:
-        if not watch:
-            raise
+    if watch:
+        run(until_signal(_watch(broker, wanted, interval, as_json=as_json, wide=wide)))
+    else:
+        run(_show(broker, wanted, look(as_json=as_json, wide=wide)))
 
 
 def look(*, as_json: bool, wide: bool) -> Look:

@@ -20,6 +20,7 @@ from .options import broker_option, json_option, key_of_option, log_options
 from .output import Output, OutputClosed
 from .reach import admin_of
 from .render import lag_remarks, no_such_key, printable, stored_object, to_json
+from .stopping import until_signal
 from .times import time_of_option
 
 if TYPE_CHECKING:
@@ -140,11 +141,8 @@ def tail(
     when a message was stored, in UTC. With --json: one object a line.
     """
     shown = Shown(as_json, ids, 0 if full or not sys.stdout.isatty() else BODY_SHOWN)
-    try:
-        run(_tail(broker, Asked(topic, queues, expression, key, lines, since), shown, follow=follow))
-    except KeyboardInterrupt:
-        if not follow:
-            raise
+    showing = _tail(broker, Asked(topic, queues, expression, key, lines, since), shown, follow=follow)
+    run(until_signal(showing) if follow else showing)
 
 
 async def _tail(broker: str, asked: Asked, shown: Shown, *, follow: bool) -> None:

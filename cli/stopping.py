@@ -12,8 +12,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from . import exit_codes
 
@@ -54,3 +55,19 @@ async def first_of(*events: asyncio.Event) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Do something until it ends, or a signal cancels it; raises what it raised. For what has no end of its own."""
+    with stop_signals() as asked:
+        working, signalled = asyncio.create_task(work), asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait([working, signalled], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
+            if not working.cancelled():
+                working.result()
+        finally:
+            working.cancel()
+            signalled.cancel()

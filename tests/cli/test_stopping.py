@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from rmq.cli import exit_codes
-from rmq.cli.stopping import first_of, stop_signals
+from rmq.cli.stopping import first_of, stop_signals, until_signal
 
 STUBBORN = """
 import asyncio
@@ -88,3 +88,29 @@ async def test_the_first_event_of_several_is_enough() -> None:
         await first_of(never, soon)
 
     assert soon.is_set() and not never.is_set()
+
+
+@pytest.mark.both_loops
+async def test_what_has_no_end_is_cancelled_by_a_signal_and_has_ended_then() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    async with asyncio.timeout(5):
+        await until_signal(work())
+
+    assert ended == ["work"]
+
+
+async def test_what_ends_by_itself_needs_no_signal_and_its_error_is_raised() -> None:
+    async def work() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        await until_signal(work())
+    await until_signal(asyncio.sleep(0))

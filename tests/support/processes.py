@@ -30,7 +30,7 @@ class Running:
     ) -> None:
         limited = [] if descriptors is None else ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptors)]
         self.process = subprocess.Popen(
-            [*limited, sys.executable, "-m", module, *arguments],
+            [*limited, sys.executable, "-X", "faulthandler", "-m", module, *arguments],
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             env=env,
             cwd=cwd,
@@ -83,7 +83,14 @@ class Running:
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait for the process to end by itself."""
-        code = self.process.wait(deadline_s)
+        try:
+            code = self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired as error:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler then tells where each thread is
+            for reader in self._readers:
+                reader.join(deadline_s)
+            tail = "\n".join([*self.lines[-5:], "--- errors:", *self.errors[-60:]])
+            raise AssertionError(f"{self.process.args} did not end within {deadline_s:g} s:\n{tail}") from error
         for reader in self._readers:
             reader.join(deadline_s)
         return code
