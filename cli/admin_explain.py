@@ -17,7 +17,7 @@ from . import exit_codes
 from .command import Command, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import printable, seconds, table, to_json
+from .render import counted, printable, seconds, table, to_json
 
 if TYPE_CHECKING:
     from rmq.client import Explanation, QueueStory
@@ -110,7 +110,7 @@ def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> 
     if ill:
         parts.append("\n" + _stories(ill, width, most=None if everything else MOST))
     if well and ill:
-        parts.append(f"\n{_count(len(well), 'queue')} well: {_sum_of(well)}\n")
+        parts.append(f"\n{counted(len(well), 'queue')} well: {_sum_of(well)}\n")
     elif well:
         parts.append(f"  {_sum_of(well)}\n")
     if well and everything:
@@ -125,7 +125,7 @@ def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> 
 def headline(told: Explanation) -> str:
     """One line that says whether all is well."""
     counts = Counter(story.urgency.name for story in told.queues)
-    total = _count(len(told.queues), "queue")
+    total = counted(len(told.queues), "queue")
     if not told.queues:
         how = "no queues"
     elif counts["ACT"]:
@@ -136,7 +136,7 @@ def headline(told: Explanation) -> str:
         how = f"{total}, all well"
     mode = "" if told.ordered is None else f"{'ordered' if told.ordered else 'concurrent'}, "
     mode = "broadcasting, " if told.model == "broadcasting" else mode
-    return printable(f"{told.group}: {how} ({mode}{_count(told.members, 'member')}, {_waiting(told.lag)})") + "\n"
+    return printable(f"{told.group}: {how} ({mode}{counted(told.members, 'member')}, {_waiting(told.lag)})") + "\n"
 
 
 def _stories(stories: Sequence[QueueStory], width: int, most: int | None = None) -> str:
@@ -163,7 +163,7 @@ def _stories(stories: Sequence[QueueStory], width: int, most: int | None = None)
 
 def _more(left_out: Sequence[QueueStory]) -> str:
     mark, waiting = MARKS[left_out[0].urgency.name], _waiting(sum(story.lag for story in left_out))
-    return f"{mark} {_count(len(left_out), 'more queue')} {left_out[0].reason.value} ({waiting}): --all shows them\n"
+    return f"{mark} {counted(len(left_out), 'more queue')} {left_out[0].reason.value} ({waiting}): --all shows them\n"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -216,7 +216,3 @@ def _indented(sentence: str, first: str, others: str, width: int) -> str:
 
 def _waiting(lag: int) -> str:
     return f"{lag:,} messages wait" if lag != 1 else "1 message waits"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
