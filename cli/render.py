@@ -19,12 +19,14 @@ _UNPRINTABLE = {
     **{code: f"\\u{code:04x}" for code in _TURNING},
     **{9: "\\t", 10: "\\n", 13: "\\r"},
 }
+_NAMES = frozenset({"owner", "session", "member", "message_id"})  # columns of names that may begin with a digit
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Aligned columns under a heading: numbers to the right, texts to the left."""
     body = [[_cell(value) for value in row] for row in rows]
     numeric = [_all_numbers(column) for column in zip(*body, strict=True)] or [False] * len(columns)
+    numeric = [right and name.lower() not in _NAMES for name, right in zip(columns, numeric, strict=True)]
     lines = [[name.upper() for name in columns], *body]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(_line(line, widths, numeric) for line in lines)

@@ -69,7 +69,7 @@ def test_a_queue_that_needs_somebody_is_one_line_with_why_and_what_to_do_below()
         == f"""\
 billing: 1 of 3 queues needs somebody (ordered, 2 members, 3 messages wait)
 
-  QUEUE     REASON    WAIT  HEAD   AGE  TRY  NEXT     OWNER       EPOCH   LEFT
+  QUEUE     REASON    WAIT  HEAD   AGE  TRY  NEXT  OWNER          EPOCH   LEFT
 ! orders/0  RETRYING     3     2  6.3s    4  3.1s  884f2d57  4294967297  57.1s
      message 2 failed 3 times; delivery 4 comes in 3.1 s. The error: ValueError:
      no such customer: 17.
@@ -115,7 +115,7 @@ def test_queues_that_are_well_are_shown_one_by_one_if_that_is_wished() -> None:
     assert shown[-6:] == [
         "2 queues well: 2 NO_NEW_MESSAGES",
         "",
-        "  QUEUE     REASON              OWNER       EPOCH   LEFT",
+        "  QUEUE     REASON           OWNER          EPOCH   LEFT",
         "  orders/1  NO_NEW_MESSAGES  884f2d57  4294967297  57.1s",
         "  orders/2  NO_NEW_MESSAGES  884f2d57  4294967297  57.1s",
         "     all messages are done.",

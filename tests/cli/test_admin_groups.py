@@ -106,7 +106,7 @@ def test_a_group_that_nobody_is_in_and_whose_queues_are_too_many() -> None:
     assert group_text(empty, {}).splitlines() == [
         "g: nobody is in it, 1 message behind", "", "no members", "and 3 more members", "",
         "TOPIC   QUEUE  COMMITTED  END  LAG  AGE  OWNER  LEFT",
-        "orders      0          0    1    1    -      -     -",
+        "orders      0          0    1    1    -  -         -",
         "and 9 more queues: --topic shows those of one topic",
     ]  # fmt: skip
 

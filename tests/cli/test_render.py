@@ -37,6 +37,12 @@ def stored(
     return StoredMessage(body, batch.BatchOrigin(header, checked.columns, 0xAB), 0)
 
 
+def test_a_name_is_to_the_left_also_if_it_begins_with_a_digit() -> None:
+    assert table(("owner", "left"), [["4595efbc", "9.5s"], [None, "12.0s"]]) == (
+        "OWNER      LEFT\n4595efbc   9.5s\n-         12.0s\n"
+    )
+
+
 def test_columns_are_aligned_numbers_to_the_right() -> None:
     shown = table(("topic", "queues"), [["a", 4], ["longer", 16]])
 
