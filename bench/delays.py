@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from rmq.cli.bench_load import Load
-from rmq.cli.child import own_broker
+from rmq.bench.loads import Load
+from rmq.bench.processes import BrokerProcess, own_broker
 from rmq.client import Admin, Connection, Producer
 from rmq.wire import ops
 from rmq.wire.batch import Rows, encode
@@ -83,8 +83,7 @@ def main() -> None:
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures: by part, then by variant, the runs one after the other."""
-    load = Load(TOPIC, options.messages, BODY, BATCH)
-    load.prepare()
+    load = Load(options.messages, BODY, BATCH, QUEUES)
     runs: dict[str, dict[str, list[Run]]] = {}
     for flush in FLUSHES:
         runs[flush] = {name: [] for name in VARIANTS}
@@ -109,9 +108,15 @@ def turned(pair: int) -> tuple[str, ...]:
 
 async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
     """Fill a broker with batches, then send as many without a delay."""
-    async with own_broker("--flush", flush) as address, Admin(address) as admin, Producer(address) as producer:
+    with own_broker(flush) as broker:
+        return await fill(broker, load, is_delayed=is_delayed)
+
+
+async def fill(broker: BrokerProcess, load: Load, *, is_delayed: bool) -> Run:
+    """The same with a broker that runs."""
+    async with Admin(broker.address) as admin, Producer(broker.address) as producer:
         await admin.create_topic(TOPIC, QUEUES)
-        pid = (await admin.stats())["broker"]["pid"]
+        pid = broker.pid
         figures: list[float] = []
         for delay_level in (LEVEL if is_delayed else 0, 0):
             began_cpu = cpu_s(pid)
@@ -124,7 +129,7 @@ async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
 
 async def send_all(producer: Producer, load: Load, delay_level: int) -> float:
     """Send everything by the public API; messages a second."""
-    batches = load.batches()
+    batches = iter(load.bodies())
 
     async def send_in_turn() -> None:
         for bodies in batches:  # shared: each list is taken once
@@ -139,11 +144,17 @@ async def send_all(producer: Producer, load: Load, delay_level: int) -> float:
 
 async def singles_run(load: Load, *, is_delayed: bool) -> Run:
     """Fill a broker with batches of one message; a producer would not make them where nothing sets them apart."""
-    async with own_broker("--flush", "async") as address, Admin(address) as admin:
+    with own_broker("async") as broker:
+        return await fill_singly(broker, load, is_delayed=is_delayed)
+
+
+async def fill_singly(broker: BrokerProcess, load: Load, *, is_delayed: bool) -> Run:
+    """The same with a broker that runs."""
+    async with Admin(broker.address) as admin:
         await admin.create_topic(TOPIC, QUEUES)
-        pid = (await admin.stats())["broker"]["pid"]
+        pid = broker.pid
         frames = requests(load, is_delayed)
-        connection = Connection(address)
+        connection = Connection(broker.address)
         await connection.open(timeout_s=5)
         try:
             began, began_cpu = time.perf_counter(), cpu_s(pid)
@@ -163,7 +174,7 @@ def requests(load: Load, is_delayed: bool) -> Iterator[ops.Send]:
     chance = random.Random(6)
     now = time.time_ns() // 1000
     first, last = now + FIRST_S * 1_000_000, now + (FIRST_S + SPREAD_S) * 1_000_000
-    bodies = (body for some in load.batches() for body in some)
+    bodies = (body for some in load.bodies() for body in some)
     number = 0
     while frame := list(islice(bodies, FRAME)):
         batches = []

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def index_alone(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "segments": len(segments),
         "index_mib": round(size / (1 << 20), 1),
         "build_s": round(built, 2),
-        "found": times([lambda value=value: search(value) for value in wanted]),
+        "found": times([partial(search, value) for value in wanted]),
         "absent": times([lambda: search(random.getrandbits(32))] * options.searches),
     }
 

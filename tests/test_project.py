@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TOP_PACKAGES = {"wire", "broker", "client", "consumer", "spark", "cli"}
+TOP_PACKAGES = {"wire", "broker", "client", "consumer", "spark", "bench", "cli"}
 MADE = {".git", ".venv", ".cache", ".typing", "build", "dist", "__pycache__"}
 MAX_LINES = 450
 

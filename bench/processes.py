@@ -1,0 +1,154 @@
+"""
+The processes of a benchmark: broker and clients, started, told to begin, asked what they found, and always ended.
+
+A client is a module with a ``main`` (see :mod:`rmq.bench.worker`): it gets its orders as JSON, says ``{"ready": ...}``
+when all is prepared, waits for a line on its standard input, does its work and says what it found, each a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+READY = re.compile(r"\bready on (\S+?),?\s")
+START_S = 60.0
+WORK_S = 600.0
+STOP_S = 30.0
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the text is one sentence for whoever started it."""
+
+
+class Child:
+    """A process that says lines on its standard output."""
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path | None = None) -> None:
+        self.name = name
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
+        self._unread = b""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.process.pid
+
+    def line(self, timeout_s: float) -> str:
+        """The next line that it says."""
+        assert self.process.stdout is not None
+        until = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.process.stdout, selectors.EVENT_READ)
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    raise BenchError(f"the {self.name} of this benchmark said nothing for {timeout_s:g} s")
+            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not more:
+                raise BenchError(f"the {self.name} of this benchmark ended too early: see above")
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode() + "\n"
+
+    def told(self, timeout_s: float = WORK_S) -> dict[str, Any]:
+        """The next line as what it means."""
+        told = json.loads(self.line(timeout_s))
+        assert isinstance(told, dict)
+        return told
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Ask it to end, and see to it that it does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def close(self) -> None:
+        """Stop, and give back what is open."""
+        self.stop()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+    def memory_mb(self, what: str = "VmRSS") -> float:
+        """Its resident memory in units of 10**6 bytes; ``VmHWM`` for the most it ever had."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(rf"^{what}:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024 / 1e6  # type: ignore[index]
+
+
+class BrokerProcess(Child):
+    """A broker with its own port; ``ready_s`` is how long its start took."""
+
+    def __init__(self, data_dir: Path, flush: str = "async", *options: str) -> None:
+        where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warning", "--flush", flush)
+        began = time.monotonic()
+        super().__init__("broker", [sys.executable, "-m", "rmq.cli.rmq_broker", "start", *where, *options])
+        try:
+            ready = READY.search(self.line(START_S))
+            if ready is None:
+                raise BenchError("the broker said something else than that it is ready")
+        except BaseException:
+            self.close()
+            raise
+        self.ready_s = time.monotonic() - began
+        self.address = ready[1]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory that is removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="rmq-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
+    """A broker in a directory of its own."""
+    with scratch() as folder:
+        broker = BrokerProcess(folder, flush, *options)
+        try:
+            yield broker
+        finally:
+            broker.close()
+
+
+@contextmanager
+def worker(module: str, **orders: Any) -> Iterator[Child]:
+    """A client: the module's ``main`` with these orders, ready to begin."""
+    child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)])
+    try:
+        child.told(START_S)
+        yield child
+    finally:
+        child.close()
+
+
+def free_bytes(folder: Path) -> int:
+    """How much room the disk has for us."""
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize
