@@ -111,6 +111,8 @@ def peers(flush: str = "async") -> list[Peer]:
 
     Comparable with ``sync`` is what is on the disk before it is acknowledged; with ``async`` also anything stricter.
     """
-    from . import redis_server
+    from . import nats_server, redis_server
 
-    return [redis_server.peer("everysec" if flush == "async" else "always")]
+    if flush == "sync":
+        return [redis_server.peer("always")]
+    return [redis_server.peer("everysec"), nats_server.peer()]
