@@ -33,7 +33,7 @@ class Client(Protocol):
         """Await the listener for each message, acknowledge; returns when the last is handled and acknowledged."""
 
     async def stored(self, stream: str) -> int:
-        """How many messages the broker has taken, as it says itself; those consumed included."""
+        """How many messages the broker has taken from us, by its own word; those consumed included."""
 
 
 async def work(client: Client, role: str, load: Load) -> None:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .peer import Peer, missing_client, missing_server
-from .server import LOCAL, Server, free_port, run_server
+from .server import LOCAL, Server, found, free_port, run_server
 
 
 def peer() -> Peer:
     """NATS as it is installed: its streams have no setting that syncs before the answer."""
     return Peer(
         name="nats",
-        durability="JetStream in files, fsync every two minutes",
+        durability="JetStream in files, fsync in the background",
         why_not=missing_server("nats-server", "nats-server") or missing_client("nats"),
         client="rmq.bench.peers.nats_client",
         start=start,
@@ -33,6 +33,6 @@ def start(folder: Path) -> Iterator[Server]:
     port = free_port()
     settings = folder / "nats.conf"
     settings.write_text(configuration(port, folder))
-    command = ["nats-server", "--config", str(settings)]
+    command = [found("nats-server"), "--config", str(settings)]
     with run_server("nats-server", command, port, folder, answer=b"INFO ") as server:
         yield server
