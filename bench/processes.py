@@ -36,7 +36,10 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
+        # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
+        )
         self._unread = b""
 
     @property
