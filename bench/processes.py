@@ -74,6 +74,11 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.write(b"go\n")
 
+    def tell(self, **what: Any) -> None:
+        """A line to it, beside the word to begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
+
     def kill(self) -> None:
         """End it as a crash would."""
         self.process.kill()
@@ -141,14 +146,21 @@ def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def worker(module: str, **orders: Any) -> Iterator[Child]:
-    """A client: the module's ``main`` with these orders, ready to begin."""
+def worker_process(module: str, **orders: Any) -> Iterator[Child]:
+    """A client: the module's ``main`` with these orders, which has yet to say that it is ready."""
     child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)])
     try:
-        child.told(START_S)
         yield child
     finally:
         child.close()
+
+
+@contextmanager
+def worker(module: str, **orders: Any) -> Iterator[Child]:
+    """The same, ready to begin."""
+    with worker_process(module, **orders) as child:
+        child.told(START_S)
+        yield child
 
 
 def free_bytes(folder: Path) -> int:
