@@ -49,8 +49,10 @@ class Sender:
     async def drip(self, per_second: float, *, count: int) -> list[float]:
         """One to each queue to warm up; then ``count``, one at a time."""
         everywhere = [(topic, queue_id) for topic in self._topics for queue_id in range(self._queues)]
-        for topic, queue_id in everywhere:
-            await self._producer.send(Message(topic, self._bodies.stamped(WARM_UP)), queue_id=queue_id)
+        async with asyncio.TaskGroup() as tasks:
+            for topic, queue_id in everywhere:
+                warming = self._producer.send(Message(topic, self._bodies.stamped(WARM_UP)), queue_id=queue_id)
+                tasks.create_task(_done(warming))
         await go()
         schedule = Schedule(time.monotonic_ns() + SETTLE_NS, per_second, count)
         behind = []
