@@ -27,7 +27,8 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ from .compression import CODECS, Codec
 from .errors import BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat
 from .hashing import tag_bloom
 from .layout import Buffer, Header
-from .model import StoredMessage
+from .model import StoredMessage, stored_messages
 
 _SWAP = sys.byteorder == "big"
 _PADDINGS = tuple(bytes(n) for n in range(layout.ALIGN))
@@ -89,7 +90,7 @@ class Checked(NamedTuple):
 class Batch:
     """A sound batch with its bodies, apart from the reply it came in."""
 
-    __slots__ = ("_bounds", "_origin", "bodies", "columns", "header", "store_id")
+    __slots__ = ("_bounds", "_origin", "_reader", "_reader_at", "bodies", "columns", "header", "store_id")
 
     def __init__(self, header: Header, columns: Columns, bodies: bytes, store_id: int) -> None:
         self.header = header
@@ -97,7 +98,10 @@ class Batch:
         self.bodies = bodies  # back to back, as Arrow wants them
         self.store_id = store_id
         self._origin = BatchOrigin(header, columns, store_id)
-        self._bounds: list[int] | None = None  # made with the first message: a batch may wait for long
+        # Made with the first message: a batch may wait for long.
+        self._bounds: list[int] | None = None
+        self._reader: BytesIO | None = None
+        self._reader_at = 0  # the message whose body it reads next
 
     def show_topic(self, topic: str, namespace: str = "") -> None:
         """Have the messages of the batch tell this as their topic, and those of their originals without a namespace."""
@@ -111,14 +115,30 @@ class Batch:
 
     def pick(self, indexes: Sequence[int]) -> list[StoredMessage]:
         """The messages at some places of the batch, each with a body of its own."""
-        if self._bounds is None:
-            self._bounds = [0, *accumulate(self.columns.lengths)]
-        bodies, bounds, origin = self.bodies, self._bounds, self._origin
-        picked = [StoredMessage(bodies[bounds[i] : bounds[i + 1]], origin, i) for i in indexes]
+        in_line = type(indexes) is range and indexes.step == 1
+        bodies = self._read(indexes[0], indexes[-1] + 1) if in_line and indexes else self._cut_out(indexes)
+        picked = stored_messages(self._origin, bodies, indexes)
         if self.columns.attempts is not None:
             for message, i in zip(picked, indexes, strict=True):
                 message.attempt += self.columns.attempts_of(i)
         return picked
+
+    def _read(self, start: int, end: int) -> Iterator[bytes]:
+        """The bodies from one place to before another; a file in memory cuts them out in half the time of slices."""
+        lengths = self.columns.lengths
+        if self._reader is None:
+            self._reader = BytesIO(self.bodies)
+        if start != self._reader_at:
+            self._reader.seek(sum(lengths[:start]))
+        self._reader_at = end
+        return map(self._reader.read, lengths[start:end])
+
+    def _cut_out(self, indexes: Sequence[int]) -> list[bytes]:
+        """The bodies at some places."""
+        if self._bounds is None:
+            self._bounds = [0, *accumulate(self.columns.lengths)]
+        bodies, bounds = self.bodies, self._bounds
+        return [bodies[bounds[i] : bounds[i + 1]] for i in indexes]
 
 
 class BatchOrigin:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .delays import Delay, delay_of
@@ -152,11 +153,10 @@ class StoredMessage:
 
     __slots__ = ("_index", "_origin", "attempt", "body")
 
-    def __init__(self, body: bytes, origin: BatchOrigin, index: int) -> None:
-        self.body = body
-        self._origin = origin
-        self._index = index
-        self.attempt = 1  # set by the consumer before each delivery; 1 is the first
+    body: bytes
+    attempt: int  # set by the consumer before each delivery
+    _origin: BatchOrigin
+    _index: int
 
     @property
     def topic(self) -> str:
@@ -234,6 +234,20 @@ class StoredMessage:
 
     def __repr__(self) -> str:
         return f"<StoredMessage {self.topic}/{self.queue_id} offset {self.queue_offset}, {len(self.body)} bytes>"
+
+
+def stored_messages(origin: BatchOrigin, bodies: Iterable[bytes], indexes: Sequence[int]) -> list[StoredMessage]:
+    """
+    The messages at some places of a batch, with these bodies.
+
+    The class has no ``__init__``: to call one for each message would cost more than all the rest of making it.
+    """
+    message: StoredMessage
+    messages = list(map(StoredMessage.__new__, repeat(StoredMessage, len(indexes))))
+    for message, message.body, message._index in zip(messages, bodies, indexes, strict=True):
+        message._origin = origin
+        message.attempt = 1
+    return messages
 
 
 def from_us(microseconds: int) -> datetime:

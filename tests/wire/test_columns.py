@@ -161,6 +161,8 @@ def test_answers_are_the_same_when_asked_again() -> None:
         ("born_at", (1 << 64) - 1, "of born_at is not between 1970 and 9999"),
         ("born_at", little("q", [0, -5, 0]), "the time -5 of born_at is not between 1970 and 9999"),
         ("born_at", little("q", [0, 0, layout.MAX_TIME]), "of born_at is not between 1970 and 9999"),
+        ("born_at", little("q", [0, -1 << 63, 0]), "of born_at is not between 1970 and 9999"),
+        ("born_at", little("q", [(1 << 63) - 1, 0, 0]), "of born_at is not between 1970 and 9999"),
         ("attempts", bytes(4), "the column attempts is not 3 numbers of 2 bytes"),
         ("attempts", [0, 0, 0], "the column attempts is not 3 numbers of 2 bytes"),
     ],
@@ -168,6 +170,14 @@ def test_answers_are_the_same_when_asked_again() -> None:
 def test_a_column_that_could_not_be_read_is_refused(column: str, value: object, why: str) -> None:
     with pytest.raises(BadBatch, match=why):
         check({column: value})
+
+
+def test_times_up_to_the_last_that_a_calendar_shows_are_taken() -> None:
+    times = [layout.MAX_TIME - 1, 1 << 56, (1 << 56) - 1]
+
+    columns = check({"born_at": little("q", times)})
+
+    assert [columns.born_at_of(i) for i in range(3)] == times
 
 
 def test_a_meta_full_of_names_that_nobody_uses_is_refused_before_they_are_built() -> None:
