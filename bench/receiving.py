@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -139,6 +140,7 @@ async def main(
     paused: bool,
 ) -> None:
     """Warm up, join, consume; say how much came, and when the first and the last of it did."""
+    logging.getLogger("rmq.consumer").setLevel(logging.ERROR)  # that a listener is slower than pulls is what we measure
     warm = Tally()
     warm.expect(warm_messages)
     async with consuming(style, address, warm_topic, f"{group}-warm-{part}", warm):
