@@ -36,7 +36,10 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
+        # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
+        )
         self._unread = b""
 
     @property
@@ -107,12 +110,13 @@ class Child:
 
 
 class BrokerProcess(Child):
-    """A broker with its own port; ``ready_s`` is how long its start took."""
+    """A broker with its own port; ``ready_s`` is how long its start took; ``launcher`` is a module that runs it."""
 
-    def __init__(self, data_dir: Path, flush: str = "async", *options: str) -> None:
+    def __init__(self, data_dir: Path, flush: str = "async", *options: str, launcher: Sequence[str] = ()) -> None:
         where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warning", "--flush", flush)
         began = time.monotonic()
-        super().__init__("broker", [sys.executable, "-m", "rmq.cli.rmq_broker", "start", *where, *options])
+        command = [sys.executable, "-m", *launcher, "rmq.cli.rmq_broker", "start", *where, *options]
+        super().__init__("broker", command)
         try:
             ready = READY.search(self.line(START_S))
             if ready is None:
