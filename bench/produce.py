@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from .crew import check_stored, durability, new_ground, no_room, send, senders
+from .crew import OVERHEAD, check_stored, durability, new_ground, no_room, send, senders
 from .figures import Figure, Report, Side, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
 from .produce_plan import Target, Way, limits, prefix, targets, ways
-from .yardsticks import Floor, Peer, machine, native_rate, reason, rivals
+from .yardsticks import Floor, Peer, machine, native_rate, rivals
 
 OWN_BROKERS = "it takes brokers of both durabilities: leave --broker out"
 
@@ -92,10 +92,11 @@ class _Run:
     def add_limits(self, floor: Floor) -> None:
         """What the machine could do."""
         load = self._load
+        at_once = load.in_flight * (load.size + OVERHEAD)
         known: dict[str, tuple[str, str, Callable[[], float]]] = {
             "floor": ("a bare loop that packs, sends and appends", "msg/s", lambda: floor.produce(load)),
             "socket_to_file": ("the same bytes from a socket into a file", "msg/s", lambda: floor.socket_to_file(load)),
-            "fdatasync": ("an append with fdatasync", "ms", floor.fdatasync_ms),
+            "fdatasync": ("an append of as many messages with fdatasync", "ms", lambda: floor.fdatasync_ms(at_once)),
         }
         for name in limits(load, self._flush):
             meaning, unit, take = known[name]
@@ -103,9 +104,9 @@ class _Run:
 
     def add_redis(self, peers: Sequence[Peer]) -> None:
         """The benchmark that redis brings along."""
-        redis = next((peer for peer in peers if peer.name == "redis"), None)
-        if redis is None or redis.why_not:
-            self.missing["redis_benchmark"] = reason(redis, "redis")
+        redis = next(peer for peer in peers if peer.name == "redis")
+        if redis.native_why_not:
+            self.missing["redis_benchmark"] = redis.native_why_not
             return
         self._add(
             "redis_benchmark",

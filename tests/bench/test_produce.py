@@ -9,14 +9,12 @@ import pytest
 from rmq.bench.figures import Figure
 from rmq.bench.loads import Load
 from rmq.bench.options import Options
-from rmq.bench.processes import BenchError
 from rmq.bench.produce import OWN_BROKERS, allowed, measure, verdict
 from rmq.bench.produce_plan import FLOOR, KEYS, SYNC_BATCHES
-from rmq.bench.yardsticks import native_rate, reason
 from rmq.broker.testing import BrokerThread
 from rmq.client import Admin
 
-from support.bench_stand_ins import FixedFloor, FixedPeer, Noted
+from support.bench_stand_ins import FixedFloor, Noted
 
 
 def figure(*samples: float) -> Figure:
@@ -44,17 +42,6 @@ def test_a_target_whose_other_side_is_missing_is_not_shown_and_says_why() -> Non
 
 def test_single_sends_with_sync_may_not_be_faster_than_async_nor_than_one_a_sync_and_connection() -> None:
     assert allowed(figure(9000, 50000), figure(5.0, 2.0), 64) == [9000, 32000]
-
-
-def test_a_peer_that_is_not_there_says_why() -> None:
-    assert reason(FixedPeer(why_not="not installed"), "redis") == "not installed"
-    assert reason(None, "redis") == "redis is not among the peers"
-
-
-def test_a_benchmark_that_a_peer_lacks_has_no_rate() -> None:
-    assert native_rate(FixedPeer(), Load()) == 16.0
-    with pytest.raises(BenchError, match="redis brings no benchmark along"):
-        native_rate(FixedPeer(native=None), Load())
 
 
 @pytest.mark.slow

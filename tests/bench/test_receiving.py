@@ -27,7 +27,22 @@ async def test_a_tally_counts_messages_and_bytes_and_knows_when_the_first_and_th
     tally.add(some(1))
 
     assert (tally.count, tally.bytes) == (4, 19)
-    assert (tally.first_at, tally.last_at) == (1, 4)
+    assert (tally.first_at, tally.last_at) == (1, 3)
+
+
+@pytest.mark.parametrize("known_after", [0, 1, 2, 4])
+async def test_a_tally_that_knows_how_many_come_reads_the_clock_for_the_first_and_the_last(known_after: int) -> None:
+    clock = iter(range(10, 100))
+    tally = Tally(clock.__next__)
+    for number in range(4):
+        if number == known_after:
+            tally.expect(4)
+        await tally.listen(some(1), None)
+    tally.expect(4)
+
+    reads = max(known_after, 1) + (known_after < 4)
+    assert (tally.first_at, tally.last_at, next(clock)) == (10, 10 + reads - 1, 10 + reads)
+    assert tally.done.is_set()
 
 
 async def test_a_tally_is_done_when_all_came_whether_or_not_that_was_known_before() -> None:

@@ -25,7 +25,7 @@ class FixedFloor:
         self.asked.append("socket_to_file")
         return 5.0
 
-    def fdatasync_ms(self) -> float:
+    def fdatasync_ms(self, size: int) -> float:
         self.asked.append("fdatasync_ms")
         return 10.0
 
@@ -37,6 +37,7 @@ class FixedPeer:
     name: str = "redis"
     rate: float = 8.0
     why_not: str = ""
+    native_why_not: str = ""
     durability: str = "fsync every second"
     native: float | None = 16.0
 
