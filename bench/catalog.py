@@ -51,6 +51,7 @@ CATALOG = {
         Benchmark("scale", takes_broker=False),
         Benchmark("recovery", takes_broker=False),
         Benchmark("limit", takes_broker=False),
+        Benchmark("peers", tuple(name for name in LOAD if name not in ("producers", "consumers"))),
     )
 }
 

@@ -7,9 +7,10 @@ consumed - first one sent), by the machine's clock; all must have come, and ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from .attempt import Attempt
 from .crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from .figures import Figure, Report, Side, Verdict, interleave, ratio
 from .loads import Load
@@ -45,31 +46,39 @@ def measure(
     known: Sequence[Peer] = ()  # a load that no target is about is not worth the time that they take
     if wanted:
         known = rivals(flush) if peers is None else peers
-    sides = [
-        _ours(load, options, flush),
-        _floor(load, flush, floor or machine()),
-        *(_peer(load, flush, peer) for peer in known if not peer.why_not),
-    ]
-    steps.expect(len(sides) * options.rounds)
-    interleave(sides, options.rounds, steps)
+    sides = [ours(load, options, flush), _floor(load, flush, floor or machine())]
+    attempts = {peer.name: Attempt(*_peer(load, flush, peer)) for peer in known if not peer.why_not}
+    both = [*sides, *(attempt.side for attempt in attempts.values())]
+    steps.expect(len(both) * options.rounds)
+    interleave(both, options.rounds, steps)
     report.figures += [figure for figure, _ in sides]
-    report.verdicts += [verdict(target, report.figures, known) for target in wanted]
+    report.figures += [attempt.figure for attempt in attempts.values() if not attempt.why_not]
+    missing = {peer.name: peer.why_not or attempts[peer.name].why_not for peer in known}
+    report.verdicts += [verdict(target, report.figures, missing) for target in wanted]
     return report
 
 
-def verdict(target: Verdict, figures: Sequence[Figure], known: Sequence[Peer]) -> Verdict:
-    """What was found for a target: ours, then the floor, then those of the peers."""
-    ours, beside, *theirs = figures
+def verdict(target: Verdict, figures: Sequence[Figure], missing: Mapping[str, str]) -> Verdict:
+    """
+    What was found for a target: ours, then the floor, then those of the peers.
+
+    ``missing`` has the names of all peers, each with why it has no figure, empty where it has one: the best of a few is
+    said to be the best of those.
+    """
+    mine, beside, *theirs = figures
     if target.key == FLOOR.key:
-        return replace(target, samples=ratio(ours, beside))
+        return replace(target, samples=ratio(mine, beside))
     if not theirs:
-        why_not = "; ".join(f"{peer.name}: {peer.why_not}" for peer in known) or "there are no peers to measure"
-        return replace(target, why_not=why_not)
+        why_not = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+        return replace(target, why_not=why_not or "there are no peers to measure")
     best = [max(rates) for rates in zip(*(figure.samples for figure in theirs), strict=True)]
-    return replace(target, samples=[mine / other for mine, other in zip(ours.samples, best, strict=True)])
+    names = ", ".join(name for name, reason in missing.items() if not reason)
+    found = [our / other for our, other in zip(mine.samples, best, strict=True)]
+    return replace(target, meaning=f"{target.meaning}: {names}", samples=found)
 
 
-def _ours(load: Load, options: Options, flush: str) -> Side:
+def ours(load: Load, options: Options, flush: str) -> Side:
+    """Our figure, and how a sample of it is taken."""
     meaning = "in order, one message a call of an async def listener"
     figure = Figure(f"{prefix(load, flush)}.messages", meaning, "msg/s", flush)
 

@@ -7,6 +7,7 @@ Times are of the machine's monotonic clock, which all its processes share.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from ..loads import Load
 from ..worker import go, say
 
 STREAM = "messages"
-WARM_UP = 20_000  # messages, on a stream of its own
+WARM_UP = 5_000  # messages, on a stream of its own
 
 Listener = Callable[[Any], Awaitable[None]]
 
@@ -44,7 +45,7 @@ async def work(client: Client, role: str, load: Load) -> None:
     if role == "produce":
         batches = load.bodies()
         await client.create(STREAM)
-        await go()
+        await ready()
         began = time.monotonic()
         await client.produce(STREAM, load, batches)
         ended = time.monotonic()
@@ -52,9 +53,16 @@ async def work(client: Client, role: str, load: Load) -> None:
         return
     await consume(client, f"warm-up-{role}", warm_up)
     await client.create(STREAM)
-    await go()
+    await ready()
     handled = await consume(client, STREAM, load)
     say(ended=time.monotonic(), handled=handled)
+
+
+async def ready() -> None:
+    """Wait for the word; what was made before is no burden to the garbage collector, as with our own clients."""
+    gc.collect()
+    gc.freeze()
+    await go()
 
 
 async def consume(client: Client, stream: str, load: Load) -> int:

@@ -35,19 +35,20 @@ def test_runs_of_other_kinds_have_keys_of_their_own() -> None:
 
 
 def test_the_floor_is_the_second_figure() -> None:
-    assert verdict(FLOOR, [figure(3, 4), figure(6, 4)], []).samples == [0.5, 1.0]
+    assert verdict(FLOOR, [figure(3, 4), figure(6, 4)], {}).samples == [0.5, 1.0]
 
 
 def test_ours_is_compared_with_the_peer_that_was_best_in_the_same_round() -> None:
-    found = verdict(PEER, [figure(100, 90), figure(1, 1), figure(5, 6), figure(10, 3)], [FixedPeer()])
+    figures = [figure(100, 90), figure(1, 1), figure(5, 6), figure(10, 3)]
+
+    found = verdict(PEER, figures, {"redis": "", "nats": "", "rabbitmq": "no server"})
 
     assert (found.samples, found.met) == ([10.0, 15.0], True)
+    assert found.meaning == "end to end, of the best Python client of a peer: redis, nats"
 
 
 def test_without_a_peer_nothing_is_shown_and_all_reasons_are_told() -> None:
-    absent = [FixedPeer("redis", why_not="no server"), FixedPeer("nats", why_not="no client")]
-
-    found = verdict(PEER, [figure(1.0), figure(2.0)], absent)
+    found = verdict(PEER, [figure(1.0), figure(2.0)], {"redis": "no server", "nats": "no client"})
 
     assert (found.met, found.why_not) == (None, "redis: no server; nats: no client")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,9 +39,10 @@ class Memory:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
-    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    yield lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    gc.unfreeze()  # what a client does for good
 
 
 async def test_a_producer_sends_everything_once_after_a_warm_up_elsewhere(told: Any) -> None:
