@@ -19,7 +19,7 @@ def peer() -> Peer:
     """RabbitMQ as it is installed."""
     return Peer(
         name="rabbitmq",
-        durability="durable queue, persistent messages, fsync in groups before the confirms",
+        durability="fsync before confirms",
         why_not=missing_server("rabbitmq-server", "rabbitmq-server") or missing_client("pika"),
         client="rmq.bench.peers.rabbitmq_client",
         start=start,

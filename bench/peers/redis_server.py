@@ -17,8 +17,8 @@ from .server import LOCAL, Server, asked, found, free_port, run_server
 
 PIPELINE = 100  # requests that redis-benchmark sends at once on each of its 50 connections
 DURABILITY = {
-    "everysec": "appendonly, fsync every second",
-    "always": "appendonly, fsync before each answer",
+    "everysec": "fsync every second",
+    "always": "fsync before answers",
 }
 
 
