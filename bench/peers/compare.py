@@ -43,7 +43,7 @@ def measure(load: Load, options: Options, steps: Steps, *, known: Sequence[Peer]
     report.figures += [figure for figure, _ in mine.values()]
     report.figures += [attempt.figure for attempt in theirs.values() if not attempt.why_not]
     for peer in rivals:
-        whats = [what for name, what in theirs if name == peer.name] or [PRODUCE, END_TO_END]
+        whats = [PRODUCE, END_TO_END, *([NATIVE] if (peer.name, NATIVE) in theirs else [])]
         report.verdicts += [verdict(peer, what, mine, theirs.get((peer.name, what))) for what in whats]
     return report
 

@@ -46,25 +46,25 @@ def test_a_run_takes_turns_and_goes_on_when_a_peer_fails() -> None:
     steps = Noted()
     known = [
         FixedPeer("redis", 8.0),
-        FixedPeer("nats", why_not="no server", native_why_not="none"),
+        FixedPeer("nats", why_not="no client"),
         FailingPeer("rabbitmq", 4.0, native_why_not="none"),
     ]
 
     found = measure(Load(2000, producers=3), Options(rounds=1), steps, known=known)
 
-    assert steps.expected == len(steps.taken) == 7
+    assert steps.expected == len(steps.taken) == 8
     figures = {figure.key: figure for figure in found.figures}
     assert set(figures) == {
         "peers.rmq.produce", "peers.rmq.end_to_end",
         "peers.redis.produce", "peers.redis.end_to_end", "peers.redis.native_produce",
-        "peers.rabbitmq.produce",
+        "peers.nats.native_produce", "peers.rabbitmq.produce",
     }  # fmt: skip
     ours = figures["peers.rmq.produce"]
     assert (ours.flush, figures["peers.redis.produce"].flush) == ("async", "fsync every second")
     verdicts = {one.key: one for one in found.verdicts}
     assert verdicts["peers.redis.native_produce"].samples == [ours.middle / 16.0]
     assert {key: one.why_not for key, one in verdicts.items() if not one.samples} == {
-        "peers.nats.produce": "no server",
-        "peers.nats.end_to_end": "no server",
+        "peers.nats.produce": "no client",
+        "peers.nats.end_to_end": "no client",
         "peers.rabbitmq.end_to_end": "it has lost a message",
     }
