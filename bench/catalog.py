@@ -12,8 +12,8 @@ from .loads import Load
 from .options import Options, Steps
 
 QUICK_MESSAGES = 20_000  # of a quick run: enough to see that it works
-LOAD = ("messages", "size", "batch", "queues", "producers", "consumers", "in_flight")  # what most heed
-EXTRA = ("connections", "tags", "keys")
+LOAD = ("messages", "size", "batch", "queues", "producers", "consumers", "in_flight")  # what every command takes
+EXTRA = ("connections", "tags", "keys")  # what only some take
 
 
 class Measure(Protocol):
@@ -43,14 +43,14 @@ class Benchmark:
 CATALOG = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark("produce", (*LOAD, *EXTRA)),
+        Benchmark("produce", tuple(name for name in (*LOAD, *EXTRA) if name != "consumers")),
         Benchmark("consume"),
         Benchmark("end-to-end"),
-        Benchmark("latency"),
+        Benchmark("latency", ("size", "batch", "queues", "in_flight")),
         Benchmark("failover", ("queues", "consumers"), Load(consumers=3), "sync"),
-        Benchmark("scale", takes_broker=False),
-        Benchmark("recovery", takes_broker=False),
-        Benchmark("limit", takes_broker=False),
+        Benchmark("scale", ("messages", "size", "batch", "queues", "in_flight"), takes_broker=False),
+        Benchmark("recovery", ("size", "batch", "queues", "in_flight"), takes_broker=False),
+        Benchmark("limit", ("messages", "size", "batch", "in_flight"), flush=None, takes_broker=False),
     )
 }
 

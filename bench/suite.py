@@ -35,12 +35,12 @@ class Entry:
     targets: tuple[str, ...]
     about_s: float
     load: Load
-    quick_s: float = 5.0
+    flush: str | None = None  # None: the benchmark's own
     shares_log: bool = False  # the long log of one is there for the next
 
     def options(self, options: Options) -> Options:
-        """How it is run: durability is the benchmark's own, since targets name it."""
-        return replace(options, flush=self.benchmark.flush or options.flush)
+        """How it is run; the targets name the durability."""
+        return replace(options, flush=self.flush or self.benchmark.flush or options.flush)
 
     def loaded(self, options: Options) -> Load:
         """Its load, small where it is to be quick."""
@@ -56,29 +56,35 @@ class Entry:
             if value != getattr(usual, each.name):
                 name = f"--{each.name.replace('_', '-')}"
                 words += [name] if value is True else [name, str(value)]
-        if options.quick:
-            words.append("--quick")
+        words += ["--flush", self.flush] if self.flush else []
+        words += ["--quick"] if options.quick else []
         if options.rounds != (1 if options.quick else self.benchmark.rounds):
             words += ["--rounds", str(options.rounds)]
         return shlex.join(words)
 
 
-def _entry(name: str, targets: str, about_s: float, *, shares_log: bool = False, **load: Any) -> Entry:
+def _entry(
+    name: str, targets: str, about_s: float, *, flush: str | None = None, shares_log: bool = False, **load: Any
+) -> Entry:
     benchmark = CATALOG[name]
-    return Entry(benchmark, tuple(targets.split()), about_s, replace(benchmark.load, **load), shares_log=shares_log)
+    asked = replace(benchmark.load, **load)
+    return Entry(benchmark, tuple(targets.split()), about_s, asked, flush, shares_log)
 
 
 ENTRIES = (
-    _entry("limit", "", 60),
-    _entry("produce", "P1 P10", 120),
-    _entry("produce", "P2", 60, size=1024, messages=200_000),
-    _entry("produce", "P5 P6", 60, batch=1, messages=100_000),
-    _entry("consume", "P4", 90),
-    _entry("end-to-end", "P3", 150),
+    _entry("limit", "", 90, messages=300_000),
+    _entry("produce", "P1", 110, messages=500_000),
+    _entry("produce", "P2", 90, messages=100_000, size=1024),
+    _entry("produce", "P5", 90, messages=50_000, batch=1),
+    _entry("produce", "P6", 90, messages=500_000, flush="sync"),
+    _entry("produce", "P6", 50, messages=20_000, batch=1, connections=64, flush="sync"),
+    _entry("produce", "P10", 70, messages=300_000, tags=8, keys=True),
+    _entry("consume", "P4", 100, messages=500_000),
+    _entry("end-to-end", "P3", 120, messages=300_000),
     _entry("latency", "P5 P7", 120),
-    _entry("scale", "P8", 240, shares_log=True),
-    _entry("recovery", "P9", 120, shares_log=True),
-    _entry("failover", "", 100),
+    _entry("scale", "P8", 150, messages=300_000, shares_log=True),
+    _entry("recovery", "P9", 50, shares_log=True),
+    _entry("failover", "", 70),
 )
 
 
