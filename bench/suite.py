@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from .figures import Report, Verdict
 from .loads import Load
 from .options import Options
 from .processes import BenchError, scratch
-from .progress import Counted, Show
+from .progress import Show, Whole
 from .table import COLUMNS, as_text, verdicts_text
 
+AT_ONCE = 2  # quick runs
 TARGETS = tuple(f"P{number}" for number in range(1, 11))
 
 
@@ -130,30 +132,35 @@ class Suite:
     machine: Callable[[], dict[str, Any]] = about_machine
     about: dict[str, Any] = field(default_factory=dict)  # the machine
 
-    def parts(self, show: Show) -> Iterator[Part]:
-        """Run each, and tell what came of it; ``show`` is told how far all of them are."""
-        whole_s = sum(entry.about_s for entry in self.entries)
-        begun_s = 0.0
-        with ExitStack() as stack:
-            folder = stack.enter_context(scratch())
-            show(0.0, "machine")
-            self.about = self.machine()
-            for entry in self.entries:
-                steps = Counted(show, begun_s / whole_s, entry.about_s / whole_s)
-                part = self._part(entry, steps, folder)
-                begun_s += entry.about_s
+    def parts(self, show: Show) -> Generator[Part, None, None]:
+        """
+        Run each, and tell what came of it, in their order; ``show`` is told how far all of them are.
+
+        Quick runs measure nothing, so some go on at once. Who stops in the middle waits for those to end.
+        """
+        show(0.0, "machine")
+        self.about = self.machine()
+        whole = Whole(show, [entry.about_s for entry in self.entries])
+        with scratch() as folder:
+            run = partial(self._part, whole=whole, folder=folder)
+            numbers = range(len(self.entries))
+            for part in _together(run, numbers) if self.options.quick else map(run, numbers):
                 self.done.append(part)
                 yield part
 
-    def _part(self, entry: Entry, steps: Counted, folder: Path) -> Part:
+    def _part(self, number: int, whole: Whole, folder: Path) -> Part:
+        entry = self.entries[number]
         options = entry.options(self.options)
         line = entry.command_line(options)
-        more = {"folder": folder} if entry.shares_log else {}
+        more = {"folder": folder} if entry.shares_log and not options.quick else {}
         try:
-            return Part(entry, line, entry.benchmark.measure(entry.loaded(options), options, steps, **more))
+            report = entry.benchmark.measure(entry.loaded(options), options, whole.part(number), **more)
+            return Part(entry, line, report)
         except BenchError as error:
             unseen = [Verdict(target, f"by {line}", why_not=str(error)) for target in entry.targets]
             return Part(entry, line, Report(entry.benchmark.name, verdicts=unseen), str(error))
+        finally:
+            whole.ended(number)
 
     def verdicts(self) -> list[Verdict]:
         """What was found about every target, in their order; one that nothing was found about is not shown."""
@@ -186,3 +193,12 @@ class Suite:
 
 def _target(verdict: Verdict) -> str:
     return verdict.key.partition(".")[0]
+
+
+def _together(run: Callable[[int], Part], numbers: Iterable[int]) -> Iterator[Part]:
+    """Some at once, results in order; whoever stops early waits for those that run."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield from pool.map(run, numbers)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
@@ -18,6 +19,7 @@ COLUMNS = 80
 # Where a row is too long, these are wrapped, the first one first, and none to less than this.
 _LEAST = {"target": 17, "durability": 12, "what": 16, "found": 16}
 _GAP = "  "
+_OFTEN = 3  # a reason that is given more often is told once, below the table
 _LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found"}
 
 
@@ -28,9 +30,10 @@ def as_text(report: Report) -> str:
 
 
 def heading(report: Report) -> str:
-    """Which benchmark it was, and how it was measured; lists and tables are for programs only."""
-    about = {**report.about, **report.about.get("load", {})}
-    told = [f"{_words(name)} {_value(value)}" for name, value in about.items() if isinstance(value, int | float | str)]
+    """Which benchmark it was, and how it was measured; what is nested or nothing is for programs only."""
+    about = {**report.about.get("load", {}), **report.about}
+    plain = [(name, value) for name, value in about.items() if value and isinstance(value, int | float | str)]
+    told = [f"{_words(name)} {_value(value)}" for name, value in plain]
     return _wrapped(f"{report.benchmark}: {', '.join(told)}" if told else report.benchmark, "  ")
 
 
@@ -41,14 +44,18 @@ def figures_text(figures: Sequence[Figure]) -> str:
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """A line for each target: what was found, what is wanted, and whether that is met."""
+    """A line for each target: what was found, what is wanted, and whether that is met; why not, if nothing was."""
     rows, notes = [], {}
-    for number, verdict in enumerate(verdicts):
+    for place, verdict in enumerate(verdicts):
         what = f"{verdict.meaning} ({verdict.flush})" if verdict.flush else verdict.meaning
         rows.append((verdict.key, what, found(verdict), wanted(verdict), result(verdict)))
         if not verdict.samples:
-            notes[number] = f"not shown: {verdict.why_not or 'nothing was measured'}"
-    return _table(("target", "what", "found", "wanted", "result"), rows, notes)
+            notes[place] = f"not shown: {verdict.why_not or 'nothing was measured'}"
+    usual, times = Counter(notes.values()).most_common(1)[0] if notes else ("", 0)
+    if times <= _OFTEN:
+        return _table(("target", "what", "found", "wanted", "result"), rows, notes)
+    others = {place: note for place, note in notes.items() if note != usual}
+    return _table(("target", "what", "found", "wanted", "result"), rows, others) + _wrapped(usual, "  ")
 
 
 def found(verdict: Verdict) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import click
@@ -206,8 +206,8 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     from rmq.bench.suite import Suite
 
     suite = Suite(Options(rounds=rounds or (1 if quick else 5), quick=quick))
-    with ended_well(), Bar() as bar:
-        for part in suite.parts(bar):
+    with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
+        for part in parts:
             if not as_json:
                 bar.clear()
                 click.echo(part.as_text())

@@ -60,7 +60,7 @@ def test_every_option_of_a_load_arrives() -> None:
 def test_a_quick_run_is_small_and_once_unless_told_otherwise() -> None:
     produce = CATALOG["produce"]
 
-    assert load_of(produce, given("produce --quick")).messages == 20_000
+    assert load_of(produce, given("produce --quick")).messages == 10_000
     assert load_of(produce, given("produce --quick --messages 30000")).messages == 30_000
     assert options_of(produce, given("produce --quick")).rounds == 1
     assert options_of(produce, given("produce --quick --rounds 2")).rounds == 2
