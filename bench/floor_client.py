@@ -57,6 +57,7 @@ class Sender(asyncio.Protocol):
         self.answered += len(data)
         answers = self.answered // ANSWER.size
         if answers == len(self.batches):
+            self.batches = ()  # may be a gigabyte
             self.done.set_result(None)
         else:
             self._more(answers - before)
@@ -167,6 +168,10 @@ def per_queue(batches: int, queues: int) -> list[int]:
     return [len(range(queue, batches, queues)) for queue in range(queues)]
 
 
+def _batches(load: Load) -> int:
+    return -(-load.messages // load.batch)
+
+
 def warm(load: Load) -> Load:
     """What goes before the clock runs."""
     return replace(load, messages=min(load.messages, WARM))
@@ -192,13 +197,12 @@ async def produce(load: Load, ports: dict[str, int]) -> None:
 async def consume(load: Load, ports: dict[str, int]) -> None:
     """Lay down the load as a backlog, then consume it."""
     sender = await connected(Sender(load.queues, load.in_flight), ports["append"])
-    batches = load.bodies()
-    await sender.send(batches)
+    await sender.send(load.bodies())
     puller = await connected(Puller(), ports["read"])
-    await puller.consume(per_queue(-(-warm(load).messages // load.batch), load.queues))
+    await puller.consume(per_queue(_batches(warm(load)), load.queues))
     wait_for_go()
     began = perf_counter()
-    seen = await puller.consume(per_queue(len(batches), load.queues))
+    seen = await puller.consume(per_queue(_batches(load), load.queues))
     say(took=perf_counter() - began, messages=seen)
 
 

@@ -20,15 +20,22 @@ ANSWER = struct.Struct("<Q")  # to a batch: where its first message is
 PULL = struct.Struct("<III")  # queue, number of its first batch that is wanted, how many batches
 LENGTH = struct.Struct("<I")  # before the frames of the echo
 
+_ARRAY_OF_2 = b"\x92"
+_BIN_32 = struct.Struct(">BI")  # its mark, and how many bytes follow
+_AROUND = len(_ARRAY_OF_2) + _BIN_32.size
+
 _pack = msgpack.Packer().pack  # one for all: each new one gets a megabyte of memory first
 _unpack = msgpack.unpackb
 
 
 def packed(queue: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """One batch to send: its header and what follows."""
+    """One batch to send, in two parts: all that goes before the bodies, and the bodies in a row."""
     # An array is made twice as fast of a list as of an iterator, whose length it cannot know.
-    payload = _pack((array("I", list(map(len, bodies))).tobytes(), b"".join(bodies)))
-    return HEADER.pack(len(payload), queue, len(bodies), 0), payload
+    lengths = _pack(array("I", list(map(len, bodies))).tobytes())
+    row = b"".join(bodies)
+    # The row is not copied into a packer and out again: what msgpack puts before it is put there by hand.
+    start = HEADER.pack(len(lengths) + len(row) + _AROUND, queue, len(bodies), 0)
+    return start + _ARRAY_OF_2 + lengths + _BIN_32.pack(0xC6, len(row)), row
 
 
 def unpacked(payload: memoryview) -> tuple[array[int], bytes]:

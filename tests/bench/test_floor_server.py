@@ -51,19 +51,20 @@ def log(tmp_path: Path) -> Log:
 def test_batches_get_offsets_of_their_queue_however_the_bytes_come(log: Log, step: int) -> None:
     batches = [packed(0, [b"a", b"bb"]), packed(1, [b"c"]), packed(0, [b"d"])]
 
-    answers = fed(Appender(log), b"".join(header + payload for header, payload in batches), step)
+    answers = fed(Appender(log), b"".join(map(b"".join, batches)), step)
 
     assert [offset for (offset,) in ANSWER.iter_unpack(answers)] == [0, 0, 2]
     assert log.ends == [3, 1]
 
 
 def test_a_pull_gets_the_batches_of_its_queue_as_they_are_in_the_file(log: Log) -> None:
-    payloads = [packed(i % 2, [b"%d" % i])[1] for i in range(6)]
-    fed(Appender(log), b"".join(b"".join(packed(i % 2, [b"%d" % i])) for i in range(6)), 100)
+    batches = [b"".join(packed(i % 2, [b"%d" % i])) for i in range(6)]
+    fed(Appender(log), b"".join(batches), 100)
 
     sent = fed(Reader(log), PULL.pack(1, 1, 2), 5)
 
-    assert sent == b"".join(HEADER.pack(len(payloads[i]), 1, 1, i // 2) + payloads[i] for i in (3, 5))
+    payloads = [batches[i][HEADER.size :] for i in (3, 5)]
+    assert sent == b"".join(HEADER.pack(len(payload), 1, 1, 1 + i) + payload for i, payload in enumerate(payloads))
 
 
 def test_a_batch_larger_than_the_buffer_is_taken_whole(log: Log) -> None:
