@@ -11,6 +11,7 @@ from .plots import Aim, Axis, Bar, Series, bars, decades, lines, targets
 
 _GROWN = re.compile(r"^scale\.(\w+)\.([\d.e+]+)$")
 _UNITS = {"msg/s": "messages a second", "s": "seconds", "MB/s": "MB a second", "ms": "milliseconds", "MB": "MB"}
+LEAST_MS = 0.01  # an axis by factors has no zero
 TITLES = {
     "produce": "Sending",
     "consume": "Reading a backlog",
@@ -98,13 +99,13 @@ def _bar(run: Run, figure: Figure) -> Bar:
 
 def _latencies(title: str, run: Run) -> str:
     names = list(dict.fromkeys(name for of in run.percentiles.values() for name in of))
-    values = [max(value, 1e-3) for of in run.percentiles.values() for value in of.values()]
+    values = [max(value, LEAST_MS) for of in run.percentiles.values() for value in of.values()]
     ends, marks = decades(values, between=(1, 2, 5))
     durability = {figure.key.rpartition(".")[0]: figure.flush for figure in run.figures}
     series = []
     for what, of in run.percentiles.items():
         flush = durability.get(f"{run.benchmark}.{what}")
-        points = [(float(names.index(name)), max(value, 1e-3)) for name, value in of.items()]
+        points = [(float(names.index(name)), max(value, LEAST_MS)) for name, value in of.items()]
         name = f"{what} ({flush})" if flush else what
         series.append(Series(name, points, [number(value) for value in of.values()]))
     across = Axis("percentile of all rounds", (-0.3, len(names) - 0.7), [(at, name) for at, name in enumerate(names)])

@@ -34,9 +34,11 @@ def _targets(found: Findings, plots: Sequence[Plot]) -> str:
     lines = [
         "### Ratios",
         "",
-        f"Of {len(aims)} targets {met} are met, {missed} are not, and {len(aims) - met - missed} are not shown. What "
-        "speaks against us is [below](#unfavourable-cases). *Found* is the median of the rounds, with the smallest and "
-        "the largest; without a unit it is a ratio within one run. *Durability* is that of rmq.",
+        f"Targets met: {met}, not met: {missed}, not shown: {len(aims) - met - missed}. What speaks against us is "
+        "[below](#unfavourable-cases).",
+        "",
+        "*Found* is the median of the rounds, with the smallest and the largest; without a unit it is a ratio within "
+        "one run. *Durability* is that of rmq.",
         "",
         *_table(["target", "what", "wanted", "found", "result", "durability", "to repeat"], rows),
     ]
