@@ -36,7 +36,10 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
+        # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
+        )
         self._unread = b""
 
     @property
@@ -70,6 +73,11 @@ class Child:
         """Let it begin."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"go\n")
+
+    def tell(self, **what: Any) -> None:
+        """A line to it, beside the word to begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -139,14 +147,21 @@ def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def worker(module: str, **orders: Any) -> Iterator[Child]:
-    """A client: the module's ``main`` with these orders, ready to begin."""
+def worker_process(module: str, **orders: Any) -> Iterator[Child]:
+    """A client: the module's ``main`` with these orders, which has yet to say that it is ready."""
     child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)])
     try:
-        child.told(START_S)
         yield child
     finally:
         child.close()
+
+
+@contextmanager
+def worker(module: str, **orders: Any) -> Iterator[Child]:
+    """The same, ready to begin."""
+    with worker_process(module, **orders) as child:
+        child.told(START_S)
+        yield child
 
 
 def free_bytes(folder: Path) -> int:
