@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .figures import Figure, Verdict
 from .findings import Findings, Run, is_target, score, whose
 from .plots import Aim, Axis, Bar, Series, bars, decades, lines, targets
+from .table import number, wanted
 
 _GROWN = re.compile(r"^scale\.(\w+)\.([\d.e+]+)$")
 _UNITS = {"msg/s": "messages a second", "s": "seconds", "MB/s": "MB a second", "ms": "milliseconds", "MB": "MB"}
@@ -42,20 +43,6 @@ def plots(found: Findings) -> list[Plot]:
     for run in found.runs:
         made += _of_run(run)
     return made
-
-
-def number(value: float) -> str:
-    """With as many digits as mean something: three below 1,000, whole above."""
-    for least, decimals in ((99.95, 0), (9.995, 1), (0.9995, 2), (0.09995, 3)):
-        if abs(value) >= least:
-            return f"{value:,.{decimals}f}"
-    return f"{value:.3g}"
-
-
-def wanted(verdict: Verdict) -> str:
-    """The target in words; nothing where there is none."""
-    bounds = (("at least", verdict.at_least), ("at most", verdict.at_most))
-    return ", ".join(f"{words} {bound:,g}" for words, bound in bounds if bound is not None)
 
 
 def with_unit(text: str, unit: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any
 
 from .figures import Figure, Verdict
 from .findings import Findings, is_target, score
-from .report_plots import TITLES, Plot, number, wanted, with_unit
+from .report_plots import TITLES, Plot, with_unit
+from .table import described, number, wanted
 
 NOTHING = "Nothing has been measured yet: `make bench-report RUN=1` does it.\n"
 
@@ -26,7 +26,7 @@ def _targets(found: Findings, plots: Sequence[Plot]) -> str:
     met, missed = sum(one.met is True for one in aims), sum(one.met is False for one in aims)
     rows = [
         [
-            one.key, one.meaning, wanted(one) or "-", _found(one), _result(one), one.flush or "-",
+            one.key, one.meaning, wanted(one), _found(one), _result(one), one.flush or "-",
             _code(found.command_of(one)),
         ]
         for one in aims
@@ -47,15 +47,14 @@ def _targets(found: Findings, plots: Sequence[Plot]) -> str:
 
 
 def _method(found: Findings) -> str:
-    about = ", ".join(f"{_words(name)} {_value(value)}" for name, value in found.machine.items())
-    lines = ["### What was measured, and how", "", f"The machine: {about or 'not told'}.", ""]
+    lines = ["### What was measured, and how", "", f"The machine: {described(found.machine) or 'not told'}.", ""]
     for run in found.runs:
         lines += [f"#### {TITLES.get(run.benchmark, run.benchmark)}: `{run.command}`", ""]
         if run.why_not:
             lines += [f"Not shown: {run.why_not}.", ""]
             continue
         if run.about:
-            how = ", ".join(f"{_words(name)} {_value(value)}" for name, value in run.about.items())
+            how = described(run.about)
             lines += [how[0].upper() + how[1:] + ".", ""]
         rows = [
             [_code(one.key), one.meaning, one.flush or "-", *_spread(one), one.unit]
@@ -148,17 +147,3 @@ def _image(plot: Plot) -> str:
 
 def _code(words: str) -> str:
     return f"`{words}`" if words else "-"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, Mapping):
-        return "(" + ", ".join(f"{_words(name)} {_value(one)}" for name, one in value.items()) + ")"
-    if isinstance(value, list | tuple):
-        return " ".join(map(_value, value))
-    return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)

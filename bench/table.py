@@ -29,8 +29,13 @@ def as_text(report: Report) -> str:
 
 def heading(report: Report) -> str:
     """Which benchmark it was, and how it was measured."""
-    about = ", ".join(f"{_words(name)} {_value(value)}" for name, value in report.about.items())
+    about = described(report.about)
     return _wrapped(f"{report.benchmark}: {about}" if about else report.benchmark, "  ")
+
+
+def described(about: Mapping[str, Any]) -> str:
+    """Names and values in a row."""
+    return ", ".join(f"{_words(name)} {_value(value)}" for name, value in about.items())
 
 
 def figures_text(figures: Sequence[Figure]) -> str:
@@ -97,7 +102,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, Mapping):
-        return "(" + ", ".join(f"{_words(name)} {_value(one)}" for name, one in value.items()) + ")"
+        return f"({described(value)})"
     if isinstance(value, list | tuple):
         return " ".join(map(_value, value))
     return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
