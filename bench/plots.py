@@ -6,6 +6,7 @@ Pure: the same input gives the same bytes. Every plot has a title, units, and th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of :func:`lines`; ``notes`` are the numbers at its points."""
+    """A line of :func:`lines`; ``notes`` are the numbers at its points, empty where there is to be none."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -166,24 +167,29 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series], limit: tuple[f
         _, at = place((x.ends[0], limit[0]))
         drawing.line([(left, at), (right, at)], colour=ORANGE, width=1.5, dashed=True)
         drawing.text(right, at + 14, limit[1], size=12, colour=ORANGE, anchor="end", halo=True)
-    taken: list[tuple[float, float]] = []
+    numbers: list[tuple[float, float, str, str]] = []
     for number, one in enumerate(series):
         colour = PALETTE[number % len(PALETTE)]
         drawing.line([place(point) for point in one.points], colour=colour, width=2.2)
         for point, note in zip(one.points, one.notes, strict=True):
-            at_x, at_y = place(point)
-            drawing.dot(at_x, at_y, colour)
-            label_y = _free(taken, at_x, at_y - 9)
-            drawing.text(at_x, label_y, note, size=12, colour=colour, anchor="middle", bold=True, halo=True)
+            drawing.dot(*place(point), colour)
+            if note:
+                numbers.append((*place(point), note, colour))
+    taken: list[tuple[float, float]] = []
+    for at_x, at_y, note, colour in numbers:  # above all lines
+        label_y = _free(taken, at_x, at_y - 9)
+        drawing.text(at_x, label_y, note, size=12, colour=colour, anchor="middle", bold=True, halo=True)
     return drawing.svg(bottom + 56)
 
 
 def _free(taken: list[tuple[float, float]], x: float, y: float) -> float:
-    """The nearest height above at which no other number is."""
-    while any(abs(x - other_x) < 40 and abs(y - other_y) < 13 for other_x, other_y in taken):
-        y -= 13
-    taken.append((x, y))
-    return y
+    """The nearest height, above or below, at which no other number is."""
+    heights = (y + side * step * 13 for step in itertools.count() for side in (-1, 1))
+    found = next(
+        height for height in heights if not any(abs(x - at) < 40 and abs(height - other) < 13 for at, other in taken)
+    )
+    taken.append((x, found))
+    return found
 
 
 def decades(values: Sequence[float], *, between: Sequence[int] = (1,)) -> tuple[tuple[float, float], list[float]]:

@@ -13,6 +13,7 @@ from .table import number, wanted
 _GROWN = re.compile(r"^scale\.(\w+)\.([\d.e+]+)$")
 _UNITS = {"msg/s": "messages a second", "s": "seconds", "MB/s": "MB a second", "ms": "milliseconds", "MB": "MB"}
 LEAST_MS = 0.01  # an axis by factors has no zero
+NOTED = ("p50", "p99", "max")  # the percentiles with a number: all of them would cover each other
 TITLES = {
     "produce": "Sending",
     "consume": "Reading a backlog",
@@ -50,13 +51,19 @@ def with_unit(text: str, unit: str) -> str:
     return text if unit == "x" else f"{text} {unit}"
 
 
+def titled(verdict: Verdict, key: str) -> str:
+    """Its key, what it is about, and how durable that was; a target that nothing was run for has a key only."""
+    words = key if verdict.meaning == "-" else f"{key}, {verdict.meaning}"
+    return f"{words} ({verdict.flush})" if verdict.flush else words
+
+
 def _aim(verdict: Verdict) -> Aim:
-    label = f"{verdict.key}: {verdict.meaning}" + (f" ({verdict.flush})" if verdict.flush else "")
+    label = titled(verdict, verdict.key)
     if not verdict.samples:
         return Aim(label, f"not shown: {verdict.why_not or 'nothing was measured'}")
     scores = sorted(score(verdict, sample) for sample in verdict.samples)
     middle = Figure("", "", "", samples=verdict.samples).middle
-    note = f"{with_unit(number(middle), verdict.unit)}, wanted {wanted(verdict)}"
+    note = f"{with_unit(number(middle), verdict.unit)}, wanted {with_unit(wanted(verdict), verdict.unit)}"
     return Aim(label, note, score(verdict, middle), scores[0], scores[-1])
 
 
@@ -65,7 +72,7 @@ def _of_run(run: Run) -> list[Plot]:
     title = f"{TITLES.get(run.benchmark, run.benchmark)}: {run.command}"
     figures = [figure for figure in run.figures if figure.samples]
     drawings: list[str] = []
-    if run.percentiles:
+    if any(run.percentiles.values()):
         drawings.append(_latencies(title, run))
     elif grown := _growths(figures):
         drawings.append(_growth(title, run, grown))
@@ -85,16 +92,17 @@ def _bar(run: Run, figure: Figure) -> Bar:
 
 
 def _latencies(title: str, run: Run) -> str:
-    names = list(dict.fromkeys(name for of in run.percentiles.values() for name in of))
-    values = [max(value, LEAST_MS) for of in run.percentiles.values() for value in of.values()]
-    ends, marks = decades(values, between=(1, 2, 5))
-    durability = {figure.key.rpartition(".")[0]: figure.flush for figure in run.figures}
+    """Of what messages took: what was measured beside, such as a late sender, has no durability, and is left out."""
+    durable = {one.key.rpartition(".")[0]: one for one in run.figures if one.flush and one.unit == "ms"}
+    shown = {key: of for what, of in run.percentiles.items() if (key := f"{run.benchmark}.{what}") in durable}
+    names = list(dict.fromkeys(name for of in shown.values() for name in of))
+    ends, marks = decades([max(value, LEAST_MS) for of in shown.values() for value in of.values()], between=(1, 2, 5))
     series = []
-    for what, of in run.percentiles.items():
-        flush = durability.get(f"{run.benchmark}.{what}")
+    for key, of in shown.items():
+        figure = durable[key]
         points = [(float(names.index(name)), max(value, LEAST_MS)) for name, value in of.items()]
-        name = f"{what} ({flush})" if flush else what
-        series.append(Series(name, points, [number(value) for value in of.values()]))
+        notes = [number(value) if name in NOTED else "" for name, value in of.items()]
+        series.append(Series(f"{figure.meaning.rpartition(',')[0]} ({figure.flush})", points, notes))
     across = Axis("percentile of all rounds", (-0.3, len(names) - 0.7), [(at, name) for at, name in enumerate(names)])
     return lines(title, across, Axis("milliseconds", ends, [(mark, f"{mark:g}") for mark in marks], True), series)
 
@@ -117,7 +125,7 @@ def _growth(title: str, run: Run, grown: dict[str, list[tuple[float, Figure]]]) 
         flush = points[0][1].flush
         notes = ["", *(number(share) for _, share in shares[1:])]
         series.append(Series(f"{shown} ({flush})" if flush else shown, shares, notes))
-    top = max([1.2, *(share for one in series for _, share in one.points)])
+    top = max([1.2, *(share + 0.1 for one in series for _, share in one.points)])
     steps = [step / 5 for step in range(int(top * 5) + 1)]
     least = next((one.at_least for one in run.verdicts if one.key.startswith("P8.") and one.at_least), None)
     limit = (least, f"at least {least:g} is wanted") if least else None

@@ -7,7 +7,7 @@ from statistics import median
 
 from .figures import Figure, Verdict
 from .findings import Findings, is_target, score
-from .report_plots import TITLES, Plot, with_unit
+from .report_plots import TITLES, Plot, titled, with_unit
 from .table import described, number, wanted
 
 NOTHING = "Nothing has been measured yet: `make bench-report RUN=1` does it.\n"
@@ -26,7 +26,7 @@ def _targets(found: Findings, plots: Sequence[Plot]) -> str:
     met, missed = sum(one.met is True for one in aims), sum(one.met is False for one in aims)
     rows = [
         [
-            one.key, one.meaning, wanted(one), _found(one), _result(one), one.flush or "-",
+            one.key, one.meaning, _wanted(one), _found(one), _result(one), one.flush or "-",
             _code(found.command_of(one)),
         ]
         for one in aims
@@ -89,14 +89,16 @@ def _against(found: Findings) -> str:
 
 def _missed(verdict: Verdict) -> str:
     share = score(verdict, median(verdict.samples))
-    return f"{_named(verdict)}: {_found(verdict)}, wanted {wanted(verdict)}: {share:.0%} of what is wanted"
+    how_far = f"{1 - share:.0%} short" if verdict.at_most is None else f"{1 / share:.1f} times as much"
+    return f"{_named(verdict)}: {_found(verdict)}, wanted {_wanted(verdict)}: {how_far}"
 
 
 def _wavering(verdicts: Iterable[Verdict]) -> Iterator[str]:
     for one in verdicts:
         failed = sum(score(one, sample) < 1 for sample in one.samples) if one.met else 0
         if failed:
-            yield f"{_named(one)}: {_found(one)}, wanted {wanted(one)}: missed in {failed} of {len(one.samples)} rounds"
+            rounds = f"missed in {failed} of {len(one.samples)} rounds"
+            yield f"{_named(one)}: {_found(one)}, wanted {_wanted(one)}: {rounds}"
 
 
 def _ahead(found: Findings) -> Iterator[str]:
@@ -114,7 +116,12 @@ def _unseen(verdicts: Iterable[Verdict]) -> Iterator[str]:
 
 
 def _named(verdict: Verdict) -> str:
-    return f"**{verdict.key}**, {verdict.meaning}" + (f" ({verdict.flush})" if verdict.flush else "")
+    return titled(verdict, f"**{verdict.key}**")
+
+
+def _wanted(verdict: Verdict) -> str:
+    words = wanted(verdict)
+    return words if words == "-" else with_unit(words, verdict.unit)
 
 
 def _found(verdict: Verdict) -> str:

@@ -29,7 +29,10 @@ def everything() -> dict[str, Any]:
     latency = Report(
         "latency",
         {"percentiles": {"wake": {"p50": 0.4, "p99": 6.0}, "behind": {"p50": 0.0, "p99": 0.2}}},
-        [Figure("latency.wake.p50", "send to listener, p50", "ms", "async", [0.4])],
+        [
+            Figure("latency.wake.p50", "send to listener, p50", "ms", "async", [0.4]),
+            Figure("latency.wake.flood", "the flood beside it", "msg/s", "async", [1000.0]),
+        ],
         [Verdict("P7.wake.p99", "send to listener, p99", "ms", "async", [5.0, 6.0, 7.0], at_most=3.0)],
     )
     scale = Report(
@@ -40,7 +43,10 @@ def everything() -> dict[str, Any]:
             Figure("scale.queues.10000", "produce, 10000 queues", "msg/s", "async", [90.0]),
             Figure("scale.rss.queues", "most memory of the broker", "MB", "async", [120.0]),
         ],
-        [Verdict("P8.queues", "produce, 1 -> 10000 queues", "x", "async", [0.9], at_least=0.8)],
+        [
+            Verdict("P8.queues", "produce, 1 -> 10000 queues", "x", "async", [0.9], at_least=0.8),
+            Verdict("P8.log", "produce, 1 -> 10 GB", "x", "async", [0.6], at_least=0.8),
+        ],
     )
     lines = ("rmq-bench produce --size 100", "rmq-bench latency", "rmq-bench scale")
     reports = [
