@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import Lock
 
+from .processes import BenchError
+
 Show = Callable[[float, str], None]  # which part of the whole is done, and what is measured now
 
 
@@ -35,6 +37,7 @@ class Whole:
         self._shares = [weight / sum(weights) for weight in weights]
         self._done = [0.0] * len(weights)
         self._lock = Lock()
+        self._is_stopped = False
 
     def part(self, number: int) -> Counted:
         """The steps of one of them."""
@@ -44,7 +47,13 @@ class Whole:
         """One of them is over, whatever it said."""
         self._done[number] = 1.0
 
+    def stop(self) -> None:
+        """Let those that run end at their next sample, by a :class:`BenchError` there."""
+        self._is_stopped = True
+
     def _told(self, number: int, done: float, what: str) -> None:
+        if self._is_stopped:
+            raise BenchError("it was interrupted")
         with self._lock:
             self._done[number] = done
             parts = zip(self._shares, self._done, strict=True)

@@ -136,7 +136,7 @@ class Suite:
         """
         Run each, and tell what came of it, in their order; ``show`` is told how far all of them are.
 
-        Quick runs measure nothing, so some go on at once. Who stops in the middle waits for those to end.
+        Quick runs measure nothing, so some of them go on at once.
         """
         show(0.0, "machine")
         self.about = self.machine()
@@ -144,7 +144,7 @@ class Suite:
         with scratch() as folder:
             run = partial(self._part, whole=whole, folder=folder)
             numbers = range(len(self.entries))
-            for part in _together(run, numbers) if self.options.quick else map(run, numbers):
+            for part in _together(run, numbers, whole) if self.options.quick else map(run, numbers):
                 self.done.append(part)
                 yield part
 
@@ -195,10 +195,11 @@ def _target(verdict: Verdict) -> str:
     return verdict.key.partition(".")[0]
 
 
-def _together(run: Callable[[int], Part], numbers: Iterable[int]) -> Iterator[Part]:
-    """Some at once, results in order; whoever stops early waits for those that run."""
+def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Iterator[Part]:
+    """Some at once, results in order; whoever stops early waits for those that run to end what they started."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
         yield from pool.map(run, numbers)
     finally:
+        whole.stop()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
+from typing import Any
 
 from .figures import Figure, Report, Verdict
 
@@ -32,9 +33,13 @@ def as_text(report: Report) -> str:
 def heading(report: Report) -> str:
     """Which benchmark it was, and how it was measured; what is nested or nothing is for programs only."""
     about = {**report.about.get("load", {}), **report.about}
-    plain = [(name, value) for name, value in about.items() if value and isinstance(value, int | float | str)]
-    told = [f"{_words(name)} {_value(value)}" for name, value in plain]
-    return _wrapped(f"{report.benchmark}: {', '.join(told)}" if told else report.benchmark, "  ")
+    told = described({name: value for name, value in about.items() if value and isinstance(value, int | float | str)})
+    return _wrapped(f"{report.benchmark}: {told}" if told else report.benchmark, "  ")
+
+
+def described(about: Mapping[str, Any]) -> str:
+    """Names and values in a row."""
+    return ", ".join(f"{_words(name)} {_value(value)}" for name, value in about.items())
 
 
 def figures_text(figures: Sequence[Figure]) -> str:
@@ -101,10 +106,14 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _value(value: float | str) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value)
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, Mapping):
+        return f"({described(value)})"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_value, value))
+    return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Mapping[int, str] | None = None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 
 import pytest
 
@@ -40,3 +42,10 @@ def test_after_a_quick_run_no_target_is_met_and_a_better_reason_is_kept() -> Non
 
     assert (judged.met, judged.why_not) == (None, TOO_SMALL)
     assert unjudged(Verdict("P1.redis", "words", why_not="no redis")).why_not == "no redis"
+
+
+@pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
+def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
+    module = importlib.import_module(f"rmq.bench.{benchmark.name.replace('-', '_')}")
+
+    assert list(inspect.signature(module.measure).parameters)[:3] == ["load", "options", "steps"]

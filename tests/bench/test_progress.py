@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from rmq.bench.processes import BenchError
 from rmq.bench.progress import Counted, Whole
 
 
@@ -52,3 +55,14 @@ def test_samples_may_be_announced_bit_by_bit() -> None:
     steps("b")
 
     assert shown == [0.0, 0.25]
+
+
+def test_what_is_stopped_ends_at_its_next_sample() -> None:
+    whole = Whole(lambda done, what: None, [1.0])
+    steps = whole.part(0)
+    steps("a")
+
+    whole.stop()
+
+    with pytest.raises(BenchError, match="interrupted"):
+        steps("b")
