@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -12,6 +13,8 @@ from rmq.bench.processes import BenchError
 from rmq.cli import exit_codes
 from rmq.cli.command import Failure
 from rmq.cli.rmq_bench import command, ended_well
+
+from support.processes import Running
 
 BENCH = "rmq.cli.rmq_bench"
 
