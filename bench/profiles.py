@@ -3,13 +3,15 @@ Where the processor time goes, in the broker and in a client: ``make profile``.
 
     make profile                                        all parts, a minute or two
     make profile ARGS="--quick ordered"                 one of them, in some seconds
-    python -m rmq.bench.profiles --dir before send-bodies pull
+    make profile ARGS="--dir before send-bodies pull"
+    make profile ARGS="--dir after --against before send-bodies pull"
 
 Each part has a real broker process and a real client process, both under :mod:`rmq.bench.profiled`; only what they do
 between the word to begin and the last message is looked at. For each of the two it prints what a message costs in
 processor time, and how that is shared out by function and by line: *own* is the code itself with the C functions and
 system calls that it makes, *whole* includes the functions of Python's that it calls. The same goes into a directory as
-text, together with folded stacks, of which other programs draw flame graphs.
+text, together with folded stacks, of which other programs draw flame graphs, and as JSON, with which a later profile
+is compared.
 
 Microseconds a message, not shares, are what to compare before and after a change: a share also moves when something
 else gets faster. The figures are of one run, on a machine that may do other things; a few percent are noise.
@@ -91,26 +93,36 @@ class Watched:
         }
         return head + "".join(f"\n{name}\n{samples.table(of, user + system)}" for name, of in tables.items())
 
+    def own_us(self, messages: int) -> dict[str, float]:
+        """What each function costs itself, in microseconds a message."""
+        us = (self._user_s + self._system_s) / messages * 1e6
+        return {share.name: round(share.own * us, 6) for share in samples.by_function(self.stacks) if share.own}
+
 
 def main() -> None:
     """Parse the command line, profile, print and write."""
     parser = argparse.ArgumentParser(description="Where the processor time of broker and client goes.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of: {', '.join(PARTS)} (default: all)")
     parser.add_argument("--dir", type=Path, default=Path("bench/results/profile"), help="default: %(default)s")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="an earlier profile to compare with")
     parser.add_argument("--flush", choices=["sync", "async"], default="async", help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="a hundredth of it, to see that it works")
     options = parser.parse_args()
     unknown = sorted(set(options.parts) - set(PARTS))
     if unknown:
         parser.error(f"there is no part {unknown[0]}: choose among {', '.join(PARTS)}")
+    names = options.parts or list(PARTS)
+    if options.against and (missing := [name for name in names if not (options.against / f"{name}.json").is_file()]):
+        parser.error(f"there is no profile of {missing[0]} in {options.against}")
+    earlier = {name: json.loads((options.against / f"{name}.json").read_text()) for name in names if options.against}
     options.dir.mkdir(parents=True, exist_ok=True)
-    for name in options.parts or PARTS:
-        print(profile(name, options.dir, options.flush, is_quick=options.quick), flush=True)
+    for name in names:
+        print(profile(name, options.dir, options.flush, earlier.get(name), is_quick=options.quick), flush=True)
     print(f"texts and folded stacks are in {options.dir}", file=sys.stderr)
 
 
-def profile(name: str, into: Path, flush: str, *, is_quick: bool) -> str:
-    """Profile one part; its files are written, its text returned."""
+def profile(name: str, into: Path, flush: str, before: dict[str, Any] | None, *, is_quick: bool) -> str:
+    """Profile one part; its files are written, its text returned, with what changed since an earlier one."""
     part = PARTS[name]
     load, repeats = part.load, part.repeats
     if is_quick:
@@ -130,7 +142,12 @@ def profile(name: str, into: Path, flush: str, *, is_quick: bool) -> str:
     messages = load.messages * repeats
     head = f"== {name}: {part.meaning}; {messages:,} messages of {load.size} bytes, flush {flush}\n"
     text = head + "".join(f"\n-- {one.text(messages)}" for one in watched)
+    own = {one.name: one.own_us(messages) for one in watched}
+    if before is not None:
+        compared = ((who, samples.changes(before[who], own[who], FUNCTIONS)) for who in own)
+        text += "".join(f"\n-- {who}: what functions cost themselves, us a message\n{of}" for who, of in compared)
     (into / f"{name}.txt").write_text(text)
+    (into / f"{name}.json").write_text(json.dumps(own, indent=1) + "\n")
     for one in watched:
         (into / f"{name}.{one.name}.folded").write_text(samples.folded(one.stacks))
     return text
