@@ -52,6 +52,13 @@ def test_without_a_peer_nothing_is_shown_and_all_reasons_are_told() -> None:
     assert (found.met, found.why_not) == (None, "redis: no server; nats: no client")
 
 
+def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
+    found = measure(Load(1 << 40), Options(), Noted()).verdicts
+
+    assert [one.met for one in found] == [None, None]
+    assert all(one.why_not.startswith("the disk has ") for one in found)
+
+
 @pytest.mark.slow
 def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
     steps = Noted()
