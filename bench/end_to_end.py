@@ -7,14 +7,14 @@ consumed - first one sent), by the machine's clock; all must have come, and ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from .figures import Figure, Report, Side, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
-from .yardsticks import Floor, Peer, machine, rivals
+from .yardsticks import Floor, Peer, Tried, machine, rivals
 
 FLOOR = Verdict("P3.floor", "end to end, of the floor's consume figure (stretch: 0.5)", at_least=0.3)
 PEER_MESSAGES = 50_000  # at most: they are slow, and no faster with more
@@ -45,26 +45,25 @@ def measure(
     known: Sequence[Peer] = ()  # a load that no target is about is not worth the time that they take
     if wanted:
         known = rivals(flush) if peers is None else peers
-    sides = [
-        _ours(load, options, flush),
-        _floor(load, flush, floor or machine()),
-        *(_peer(load, flush, peer) for peer in known if not peer.why_not),
-    ]
+    reasons = {peer.name: peer.why_not for peer in known if peer.why_not}
+    tried = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
+    sides: list[Side] = [_ours(load, options, flush), _floor(load, flush, floor or machine()), *tried.values()]
     steps.expect(len(sides) * options.rounds)
     interleave(sides, options.rounds, steps)
-    report.figures += [figure for figure, _ in sides]
-    report.verdicts += [verdict(target, report.figures, known) for target in wanted]
+    reasons |= {name: take.why_not for name, (_, take) in tried.items() if take.why_not}
+    report.figures += [figure for figure, _ in sides[:2]]
+    report.figures += [figure for name, (figure, _) in tried.items() if name not in reasons]
+    report.verdicts += [verdict(target, report.figures, reasons) for target in wanted]
     return report
 
 
-def verdict(target: Verdict, figures: Sequence[Figure], known: Sequence[Peer]) -> Verdict:
-    """What was found for a target: ours, then the floor, then those of the peers."""
+def verdict(target: Verdict, figures: Sequence[Figure], reasons: Mapping[str, str]) -> Verdict:
+    """What was found for a target by ours, the floor and peers, in this order; ``reasons`` tells of other peers."""
     ours, beside, *theirs = figures
     if target.key == FLOOR.key:
         return replace(target, samples=ratio(ours, beside))
     if not theirs:
-        why_not = "; ".join(f"{peer.name}: {peer.why_not}" for peer in known) or "there are no peers to measure"
-        return replace(target, why_not=why_not)
+        return replace(target, why_not="; ".join(f"{name}: {why_not}" for name, why_not in reasons.items()))
     best = [max(rates) for rates in zip(*(figure.samples for figure in theirs), strict=True)]
     return replace(target, samples=[mine / other for mine, other in zip(ours.samples, best, strict=True)])
 
@@ -93,8 +92,8 @@ def _floor(load: Load, flush: str, floor: Floor) -> Side:
     return figure, lambda: floor.consume(load)
 
 
-def _peer(load: Load, flush: str, peer: Peer) -> Side:
+def _peer(load: Load, flush: str, peer: Peer) -> tuple[Figure, Tried]:
     meaning = f"{peer.name} by its best Python client"
     figure = Figure(f"{prefix(load, flush)}.{peer.name}", meaning, "msg/s", peer.durability)
     some = replace(load, messages=min(load.messages, PEER_MESSAGES))
-    return figure, lambda: peer.consume(some)
+    return figure, Tried(lambda: peer.consume(some))

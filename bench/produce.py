@@ -21,7 +21,7 @@ from .figures import Figure, Report, Side, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
 from .produce_plan import Target, Way, limits, prefix, targets, ways
-from .yardsticks import Floor, Peer, machine, native_rate, rivals
+from .yardsticks import Floor, Peer, Tried, machine, native_rate, rivals
 
 OWN_BROKERS = "it takes brokers of both durabilities: leave --broker out"
 
@@ -78,6 +78,7 @@ class _Run:
         self._options = options
         self._flush = flush
         self._prefix = prefix(load, flush)
+        self._redis: Tried | None = None
 
     def add_ours(self) -> None:
         """The ways to send."""
@@ -108,16 +109,14 @@ class _Run:
         if redis.native_why_not:
             self.missing["redis_benchmark"] = redis.native_why_not
             return
-        self._add(
-            "redis_benchmark",
-            "redis-benchmark XADD -P 100",
-            "msg/s",
-            redis.durability,
-            lambda: native_rate(redis, self._load),
-        )
+        self._redis = Tried(lambda: native_rate(redis, self._load))
+        self._add("redis_benchmark", "redis-benchmark XADD -P 100", "msg/s", redis.durability, self._redis)
 
     def derive(self) -> None:
-        """What follows from what was measured."""
+        """What follows from what was measured, and what cannot be believed."""
+        if self._redis is not None and self._redis.why_not:
+            del self.figures["redis_benchmark"]
+            self.missing["redis_benchmark"] = self._redis.why_not
         if {"messages_async", "fdatasync"} <= self.figures.keys():
             of = f"min(async, {self._load.connections} / fdatasync)"
             found = allowed(self.figures["messages_async"], self.figures["fdatasync"], self._load.connections)

@@ -35,19 +35,17 @@ def test_runs_of_other_kinds_have_keys_of_their_own() -> None:
 
 
 def test_the_floor_is_the_second_figure() -> None:
-    assert verdict(FLOOR, [figure(3, 4), figure(6, 4)], []).samples == [0.5, 1.0]
+    assert verdict(FLOOR, [figure(3, 4), figure(6, 4)], {}).samples == [0.5, 1.0]
 
 
 def test_ours_is_compared_with_the_peer_that_was_best_in_the_same_round() -> None:
-    found = verdict(PEER, [figure(100, 90), figure(1, 1), figure(5, 6), figure(10, 3)], [FixedPeer()])
+    found = verdict(PEER, [figure(100, 90), figure(1, 1), figure(5, 6), figure(10, 3)], {"nats": "no server"})
 
     assert (found.samples, found.met) == ([10.0, 15.0], True)
 
 
 def test_without_a_peer_nothing_is_shown_and_all_reasons_are_told() -> None:
-    absent = [FixedPeer("redis", why_not="no server"), FixedPeer("nats", why_not="no client")]
-
-    found = verdict(PEER, [figure(1.0), figure(2.0)], absent)
+    found = verdict(PEER, [figure(1.0), figure(2.0)], {"redis": "no server", "nats": "no client"})
 
     assert (found.met, found.why_not) == (None, "redis: no server; nats: no client")
 
@@ -62,12 +60,16 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 @pytest.mark.slow
 def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
     steps = Noted()
-    peers = [FixedPeer("redis", 8.0), FixedPeer("nats", why_not="no server")]
+    peers = [
+        FixedPeer("redis", 8.0),
+        FixedPeer("nats", why_not="no server"),
+        FixedPeer("rabbit", breaks="it fell over"),
+    ]
 
     found = measure(Load(2000), Options(rounds=1), steps, floor=FixedFloor(), peers=peers)
 
     keys = ["end_to_end.messages", "end_to_end.floor", "end_to_end.redis"]
-    assert (steps.expected, steps.taken) == (3, keys)
+    assert (steps.expected, steps.taken) == (4, [*keys, "end_to_end.rabbit"])
     ours, floor, redis = found.figures
     assert [one.key for one in found.figures] == keys
     assert (ours.flush, floor.flush, redis.flush) == ("async", None, "fsync every second")
