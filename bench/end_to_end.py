@@ -7,7 +7,7 @@ consumed - first one sent), by the machine's clock; all must have come, and ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
@@ -45,27 +45,46 @@ def measure(
     known: Sequence[Peer] = ()  # a load that no target is about is not worth the time that they take
     if wanted:
         known = rivals(flush) if peers is None else peers
-    reasons = {peer.name: peer.why_not for peer in known if peer.why_not}
-    tried = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
-    sides: list[Side] = [_ours(load, options, flush), _floor(load, flush, floor or machine()), *tried.values()]
+    ours = _ours(load, options, flush)
+    beside = _floor(load, flush, floor or machine())
+    theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
+    sides: list[Side] = [ours, beside, *theirs.values()]
     steps.expect(len(sides) * options.rounds)
     interleave(sides, options.rounds, steps)
-    reasons |= {name: take.why_not for name, (_, take) in tried.items() if take.why_not}
-    report.figures += [figure for figure, _ in sides[:2]]
-    report.figures += [figure for name, (figure, _) in tried.items() if name not in reasons]
-    report.verdicts += [verdict(target, report.figures, reasons) for target in wanted]
+    reasons = {peer.name: peer.why_not or theirs[peer.name][1].why_not for peer in known}
+    found = {name: figure for name, (figure, _) in theirs.items() if not reasons[name]}
+    report.figures += [ours[0], beside[0], *found.values()]
+    if wanted:
+        report.verdicts.append(replace(FLOOR, flush=flush, samples=ratio(ours[0], beside[0])))
+        report.verdicts += [replace(each, flush=flush) for each in beside_peers(ours[0], found, reasons)]
     return report
 
 
-def verdict(target: Verdict, figures: Sequence[Figure], reasons: Mapping[str, str]) -> Verdict:
-    """What was found for a target by ours, the floor and peers, in this order; ``reasons`` tells of other peers."""
-    ours, beside, *theirs = figures
-    if target.key == FLOOR.key:
-        return replace(target, samples=ratio(ours, beside))
-    if not theirs:
-        return replace(target, why_not="; ".join(f"{name}: {why_not}" for name, why_not in reasons.items()))
-    best = [max(rates) for rates in zip(*(figure.samples for figure in theirs), strict=True)]
-    return replace(target, samples=[mine / other for mine, other in zip(ours.samples, best, strict=True)])
+def beside_peers(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str, str]) -> list[Verdict]:
+    """
+    Ours beside the best of all peers in each round, and beside each of them.
+
+    The best of those that are there is not shown as the best of all: a better one may be among the missing.
+    """
+    missing = "; ".join(f"{name}: {why_not}" for name, why_not in reasons.items() if why_not)
+    if missing or not found:
+        best = replace(PEER, why_not=missing or "there are no peers")
+    else:
+        best = replace(PEER, samples=[mine / max(them) for mine, *them in _rounds(ours, *found.values())])
+    each = replace(PEER, meaning="end to end, of its best Python client")
+    return [
+        best,
+        *(
+            replace(
+                each, key=f"{PEER.key}.{name}", why_not=why_not, samples=[] if why_not else ratio(ours, found[name])
+            )
+            for name, why_not in reasons.items()
+        ),
+    ]
+
+
+def _rounds(*figures: Figure) -> Iterator[tuple[float, ...]]:
+    return zip(*(figure.samples for figure in figures), strict=True)
 
 
 def _ours(load: Load, options: Options, flush: str) -> Side:
