@@ -72,15 +72,11 @@ def beside_peers(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str
     else:
         best = replace(PEER, samples=[mine / max(them) for mine, *them in _rounds(ours, *found.values())])
     each = replace(PEER, meaning="end to end, of its best Python client")
-    return [
-        best,
-        *(
-            replace(
-                each, key=f"{PEER.key}.{name}", why_not=why_not, samples=[] if why_not else ratio(ours, found[name])
-            )
-            for name, why_not in reasons.items()
-        ),
-    ]
+    verdicts = [best]
+    for name, why_not in reasons.items():
+        samples = [] if why_not else ratio(ours, found[name])
+        verdicts.append(replace(each, key=f"{PEER.key}.{name}", samples=samples, why_not=why_not))
+    return verdicts
 
 
 def _rounds(*figures: Figure) -> Iterator[tuple[float, ...]]:
@@ -107,7 +103,7 @@ def _ours(load: Load, options: Options, flush: str) -> Side:
 
 
 def _floor(load: Load, flush: str, floor: Floor) -> Side:
-    figure = Figure(f"{prefix(load, flush)}.floor", "a bare loop that pulls, unpacks and listens", "msg/s")
+    figure = Figure(f"{prefix(load, flush)}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
     return figure, lambda: floor.consume(load)
 
 

@@ -94,14 +94,15 @@ class _Run:
         """What the machine could do."""
         load = self._load
         at_once = load.in_flight * (load.size + OVERHEAD)
-        known: dict[str, tuple[str, str, Callable[[], float]]] = {
-            "floor": ("a bare loop that packs, sends and appends", "msg/s", lambda: floor.produce(load)),
-            "socket_to_file": ("the same bytes from a socket into a file", "msg/s", lambda: floor.socket_to_file(load)),
-            "fdatasync": ("an append of as many messages with fdatasync", "ms", lambda: floor.fdatasync_ms(at_once)),
+        bare, bytes_only = "a bare loop that packs, sends and appends", "the same bytes from a socket into a file"
+        synced = "an append of as many messages with fdatasync"
+        known: dict[str, tuple[str, str, str, Callable[[], float]]] = {
+            "floor": (bare, "msg/s", "async", lambda: floor.produce(load)),
+            "socket_to_file": (bytes_only, "msg/s", "async", lambda: floor.socket_to_file(load)),
+            "fdatasync": (synced, "ms", "sync", lambda: floor.fdatasync_ms(at_once)),
         }
         for name in limits(load, self._flush):
-            meaning, unit, take = known[name]
-            self._add(name, meaning, unit, None, take)
+            self._add(name, *known[name])
 
     def add_redis(self, peers: Sequence[Peer]) -> None:
         """The benchmark that redis brings along."""
@@ -120,7 +121,7 @@ class _Run:
         if {"messages_async", "fdatasync"} <= self.figures.keys():
             of = f"min(async, {self._load.connections} / fdatasync)"
             found = allowed(self.figures["messages_async"], self.figures["fdatasync"], self._load.connections)
-            self._figure("allowed", of, "msg/s", None).samples.extend(found)
+            self._figure("allowed", of, "msg/s", "sync").samples.extend(found)
 
     def _taken(self, way: Way) -> Callable[[], float]:
         def take() -> float:
@@ -134,9 +135,9 @@ class _Run:
 
         return take
 
-    def _add(self, name: str, meaning: str, unit: str, flush: str | None, take: Callable[[], float]) -> None:
+    def _add(self, name: str, meaning: str, unit: str, flush: str, take: Callable[[], float]) -> None:
         self.sides.append((self._figure(name, meaning, unit, flush), take))
 
-    def _figure(self, name: str, meaning: str, unit: str, flush: str | None) -> Figure:
+    def _figure(self, name: str, meaning: str, unit: str, flush: str) -> Figure:
         figure = self.figures[name] = Figure(f"{self._prefix}.{name}", meaning, unit, flush)
         return figure

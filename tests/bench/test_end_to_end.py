@@ -74,7 +74,7 @@ def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
     assert (steps.expected, steps.taken) == (4, [*keys, "end_to_end.rabbit"])
     ours, floor, redis = found.figures
     assert [one.key for one in found.figures] == keys
-    assert (ours.flush, floor.flush, redis.flush) == ("async", None, "fsync every second")
+    assert (ours.flush, floor.flush, redis.flush) == ("async", "async", "fsync every second")
     assert [(one.key, one.samples, one.why_not) for one in found.verdicts] == [
         ("P3.floor", [ours.middle / 2.0], ""),
         ("P3.peer", [], "nats: no server; rabbit: it fell"),
