@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-spark bench-delays demo pipeline run clean
+.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-spark bench-delays profile demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -59,6 +59,10 @@ bench-spark: install
 # What a million delayed messages cost while they wait; ARGS=--quick to see that it works
 bench-delays: install
 	$(BIN)/python bench/delays.py $(ARGS)
+
+# Where the processor time of broker and client goes; ARGS="--quick ordered" for one part, small (bench/profiles.py)
+profile: install
+	$(BIN)/python -m rmq.bench.profiles $(ARGS)
 
 demo: install
 	$(BIN)/python examples/demo.py

@@ -10,12 +10,15 @@ were born within 10 ms of each other; it is due when the last of them is: never 
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark, Rows
+from rmq.wire.bodies import put_together
 from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT
 
@@ -51,7 +54,7 @@ class Outbox:
         self.parcels.append(parcel)
         # Many at once were gathered by the caller already: they need no lingering.
         self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
-        self._size += parcel.longest
+        self._size += parcel.size
 
     def put_back(self, pieces: Sequence[Piece]) -> None:
         """Undo the newest cut: its pieces stand in front again."""
@@ -77,38 +80,50 @@ class Outbox:
                     delay_level=delay_level, deliver_at=deliver_at,
                 )  # fmt: skip
             except Exception as error:  # texts and mappings of the caller's may raise anything
-                limit = len(rows.bodies) // 2
+                limit = sum(run.count for run in runs) // 2
                 if not limit:
                     limit = MAX_COUNT
-                    runs[0][0].fail(error)
+                    runs[0].parcel.fail(error)
                 continue
             return data, self._take(runs)
         return None
 
-    def _collect(self, limit: int) -> list[tuple[Parcel, int]]:
-        runs: list[tuple[Parcel, int]] = []
-        size = MAX_BODY if self._codec is None else PACKED_BYTES
-        while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
-            self.parcels.popleft()
-        for parcel in self.parcels:
+    def _collect(self, limit: int) -> list[_Run]:
+        runs: list[_Run] = []
+        room = MAX_BODY if self._codec is None else PACKED_BYTES
+        parcels = self.parcels
+        while parcels and (parcels[0].settled or not parcels[0].left):
+            parcels.popleft()
+        for parcel in parcels:
             if parcel.settled or not parcel.left:
                 continue
-            if runs and not _due_together(runs[0][0], parcel):
+            if runs and not _due_together(runs[0].parcel, parcel):
                 break
-            count = parcel.fit(limit, size) or (0 if runs else 1)  # a large body travels alone
-            if count:
-                runs.append((parcel, count))
+            count, size = parcel.fit(limit, room)
+            if not count:
+                if runs:
+                    break
+                count, size = 1, parcel.size_ahead(1)  # a large body travels alone
+            runs.append(_Run(parcel, count, size))
             limit -= count
+            room -= size
             if count < parcel.left or not limit:
                 break
-            size -= parcel.longest if count == 1 else sum(map(len, parcel.ahead(count)))
         return runs
 
-    def _take(self, runs: list[tuple[Parcel, int]]) -> list[Piece]:
-        pieces = [parcel.cut(count) for parcel, count in runs]
+    def _take(self, runs: list[_Run]) -> list[Piece]:
+        pieces = [parcel.cut(count, size) for parcel, count, size in runs]
         while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
             self.parcels.popleft()
         return pieces
+
+
+class _Run(NamedTuple):
+    """The next messages of a parcel, and the bytes of their bodies."""
+
+    parcel: Parcel
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    size: int
 
 
 def _due_together(first: Parcel, other: Parcel) -> bool:
@@ -119,41 +134,44 @@ def _due_together(first: Parcel, other: Parcel) -> bool:
     return other.delay == delay and 0 <= other.born_at - first.born_at <= DUE_TOGETHER_US
 
 
-def _due(runs: list[tuple[Parcel, int]]) -> tuple[int, int]:
+def _due(runs: list[_Run]) -> tuple[int, int]:
     """Level and exact time of a batch."""
-    delay = runs[0][0].delay
+    delay = runs[0].parcel.delay
     if delay is None:
         return 0, 0
-    return delay.level, delay.deliver_at(max(parcel.born_at for parcel, _ in runs))
+    return delay.level, delay.deliver_at(max(run.parcel.born_at for run in runs))
 
 
-def _rows(runs: list[tuple[Parcel, int]]) -> Rows:
-    if len(runs) == 1 and runs[0][0].messages is None:
-        parcel, count = runs[0]
-        keys = None if parcel.ordering_key is None else [parcel.ordering_key] * count
-        return Rows(parcel.ahead(count), parcel.born_at, ordering_keys=keys)
-    bodies: list[bytes] = []
+def _rows(runs: list[_Run]) -> Rows:
+    """The columns of a batch; what no message has is not even looked at."""
+    bodies = put_together([parcel.ahead(count, size) for parcel, count, size in runs])
+    first = runs[0].parcel
+    if all(parcel.born_at == first.born_at for parcel, _, _ in runs):
+        born_at: int | bytes = first.born_at
+    else:
+        born_at = b"".join([_TIME.pack(parcel.born_at) * count for parcel, count, _ in runs])
+    ordering = None
+    if any(parcel.ordering_key for parcel, _, _ in runs):
+        ordering = list(chain.from_iterable([[parcel.ordering_key] * count for parcel, count, _ in runs]))
+    if not any(parcel.is_rich for parcel, _, _ in runs):
+        return Rows(bodies, born_at, ordering_keys=ordering)
     tags: list[str | None] = []
     keys_of: list[Sequence[str]] = []
-    ordering: list[str | None] = []
     properties: list[Mapping[str, str]] = []
-    born: list[int] = []
-    for parcel, count in runs:
-        bodies += parcel.ahead(count)
+    for parcel, count, _ in runs:
         messages = parcel.messages_ahead(count)
         tags += [message.tag for message in messages] if messages else [None] * count
         keys_of += [message.keys for message in messages] if messages else [()] * count
         properties += [message.properties for message in messages] if messages else [_NO_PROPERTIES] * count
-        ordering += [parcel.ordering_key] * count
-        born += [parcel.born_at] * count
     return Rows(
         bodies,
-        born[0] if born[0] == born[-1] and len(set(born)) == 1 else born,
+        born_at,
         tags if any(tags) else None,
         keys_of if any(keys_of) else None,
-        ordering if any(ordering) else None,
+        ordering,
         properties if any(properties) else None,
     )
 
 
+_TIME: Final = struct.Struct("<q")
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}

@@ -8,12 +8,11 @@ Its messages leave in one or more pieces, each a part of some batch. A parcel is
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from rmq.wire.bodies import Bodies
 from rmq.wire.delays import Delay
 from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
 from rmq.wire.model import Message
@@ -28,15 +27,15 @@ class Parcel:
     """Messages of one call to one queue, with all that is known of them."""
 
     __slots__ = (
-        "_cut", "_delay", "_delays", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline",
-        "future", "longest", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
-        "topic", "trouble",
+        "_at", "_bodies", "_cut", "_delay", "_delays", "_parts", "_unanswered", "born_at", "choice", "count",
+        "deadline", "future", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
+        "size", "topic", "trouble",
     )  # fmt: skip
 
     def __init__(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Bodies,
         messages: Sequence[Message] | None,
         *,
         choice: Choice,
@@ -48,7 +47,6 @@ class Parcel:
     ) -> None:
         self.topic = topic
         self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
-        self.bodies = bodies
         self.messages = messages
         self.choice = choice
         self.ordering_key = ordering_key
@@ -56,13 +54,15 @@ class Parcel:
         self.deadline = deadline
         self.future: asyncio.Future[Receipts] | None = None  # of a caller who waits
         self.on_settled: Callable[[Parcel, Exception | None], None] | None = None
-        self.count = len(bodies)
-        self.longest = max(map(len, bodies))
+        self.count = bodies.count
+        self.size = bodies.size
         self.queue_id = -1  # written by the routing
         self.number = 0  # written by the producer: the how-manyth it accepted
         self.settled = False
         self.trouble: Exception | None = None  # the last temporary refusal of a piece
-        self._cut = 0
+        self._bodies: Bodies | None = bodies
+        self._cut = 0  # messages that were cut, and where the bodies of the others begin
+        self._at = 0
         self._unanswered = 0
         self._parts: list[Part | None] = []
         self._delay, self._delays = (delay, None) if messages is None else _delays(messages)
@@ -77,27 +77,41 @@ class Parcel:
         """That of the next message."""
         return self._delay if self._delays is None else self._delays[self._cut]
 
-    def fit(self, count: int, size: int) -> int:
-        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes of bodies."""
-        count = min(count, self.left)
+    def fit(self, count: int, size: int) -> tuple[int, int]:
+        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes, and their bytes."""
+        assert self._bodies is not None, "nothing is cut of what is settled"
+        if self._delays is None and self.count - self._cut <= count and self.size - self._at <= size:
+            return self.count - self._cut, self.size - self._at
+        count = min(count, self.count - self._cut)
         if self._delays is not None:
             count = _run(self._delays[self._cut : self._cut + count])
-        if count * self.longest <= size:
-            return count
-        return bisect_right(list(accumulate(map(len, self.ahead(count)))), size)
+        count = self._bodies.fit(self._cut, count, size)
+        return count, self._bodies.size_of(self._cut, count)
 
-    def ahead(self, count: int) -> Sequence[bytes]:
-        """The bodies of the next ``count`` messages."""
-        return self.bodies[self._cut : self._cut + count]
+    def size_ahead(self, count: int) -> int:
+        """The bytes of the bodies of the next ``count`` messages."""
+        assert self._bodies is not None, "nothing is cut of what is settled"
+        return self._bodies.size_of(self._cut, count)
+
+    def ahead(self, count: int, size: int) -> Bodies:
+        """The bodies of the next ``count`` messages, which have ``size`` bytes."""
+        assert self._bodies is not None, "nothing is cut of what is settled"
+        return self._bodies if count == self.count else self._bodies.run(self._cut, count, self._at, size)
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether one of its messages has a tag, a key or a property."""
+        return self.messages is not None and any(map(_is_rich, self.messages))
 
     def messages_ahead(self, count: int) -> Sequence[Message]:
         """The next ``count`` messages; none for a parcel of bare bodies."""
         return () if self.messages is None else self.messages[self._cut : self._cut + count]
 
-    def cut(self, count: int) -> Piece:
-        """Take the next ``count`` messages."""
-        piece = Piece(self, len(self._parts), self._cut, count)
+    def cut(self, count: int, size: int) -> Piece:
+        """Take the next ``count`` messages, whose bodies have ``size`` bytes."""
+        piece = Piece(self, len(self._parts), self._cut, count, self._at)
         self._cut += count
+        self._at += size
         self._unanswered += 1
         self._parts.append(None)
         return piece
@@ -107,7 +121,7 @@ class Parcel:
         if self.settled:
             return
         assert piece.which == len(self._parts) - 1, "pieces go back newest first"
-        self._cut = piece.start
+        self._cut, self._at = piece.start, piece.at
         self._unanswered -= 1
         self._parts.pop()
 
@@ -155,10 +169,11 @@ class Parcel:
         if self.on_settled is not None:
             self.on_settled(self, error)
         # Nobody reads them any more, and a settled parcel may stay in a line for a while.
-        self.bodies, self.messages, self._delays = (), None, None
+        self._bodies = self.messages = self._delays = None
 
 
 _delay_of = attrgetter("delay")
+_is_rich = attrgetter("is_rich")
 
 
 def _delays(messages: Sequence[Message]) -> tuple[Delay | None, list[Delay | None] | None]:
@@ -175,10 +190,11 @@ def _run(delays: Sequence[Delay | None]) -> int:
 class Piece:
     """A run of a parcel's messages within one batch."""
 
-    __slots__ = ("count", "parcel", "start", "which")
+    __slots__ = ("at", "count", "parcel", "start", "which")
 
-    def __init__(self, parcel: Parcel, which: int, start: int, count: int) -> None:
+    def __init__(self, parcel: Parcel, which: int, start: int, count: int, at: int) -> None:
         self.parcel = parcel
         self.which = which
         self.start = start
         self.count = count
+        self.at = at  # where its bodies begin among those of the parcel

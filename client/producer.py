@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from rmq.wire import ops
+from rmq.wire.bodies import Bodies, pack_bodies
 from rmq.wire.compression import CODECS, Codec
 from rmq.wire.delays import Delay, delay_of
 from rmq.wire.errors import (
@@ -244,11 +245,12 @@ class Producer:
 
         One of the last three has all of them wait, as in a :class:`Message`.
         """
-        everything, delay = list(bodies), delay_of(delay_level, delay_s, deliver_at)
+        everything = bodies if type(bodies) is list else list(bodies)
+        delay = delay_of(delay_level, delay_s, deliver_at)
         wanted = choice(sharding_key, queue_id, None, None)
         if not everything:
             return ()
-        return await self._deliver(self._parcel(topic, everything, None, wanted, delay))
+        return await self._deliver(self._parcel(topic, pack_bodies(everything), None, wanted, delay))
 
     def send_nowait(
         self,
@@ -270,15 +272,15 @@ class Producer:
         if self._one_way_bytes + len(message.body) > ONE_WAY_BYTES:
             raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
         wanted = choice(sharding_key, queue_id, selector, arg)
-        parcel = self._parcel(message.topic, (message.body,), (message,), wanted)
+        parcel = self._parcel(message.topic, pack_bodies((message.body,)), (message,), wanted)
         self._accept(parcel)
         parcel.on_settled = self._one_way_settled
-        self._one_way_bytes += parcel.longest
+        self._one_way_bytes += parcel.size
 
     # Inside
 
     async def _send(self, messages: tuple[Message, ...], wanted: Choice) -> Receipts:
-        bodies = [message.body for message in messages]
+        bodies = pack_bodies([message.body for message in messages])
         return await self._deliver(self._parcel(messages[0].topic, bodies, messages, wanted))
 
     async def _deliver(self, parcel: Parcel) -> Receipts:
@@ -297,7 +299,7 @@ class Producer:
     def _parcel(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Bodies,
         messages: Sequence[Message] | None,
         wanted: Choice,
         delay: Delay | None = None,
@@ -305,7 +307,9 @@ class Producer:
         self._check_open()
         if self._ended is not None:
             raise self._ended.with_traceback(None)
-        parcel = Parcel(
+        if bodies.size > MAX_BODY and bodies.longest > MAX_BODY:
+            raise MessageTooLarge(f"a body of {bodies.longest} bytes is over the limit of {MAX_BODY}")
+        return Parcel(
             wrap(self._namespace, topic),
             bodies,
             messages,
@@ -316,9 +320,6 @@ class Producer:
             shown_topic=topic,
             delay=delay,
         )
-        if parcel.longest > MAX_BODY:
-            raise MessageTooLarge(f"a body of {parcel.longest} bytes is over the limit of {MAX_BODY}")
-        return parcel
 
     def _accept(self, parcel: Parcel) -> None:
         # Synchronous from the call to here: the order of calls is the order in which parcels are placed.
@@ -326,7 +327,7 @@ class Producer:
         self._deadlines.add(parcel)
 
     def _one_way_settled(self, parcel: Parcel, error: Exception | None) -> None:
-        self._one_way_bytes -= parcel.longest
+        self._one_way_bytes -= parcel.size
         if error is not None:
             self.failed_one_way += parcel.count
             log.warning("producer.one_way_failed", topic=parcel.topic, error=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,26 @@ def test_messages_may_begin_anywhere() -> None:
     assert [m.body for m in read.messages(1002)] == [b"paid \x00\xff"]
     assert read.messages(1003) == []
     assert read.messages(5000) == []
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [range(3)],
+        [range(1), range(1, 3)],  # the next where the last ended
+        [range(2, 3), range(2), range(1, 3)],  # anywhere else
+        [range(0, 3, 2), [2, 0], range(1, 2)],  # not one behind the other
+        [range(0), [], range(2, 1), range(1, 3)],
+        [range(2, -1, -1), range(3)],
+    ],
+)
+def test_messages_are_picked_at_any_places_and_in_any_order(places: list[Sequence[int]]) -> None:
+    read = batch.read(sample(), store_id=STORE_ID)
+    expected = [(m.body, m.queue_offset, m.attempt) for m in batch.read(sample(), store_id=STORE_ID).messages()]
+
+    for indexes in places:
+        picked = read.pick(indexes)
+        assert [(m.body, m.queue_offset, m.attempt) for m in picked] == [expected[i] for i in indexes]
 
 
 def test_a_message_keeps_neither_the_reply_nor_its_neighbours_alive() -> None:

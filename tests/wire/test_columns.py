@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import accumulate, pairwise
 from typing import Any
 from zlib import crc32
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from rmq.wire import batch, layout
 from rmq.wire.batch import Rows
-from rmq.wire.columns import Columns, check_columns, tag_names
+from rmq.wire.columns import Columns, check_columns, check_times, tag_names
 from rmq.wire.errors import BadBatch, Refused
 from rmq.wire.hashing import tag_bloom, tag_hash
 
@@ -160,6 +161,8 @@ def test_answers_are_the_same_when_asked_again() -> None:
         ("born_at", (1 << 64) - 1, "of born_at is not between 1970 and 9999"),
         ("born_at", little("q", [0, -5, 0]), "the time -5 of born_at is not between 1970 and 9999"),
         ("born_at", little("q", [0, 0, layout.MAX_TIME]), "of born_at is not between 1970 and 9999"),
+        ("born_at", little("q", [0, -1 << 63, 0]), "of born_at is not between 1970 and 9999"),
+        ("born_at", little("q", [(1 << 63) - 1, 0, 0]), "of born_at is not between 1970 and 9999"),
         ("attempts", bytes(4), "the column attempts is not 3 numbers of 2 bytes"),
         ("attempts", [0, 0, 0], "the column attempts is not 3 numbers of 2 bytes"),
     ],
@@ -167,6 +170,14 @@ def test_answers_are_the_same_when_asked_again() -> None:
 def test_a_column_that_could_not_be_read_is_refused(column: str, value: object, why: str) -> None:
     with pytest.raises(BadBatch, match=why):
         check({column: value})
+
+
+def test_times_up_to_the_last_that_a_calendar_shows_are_taken() -> None:
+    times = [layout.MAX_TIME - 1, 1 << 56, (1 << 56) - 1]
+
+    columns = check({"born_at": little("q", times)})
+
+    assert [columns.born_at_of(i) for i in range(3)] == times
 
 
 def test_a_meta_full_of_names_that_nobody_uses_is_refused_before_they_are_built() -> None:
@@ -327,3 +338,12 @@ def test_what_the_judge_accepts_every_accessor_reads(changed: dict[str, Any]) ->
 def test_a_meta_of_garbage_raises_only_refusals(meta: bytes) -> None:
     with pytest.raises(Refused):
         batch.check(assemble(meta, b"", count=1), stamped=True)
+
+
+@given(st.lists(st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, layout.MAX_TIME)), min_size=1))
+def test_times_of_a_column_are_judged_one_by_one_whatever_they_are(times: list[int]) -> None:
+    if all(0 <= time < layout.MAX_TIME for time in times):
+        check_times("born_at", array("q", times))
+    else:
+        with pytest.raises(BadBatch, match="not between 1970 and 9999"):
+            check_times("born_at", array("q", times))
