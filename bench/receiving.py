@@ -24,7 +24,6 @@ from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 from .worker import go, run, say
 
 BATCH = 500
-POLL_S = 0.5
 LOOK_AGAIN_S = 0.01
 
 # What is set beside the defaults, by the way of consuming; a listener gets one message a call unless told otherwise.
@@ -102,7 +101,7 @@ class Tally:
 async def consuming(
     style: str, address: str, topic: str, group: str, tally: Tally, *, paused: bool = False
 ) -> AsyncIterator[Consumer | PullConsumer]:
-    """A consumer of one topic that gives what it gets to the tally within the block."""
+    """A consumer of one topic that gives what it gets to the tally within the block; its failure is the block's."""
     member: Consumer | PullConsumer
     if style == "pull":
         member = PullConsumer(address, group=group, topics={topic: "*"}, **SETTINGS[style])
@@ -112,15 +111,15 @@ async def consuming(
     if paused:
         member.pause()
     async with member, asyncio.TaskGroup() as tasks:
-        polling = tasks.create_task(_poll(member, tally)) if isinstance(member, PullConsumer) else None
+        # Whatever ends the consumer ends the block, which would wait for messages for ever.
+        tasks.create_task(_poll(member, tally) if isinstance(member, PullConsumer) else member.run())
         yield member
-        if polling is not None:
-            await polling
+        await member.stop()
 
 
 async def _poll(consumer: PullConsumer, tally: Tally) -> None:
-    while not tally.done.is_set():
-        tally.add(await consumer.poll(POLL_S))
+    async for batch in consumer:
+        tally.add(batch)
 
 
 def is_share(held: int, queues: int, consumers: int) -> bool:

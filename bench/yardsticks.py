@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .loads import Load
@@ -74,3 +74,25 @@ def native_rate(peer: Peer, load: Load) -> float:
     if rate is None:
         raise BenchError(f"{peer.name} brings no benchmark along")
     return rate
+
+
+class Tried:
+    """
+    A sample of something that is not ours, whose failure must not end the run: ``why_not`` tells of it.
+
+    After a failure it is not tried again, and what it gives means nothing.
+    """
+
+    def __init__(self, take: Callable[[], float]) -> None:
+        self.why_not = ""
+        self._take = take
+
+    def __call__(self) -> float:
+        """One sample."""
+        if self.why_not:
+            return 0.0
+        try:
+            return self._take()
+        except BenchError as error:
+            self.why_not = str(error)
+            return 0.0

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rmq.wire import frames
+from rmq.wire import frames, send_frame
 from rmq.wire.errors import (
     BadFrame,
     BadRequest,
@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closing:
             return
         try:
-            parts = frames.unpack(frame)
+            parts = send_frame.split(frame, self._service.shared_buffer) or frames.unpack(frame)
         except Fatal as error:
             self.fail(error)
             return

@@ -8,19 +8,19 @@ many times a peer's figure ours is. A peer that is not installed, or that fails,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..attempt import Attempt
 from ..crew import check_stored, durability, new_ground, no_room, send, senders
-from ..end_to_end import PEER_MESSAGES, ours
+from ..end_to_end import PEER_MESSAGES, our_side
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
 from ..loads import Load
 from ..options import Options, Steps
-from ..yardsticks import Peer, native_rate
+from ..yardsticks import Peer, Tried, native_rate
 from .peer import one_each, peers, rate
 
 PRODUCE, END_TO_END, NATIVE = "produce", "end_to_end", "native_produce"
+Attempt = tuple[Figure, Tried]  # a side that may fail without ending the others
 
 
 def measure(load: Load, options: Options, steps: Steps, *, known: Sequence[Peer] | None = None) -> Report:
@@ -32,28 +32,28 @@ def measure(load: Load, options: Options, steps: Steps, *, known: Sequence[Peer]
         report.verdicts += [_not_shown(peer, what, why_not) for peer in rivals for what in (PRODUCE, END_TO_END)]
         return report
     mine = _ours(load, options, flush)
-    theirs = {
-        (peer.name, what): Attempt(figure, take)
-        for peer in rivals
-        for what, figure, take in _theirs(peer, replace(load, messages=min(load.messages, PEER_MESSAGES)))
-    }
-    sides = [*mine.values(), *(attempt.side for attempt in theirs.values())]
+    theirs = {peer.name: _theirs(peer, load) for peer in rivals}
+    sides: list[Side] = [*mine.values(), *(side for known in theirs.values() for side in known.values())]
     steps.expect(len(sides) * options.rounds)
     interleave(sides, options.rounds, steps)
     report.figures += [figure for figure, _ in mine.values()]
-    report.figures += [attempt.figure for attempt in theirs.values() if not attempt.why_not]
     for peer in rivals:
-        whats = [PRODUCE, END_TO_END, *([NATIVE] if (peer.name, NATIVE) in theirs else [])]
-        report.verdicts += [verdict(peer, what, mine, theirs.get((peer.name, what))) for what in whats]
+        found = theirs[peer.name]
+        report.figures += [figure for figure, tried in found.values() if not tried.why_not]
+        whats = [PRODUCE, END_TO_END, *([NATIVE] if NATIVE in found else [])]
+        report.verdicts += [verdict(peer, what, mine, found.get(what)) for what in whats]
     return report
 
 
-def verdict(peer: Peer, what: str, mine: dict[str, Side], attempt: Attempt | None) -> Verdict:
+def verdict(peer: Peer, what: str, mine: Mapping[str, Side], theirs: Attempt | None) -> Verdict:
     """How many times theirs ours is, or why that is not known."""
-    if attempt is None or attempt.why_not:
-        return _not_shown(peer, what, attempt.why_not if attempt else peer.why_not)
+    if theirs is None:
+        return _not_shown(peer, what, peer.why_not)
+    other, tried = theirs
+    if tried.why_not:
+        return _not_shown(peer, what, tried.why_not)
     figure, _ = mine[END_TO_END if what == END_TO_END else PRODUCE]
-    return replace(_not_shown(peer, what, ""), flush=figure.flush, samples=ratio(figure, attempt.figure))
+    return replace(_not_shown(peer, what, ""), flush=figure.flush, samples=ratio(figure, other))
 
 
 def _not_shown(peer: Peer, what: str, why_not: str) -> Verdict:
@@ -73,21 +73,24 @@ def _ours(load: Load, options: Options, flush: str) -> dict[str, Side]:
             check_stored(ground, load)
         return rate(load, sent.began, sent.ended)
 
-    _, through = ours(load, options, flush)
+    _, through = our_side(load, options, flush)
     return {
         PRODUCE: (Figure(f"peers.rmq.{PRODUCE}", "rmq: produce", "msg/s", flush), produced),
         END_TO_END: (Figure(f"peers.rmq.{END_TO_END}", "rmq: end to end", "msg/s", flush), through),
     }
 
 
-def _theirs(peer: Peer, load: Load) -> list[tuple[str, Figure, Callable[[], float]]]:
-    def figure(what: str, meaning: str) -> Figure:
-        return Figure(f"peers.{peer.name}.{what}", f"{peer.name}: {meaning}", "msg/s", peer.durability)
+def _theirs(peer: Peer, load: Load) -> dict[str, Attempt]:
+    some = replace(load, messages=min(load.messages, PEER_MESSAGES))
 
-    known: list[tuple[str, Figure, Callable[[], float]]] = []
+    def attempt(what: str, meaning: str, take: Callable[[], float]) -> Attempt:
+        figure = Figure(f"peers.{peer.name}.{what}", f"{peer.name}: {meaning}", "msg/s", peer.durability)
+        return figure, Tried(take)
+
+    found: dict[str, Attempt] = {}
     if not peer.why_not:
-        known.append((PRODUCE, figure(PRODUCE, "produce"), lambda: peer.produce(load)))
-        known.append((END_TO_END, figure(END_TO_END, "end to end"), lambda: peer.consume(load)))
+        found[PRODUCE] = attempt(PRODUCE, "produce", lambda: peer.produce(some))
+        found[END_TO_END] = attempt(END_TO_END, "end to end", lambda: peer.consume(some))
     if not peer.native_why_not:
-        known.append((NATIVE, figure(NATIVE, "its own benchmark"), lambda: native_rate(peer, load)))
-    return known
+        found[NATIVE] = attempt(NATIVE, "its own benchmark", lambda: native_rate(peer, load))
+    return found

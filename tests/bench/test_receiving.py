@@ -12,6 +12,7 @@ import pytest
 from rmq.bench.receiving import STYLES, Tally, consuming, is_share, share_end
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Producer
+from rmq.wire.errors import GroupMismatch
 from rmq.wire.model import ConsumeStatus, MessageQueue
 
 
@@ -97,3 +98,20 @@ async def test_every_style_gets_all_of_a_backlog_once_it_is_resumed(style: str) 
             await tally.done.wait()
 
     assert (tally.count, tally.bytes) == (60, 2 * (10 + 2 * 20))
+
+
+@pytest.mark.parametrize("style", ["messages", "pull"])
+async def test_what_ends_a_consumer_ends_the_process_that_waits_for_its_messages(style: str) -> None:
+    async with InMemoryBroker() as broker, consuming("concurrent", broker.address, "t", "g", Tally()):
+        await _known(broker.address, "g")
+        with pytest.raises(ExceptionGroup) as raised:
+            async with consuming(style, broker.address, "t", "g", Tally()):
+                await asyncio.Event().wait()
+
+    assert raised.group_contains(GroupMismatch)
+
+
+async def _known(address: str, group: str) -> None:
+    async with Admin(address) as admin:
+        while group not in [row.group for row in await admin.list_groups()]:
+            await asyncio.sleep(0.01)

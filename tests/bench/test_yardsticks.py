@@ -6,7 +6,7 @@ import pytest
 
 from rmq.bench.loads import Load
 from rmq.bench.processes import BenchError
-from rmq.bench.yardsticks import machine, native_rate, rivals
+from rmq.bench.yardsticks import Tried, machine, native_rate, rivals
 
 from support.bench_stand_ins import FixedPeer
 
@@ -27,3 +27,17 @@ def test_the_floor_of_this_machine_can_be_asked() -> None:
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_redis_is_among_the_peers_installed_or_not(flush: str) -> None:
     assert "redis" in [peer.name for peer in rivals(flush)]
+
+
+def test_what_failed_once_is_not_tried_again_and_says_why() -> None:
+    samples = iter([3.0])
+
+    def take() -> float:
+        for sample in samples:
+            return sample
+        raise BenchError("it fell over")
+
+    tried = Tried(take)
+
+    assert (tried(), tried.why_not) == (3.0, "")
+    assert (tried(), tried(), tried.why_not) == (0.0, 0.0, "it fell over")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmq.bench.loads import Load
+from rmq.bench.processes import BenchError
 
 
 class FixedFloor:
@@ -40,11 +41,14 @@ class FixedPeer:
     native_why_not: str = ""
     durability: str = "fsync every second"
     native: float | None = 16.0
+    breaks: str = ""  # what it says then
 
     def produce(self, load: Load) -> float:
         return self.rate
 
     def consume(self, load: Load) -> float:
+        if self.breaks:
+            raise BenchError(self.breaks)
         return self.rate
 
     def native_produce(self, load: Load) -> float | None:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.attempt import Attempt
 from rmq.bench.figures import Figure, Side
 from rmq.bench.loads import Load
 from rmq.bench.options import Options
 from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
-from rmq.bench.processes import BenchError
+from rmq.bench.yardsticks import Tried
 
 from support.bench_stand_ins import FixedPeer, Noted
-
-
-class FailingPeer(FixedPeer):
-    """A broker that is there and fails."""
-
-    def consume(self, load: Load) -> float:
-        raise BenchError("it has lost a message")
 
 
 def side(*samples: float) -> Side:
@@ -30,7 +22,9 @@ MINE = {PRODUCE: side(30.0, 20.0), END_TO_END: side(8.0, 8.0)}
 
 @pytest.mark.parametrize(("what", "samples"), [(PRODUCE, [3.0, 5.0]), (NATIVE, [3.0, 5.0]), (END_TO_END, [0.8, 2.0])])
 def test_a_ratio_is_how_many_times_theirs_ours_is(what: str, samples: list[float]) -> None:
-    found = verdict(FixedPeer(), what, MINE, Attempt(*side(10.0, 4.0)))
+    figure, take = side(10.0, 4.0)
+
+    found = verdict(FixedPeer(), what, MINE, (figure, Tried(take)))
 
     assert (found.key, found.samples, found.met) == (f"peers.redis.{what}", samples, None)
 
@@ -47,7 +41,7 @@ def test_a_run_takes_turns_and_goes_on_when_a_peer_fails() -> None:
     known = [
         FixedPeer("redis", 8.0),
         FixedPeer("nats", why_not="no client"),
-        FailingPeer("rabbitmq", 4.0, native_why_not="none"),
+        FixedPeer("rabbitmq", native_why_not="none", breaks="it has lost a message"),
     ]
 
     found = measure(Load(2000, producers=3), Options(rounds=1), steps, known=known)
