@@ -16,6 +16,7 @@ from ..loads import Load
 from ..worker import go, say
 
 STREAM = "messages"
+FETCH = 500  # messages that consumers ask for at least: how they were sent is not their concern
 WARM_UP = 5_000  # messages, on a stream of its own
 
 Listener = Callable[[Any], Awaitable[None]]
@@ -56,6 +57,11 @@ async def work(client: Client, role: str, load: Load) -> None:
     await ready()
     handled = await consume(client, STREAM, load)
     say(ended=time.monotonic(), handled=handled)
+
+
+def fetched(load: Load) -> int:
+    """How many messages a consumer asks for at once, and acknowledges at once."""
+    return max(load.batch, FETCH)
 
 
 async def ready() -> None:

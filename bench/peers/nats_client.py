@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
 from ..loads import Load
 from ..worker import run
-from .client import Listener, work
+from .client import Listener, fetched, work
 from .counts import Count
 from .server import LOCAL
 
@@ -60,7 +60,7 @@ class NatsClient:
         """A durable pull consumer; an acknowledgement stands for all before it."""
         settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.ALL, max_ack_pending=1 << 20)
         await self._jetstream.add_consumer(stream, settings)
-        count, batch = Count(), load.batch
+        count, batch = Count(), fetched(load)
         inbox, more = self._connection.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{CONSUMER}"
         order = json.dumps({"batch": batch}).encode()
         publish = self._connection.publish

@@ -16,11 +16,12 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 
 from ..loads import Load
 from ..worker import run
-from .client import Listener, work
+from .client import Listener, fetched, work
 from .counts import Confirms
 from .server import LOCAL
 
 PREFETCH = 4  # batches that the server sends before the first of them is acknowledged
+MAX_PREFETCH = 65_535  # what the protocol has room for
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -61,7 +62,7 @@ class RabbitClient:
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
         """What was prefetched, in turn; one acknowledgement a batch."""
-        channel = self._channels[stream]
+        channel, batch = self._channels[stream], min(fetched(load), MAX_PREFETCH // PREFETCH)
         arrived: deque[tuple[Any, Any, bytes]] = deque()
         more = asyncio.Event()
 
@@ -69,7 +70,7 @@ class RabbitClient:
             arrived.append((method, properties, body))
             more.set()
 
-        await called(lambda done: channel.basic_qos(prefetch_count=PREFETCH * load.batch, callback=done))
+        await called(lambda done: channel.basic_qos(prefetch_count=PREFETCH * batch, callback=done))
         tag = channel.basic_consume(stream, deliver)
         for number in range(1, load.messages + 1):
             while not arrived:
@@ -77,7 +78,7 @@ class RabbitClient:
                 await more.wait()
             message = arrived.popleft()
             await listener(message)
-            if number % load.batch == 0 or number == load.messages:
+            if number % batch == 0 or number == load.messages:
                 channel.basic_ack(message[0].delivery_tag, multiple=True)
                 await asyncio.sleep(0)  # lets the connection write and read
         await called(lambda done: channel.basic_cancel(tag, callback=done))  # it answers after it took what we acked

@@ -15,7 +15,7 @@ import redis
 
 from ..loads import Load
 from ..worker import run
-from .client import Listener, work
+from .client import Listener, fetched, work
 from .server import LOCAL
 
 AHEAD = 2000  # messages that wait for their answers; more is not quicker
@@ -52,7 +52,8 @@ class RedisClient:
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
         """XREADGROUP of a batch while the one before is handled, together with the XACK of the one before that."""
-        read = ("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", load.batch, "STREAMS", stream, ">")
+        batch = fetched(load)
+        read = ("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", batch, "STREAMS", stream, ">")
         left = load.messages
         handled: list[bytes] = []
 
@@ -68,7 +69,7 @@ class RedisClient:
             found = self._connection.read_response()
             entries = found[0][1] if found else []
             left -= len(entries)
-            if is_full := left and len(entries) == load.batch:
+            if is_full := left and len(entries) == batch:
                 acknowledgements = ask()
             for entry in entries:
                 await listener(entry)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rmq.bench.loads import Load
-from rmq.bench.peers.client import STREAM, Listener, work
+from rmq.bench.peers.client import STREAM, Listener, fetched, work
 
 
 class Memory:
@@ -66,3 +66,7 @@ async def test_a_consumer_counts_what_its_listener_was_given(told: Any) -> None:
 
     assert told()[1]["handled"] == 1199
     assert broker.calls == [("produce", "warm-up-consume"), ("consume", "warm-up-consume"), ("consume", STREAM)]
+
+
+def test_consumers_ask_for_many_also_where_messages_were_sent_one_by_one() -> None:
+    assert [fetched(Load(batch=batch)) for batch in (1, 500, 2000)] == [500, 500, 2000]
