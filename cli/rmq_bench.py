@@ -210,8 +210,8 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
         for part in parts:
             if not as_json:
-                bar.clear()
-                click.echo(part.as_text())
+                with bar.aside():
+                    click.echo(part.as_text())
     click.echo(to_json(suite.as_object()) if as_json else suite.as_text(), nl=as_json)
     failed = [part.line for part in suite.done if part.why_not]
     if failed:
