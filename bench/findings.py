@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from .figures import Figure, Verdict
 
 _Kind = TypeVar("_Kind", Figure, Verdict)
+_LIMITS = {"floor", "socket_to_file", "fdatasync", "echo"}
 _NOT_ABOUT = {"benchmark", "command", "targets", "figures", "verdicts", "why_not", "percentiles"}
 
 
@@ -45,19 +46,15 @@ class Findings:
         """Where a figure of ours is below that of another broker in the same run: the run, ours, theirs."""
         for run in self.runs:
             rates = [figure for figure in run.figures if figure.unit.endswith("/s") and figure.samples]
-            for theirs in (figure for figure in rates if whose(run, figure) == "peer"):
-                for ours in (figure for figure in rates if whose(run, figure) == "rmq"):
+            for theirs in (figure for figure in rates if whose(figure) == "peer"):
+                for ours in (figure for figure in rates if whose(figure) == "rmq"):
                     if ours.middle < theirs.middle:
                         yield run, ours, theirs
 
 
-def whose(run: Run, figure: Figure) -> str:
-    """
-    ``rmq``, ``machine`` or ``peer``: told by the durability, which other brokers say in words of their own.
-
-    What stores nothing, or does nothing but find a limit of the machine, is the machine's.
-    """
-    if run.benchmark == "limit" or figure.flush is None:
+def whose(figure: Figure) -> str:
+    """``rmq``, ``machine`` or ``peer``: told by the key and the durability, which peers say in words of their own."""
+    if figure.flush is None or _LIMITS.intersection(figure.key.split(".")):
         return "machine"
     return "rmq" if figure.flush in ("sync", "async") else "peer"
 

@@ -6,7 +6,6 @@ Pure: the same input gives the same bytes. Every plot has a title, units, and th
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -176,20 +175,19 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series], limit: tuple[f
             if note:
                 numbers.append((*place(point), note, colour))
     taken: list[tuple[float, float]] = []
-    for at_x, at_y, note, colour in numbers:  # above all lines
+    # Above all lines; from the bottom up, so that numbers stand in the order of their points.
+    for at_x, at_y, note, colour in sorted(numbers, key=lambda one: -one[1]):
         label_y = _free(taken, at_x, at_y - 9)
         drawing.text(at_x, label_y, note, size=12, colour=colour, anchor="middle", bold=True, halo=True)
     return drawing.svg(bottom + 56)
 
 
 def _free(taken: list[tuple[float, float]], x: float, y: float) -> float:
-    """The nearest height, above or below, at which no other number is."""
-    heights = (y + side * step * 13 for step in itertools.count() for side in (-1, 1))
-    found = next(
-        height for height in heights if not any(abs(x - at) < 40 and abs(height - other) < 13 for at, other in taken)
-    )
-    taken.append((x, found))
-    return found
+    """The next height, upwards, at which no other number is."""
+    while any(abs(x - at) < 40 and abs(y - other) < 13 for at, other in taken):
+        y -= 1
+    taken.append((x, y))
+    return y
 
 
 def decades(values: Sequence[float], *, between: Sequence[int] = (1,)) -> tuple[tuple[float, float], list[float]]:

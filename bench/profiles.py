@@ -26,6 +26,8 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,23 +41,26 @@ LAUNCHER = "rmq.bench.profiled"
 FUNCTIONS, WHOLE, LINES = 25, 20, 15  # so many are printed
 BATCHES = Load(messages=500_000)
 SINGLES = Load(messages=100_000, batch=1)
+ONE_A_CALL = Load(messages=500_000, batch=1)
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is profiled: a load that is sent, again and again, or consumed after it was."""
+    """What is profiled: a load that is sent, so many times, or consumed."""
 
     meaning: str
     load: Load
     repeats: int
+    sent: str = ""  # "before", "meanwhile": when another process sends what is consumed
 
 
 PARTS = {
     "send-bodies": Part("send_bodies, batches of 500, 64 calls in flight", BATCHES, 8),
     "send-messages": Part("send_many of Message objects, batches of 500, 64 calls in flight", BATCHES, 3),
     "send-single": Part("send of one message a call, 64 calls in flight", SINGLES, 1),
-    "pull": Part("ordered catch-up of a backlog, listener batches of 500", BATCHES, 6),
-    "ordered": Part("ordered catch-up of a backlog, one message a call", Load(messages=500_000, batch=1), 2),
+    "pull": Part("ordered catch-up of a backlog, listener batches of 500", BATCHES, 6, "before"),
+    "ordered": Part("ordered catch-up of a backlog, one message a call", ONE_A_CALL, 2, "before"),
+    "live": Part("ordered, one message a call, of what another process sends meanwhile", ONE_A_CALL, 2, "meanwhile"),
 }
 
 
@@ -127,18 +132,19 @@ def profile(name: str, into: Path, flush: str, before: dict[str, Any] | None, *,
     load, repeats = part.load, part.repeats
     if is_quick:
         load, repeats = dataclasses.replace(load, messages=load.messages // 100), 1
-    with scratch() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch())
         dumped = folder / "broker"
-        launcher = [LAUNCHER, str(dumped)]
         options = ("-o", f"default_queues={load.queues}")  # of the topic, which the first send makes
-        broker = BrokerProcess(folder / "data", flush, *options, launcher=launcher)
-        try:
-            orders = {"address": broker.address, "load": load.as_object(), "repeats": repeats}
-            if not name.startswith("send"):
-                _fill(orders)
-            watched = _watch(broker, dumped, folder / "client", orders | {"what": name})
-        finally:
-            broker.close()
+        broker = BrokerProcess(folder / "data", flush, *options, launcher=[LAUNCHER, str(dumped)])
+        stack.callback(broker.close)
+        orders = {"what": name, "address": broker.address, "load": load.as_object(), "repeats": repeats}
+        if part.sent == "before":
+            with _sender(orders) as sender:
+                sender.go()
+                sender.told()
+        beside = stack.enter_context(_sender(orders)) if part.sent == "meanwhile" else None
+        watched = _watch(broker, dumped, folder / "client", orders, beside)
     messages = load.messages * repeats
     head = f"== {name}: {part.meaning}; {messages:,} messages of {load.size} bytes, flush {flush}\n"
     text = head + "".join(f"\n-- {one.text(messages)}" for one in watched)
@@ -153,22 +159,29 @@ def profile(name: str, into: Path, flush: str, before: dict[str, Any] | None, *,
     return text
 
 
-def _fill(orders: dict[str, Any]) -> None:
+@contextmanager
+def _sender(orders: dict[str, Any]) -> Iterator[Child]:
+    """A client of its own that sends what is to be consumed, when it is told to; it is not profiled."""
     load = orders["load"] | {"batch": BATCHES.batch}
     with worker(CLIENT, **orders | {"what": "send-bodies", "load": load}) as sender:
-        sender.go()
-        sender.told()
+        yield sender
 
 
-def _watch(broker: Child, broker_dump: Path, client_dump: Path, orders: dict[str, Any]) -> list[Watched]:
+def _watch(
+    broker: Child, broker_dump: Path, client_dump: Path, orders: dict[str, Any], beside: Child | None
+) -> list[Watched]:
     client = Child("client", [sys.executable, "-m", LAUNCHER, str(client_dump), CLIENT, json.dumps(orders)])
     try:
         client.told(START_S)
         watched = [Watched(broker, broker_dump), Watched(client, client_dump)]
         client.go()
+        if beside is not None:
+            beside.go()
         client.told()
         for one in watched:
             one.end()
+        if beside is not None:
+            beside.told()
     finally:
         client.close()
     return watched

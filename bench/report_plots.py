@@ -78,17 +78,17 @@ def _of_run(run: Run) -> list[Plot]:
         drawings.append(_growth(title, run, grown))
     else:
         for unit, words in _UNITS.items():
-            rows = [_bar(run, figure) for figure in figures if figure.unit == unit]
+            rows = [_bar(figure) for figure in figures if figure.unit == unit]
             if len(rows) > 1:
                 drawings.append(bars(title, f"{words}, median and spread", rows))
     names = [f"bench-{slug}{f'-{at}' if at > 1 else ''}.svg" for at in range(1, len(drawings) + 1)]
     return [Plot(name, title, svg) for name, svg in zip(names, drawings, strict=True)]
 
 
-def _bar(run: Run, figure: Figure) -> Bar:
+def _bar(figure: Figure) -> Bar:
     label = f"{figure.meaning} ({figure.flush})" if figure.flush else figure.meaning
     low, high = min(figure.samples), max(figure.samples)
-    return Bar(label, figure.middle, number(figure.middle), whose(run, figure), low, high)
+    return Bar(label, figure.middle, number(figure.middle), whose(figure), low, high)
 
 
 def _latencies(title: str, run: Run) -> str:

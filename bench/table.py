@@ -21,12 +21,14 @@ COLUMNS = 80
 _LEAST = {"target": 17, "durability": 12, "what": 16, "found": 16}
 _GAP = "  "
 _OFTEN = 3  # a reason that is given more often, or is the only one, is told once below the table
-_LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found"}
+_ROUNDS = "ms, of all rounds"
+_LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found", _ROUNDS}
 
 
 def as_text(report: Report) -> str:
     """The whole report."""
-    parts = [heading(report), figures_text(report.figures), verdicts_text(report.verdicts)]
+    spread = percentiles_text(report.about.get("percentiles", {}))
+    parts = [heading(report), figures_text(report.figures), spread, verdicts_text(report.verdicts)]
     return "\n".join(part for part in parts if part)
 
 
@@ -46,6 +48,12 @@ def figures_text(figures: Sequence[Figure]) -> str:
     """A line for each figure: its median and its spread, beside the durability it was taken with."""
     rows = [(figure.meaning, figure.flush or "-", *_spread(figure.samples), figure.unit) for figure in figures]
     return _table(("what", "durability", "median", "min", "max", "unit"), rows)
+
+
+def percentiles_text(parts: Mapping[str, Mapping[str, float]]) -> str:
+    """A line for each distribution, in milliseconds, of what all rounds measured together."""
+    rows = [(_words(part), *map(number, values.values())) for part, values in parts.items()]
+    return _table((_ROUNDS, *next(iter(parts.values()), ())), rows)
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.bench.figures import Verdict
+from rmq.bench.figures import Figure, Verdict
 from rmq.bench.findings import NotAReport, is_target, read, score, whose
 
 from support.made_up_findings import everything
@@ -36,10 +36,11 @@ def test_without_a_list_of_all_targets_it_is_that_of_the_runs() -> None:
     assert read(printed).verdicts == read(everything()).verdicts
 
 
-def test_the_durability_tells_whose_a_figure_is() -> None:
-    run = read(everything()).runs[0]
+def test_key_and_durability_tell_whose_a_figure_is() -> None:
+    figures = read(everything()).runs[0].figures
 
-    assert [whose(run, figure) for figure in run.figures] == ["rmq", "rmq", "machine", "peer"]
+    assert [whose(figure) for figure in figures] == ["rmq", "rmq", "machine", "peer"]
+    assert whose(Figure("limit.floor.produce", "floor", "msg/s", "async")) == "machine"
 
 
 def test_where_another_broker_is_ahead_is_found() -> None:

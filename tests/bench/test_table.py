@@ -98,7 +98,7 @@ def test_every_line_fits_into_80_columns_and_long_texts_are_wrapped() -> None:
             "load": {"messages": 1_000_000, "keys": False, "queues": 8, "in_flight": 64},
             "rounds": 5,
             "note": long,
-            "percentiles": {"p50": 1.0},
+            "sizes": {"pings": 1.0},
         },
         [Figure("produce.objects", long, "msg/s", "synced every second", [1234567.0, 1234567.0])],
         [
@@ -112,8 +112,20 @@ def test_every_line_fits_into_80_columns_and_long_texts_are_wrapped() -> None:
 
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith("produce: messages 1,000,000, queues 8, in flight 64, rounds 5, note Message")
-    assert "percentiles" not in text  # that is for programs
+    assert "sizes" not in text  # that is for programs
     assert "began to run" in " ".join(text.split())
+
+
+def test_a_distribution_is_a_line_with_its_percentiles() -> None:
+    spread = {"p50": 0.7, "p90": 0.9, "p99": 2.0, "p99.9": 12.34, "max": 1234.5}
+
+    text = as_text(Report("latency", {"percentiles": {"round_trip.sync": spread, "wake": spread}}))
+
+    assert [line.split() for line in text.splitlines() if "1,234" in line] == [
+        ["round", "trip.sync", "0.700", "0.900", "2.00", "12.3", "1,234"],
+        ["wake", "0.700", "0.900", "2.00", "12.3", "1,234"],
+    ]
+    assert "MS, OF ALL ROUNDS    P50    P90" in text
 
 
 def test_a_report_without_targets_is_its_figures_alone() -> None:
