@@ -56,6 +56,7 @@ CATALOG = {
         Benchmark("scale", ("messages", "size", "batch", "queues", "in_flight"), takes_broker=False),
         Benchmark("recovery", ("size", "batch", "queues", "in_flight"), takes_broker=False),
         Benchmark("limit", ("messages", "size", "batch", "in_flight"), flush=None, takes_broker=False),
+        Benchmark("peers", tuple(name for name in LOAD if name not in ("producers", "consumers"))),
     )
 }
 

@@ -182,6 +182,23 @@ def limit() -> None:
     """
 
 
+@_benchmark(
+    "peers",
+    """
+    rmq-bench peers
+    rmq-bench peers --batch 1 --messages 50000
+    rmq-bench peers --flush sync --json
+    """,
+)
+def peers() -> None:
+    """
+    Redis, NATS and RabbitMQ beside rmq: the same messages, one process that sends and one that consumes.
+
+    Those whose server (apt install redis-server nats-server rabbitmq-server) and client (pip install 'rmq[peers]') are
+    installed are started, each with a directory of its own. The others are not shown.
+    """
+
+
 @command.command(
     "all",
     cls=Command,

@@ -15,7 +15,7 @@ from rmq.bench.loads import Load
 
 def test_every_benchmark_of_the_command_is_there() -> None:
     assert list(CATALOG) == [
-        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit",
+        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit", "peers",
     ]  # fmt: skip
 
 
