@@ -55,7 +55,7 @@ CATALOG = {
         Benchmark("failover", ("queues", "consumers"), Load(consumers=3), "sync"),
         Benchmark("scale", ("messages", "size", "batch", "queues", "in_flight"), takes_broker=False),
         Benchmark("recovery", ("size", "batch", "queues", "in_flight"), takes_broker=False),
-        Benchmark("limit", ("messages", "size", "batch", "in_flight"), flush=None, takes_broker=False),
+        Benchmark("limit", ("messages", "size", "batch", "queues", "in_flight"), flush=None, takes_broker=False),
         Benchmark("peers", tuple(name for name in LOAD if name not in ("producers", "consumers"))),
     )
 }
