@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-spark bench-delays profile demo pipeline run clean
+.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-report bench-spark bench-delays profile demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -51,6 +51,11 @@ debug: install
 
 bench: install
 	$(BIN)/rmq-bench $(ARGS)
+
+# The measured part of docs/benchmarks.md and its plots, from docs/benchmarks.json; RUN=1 measures anew before
+bench-report: install
+	$(if $(RUN),$(BIN)/rmq-bench all --json > docs/benchmarks.json.new && mv docs/benchmarks.json.new docs/benchmarks.json)
+	$(BIN)/python -m rmq.bench.report
 
 # Spark's scan of a topic against Parquet and tuples; ARGS=--quick for a tenth of it (docs/benchmarks.md)
 bench-spark: install

@@ -49,7 +49,7 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
         return report
     limit = floor or machine()
     start = prefix(load)
-    beside = Figure(f"{start}.floor", "a bare loop that pulls, unpacks and listens", "msg/s")
+    beside = Figure(f"{start}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
     steps.expect((len(STYLES) + 1) * options.rounds)
     with new_ground(options, load) as ground:
         ends, warm = _fill(ground, load)

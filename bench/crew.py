@@ -151,9 +151,9 @@ def receivers(ground: Ground, load: Load, style: str, *, warm: int, paused: bool
     if load.consumers > load.queues:
         raise BenchError(f"{load.consumers} consumers of {load.queues} queues: some would have nothing to do")
     about = {
-        "address": ground.address, "style": style, "topic": ground.topic, "warm_topic": ground.warm_topic,
-        "warm_messages": warm, "group": f"bench-{secrets.token_hex(4)}", "queues": load.queues,
-        "consumers": load.consumers, "paused": paused,
+        "address": ground.address, "style": style, "topic": ground.topic, "messages": load.messages,
+        "warm_topic": ground.warm_topic, "warm_messages": warm, "group": f"bench-{secrets.token_hex(4)}",
+        "queues": load.queues, "consumers": load.consumers, "paused": paused,
     }  # fmt: skip
     with crew("rmq.bench.receiving", [{**about, "part": number} for number in range(load.consumers)]) as ready:
         yield ready

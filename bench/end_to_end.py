@@ -7,17 +7,17 @@ consumed - first one sent), by the machine's clock; all must have come, and ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from .figures import Figure, Report, Side, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
-from .yardsticks import Floor, Peer, machine, rivals
+from .yardsticks import Floor, Peer, Tried, machine, rivals
 
 FLOOR = Verdict("P3.floor", "end to end, of the floor's consume figure (stretch: 0.5)", at_least=0.3)
-PEER_MESSAGES = 100_000  # at most: they are slow, and no faster with more
+PEER_MESSAGES = 50_000  # at most: they are slow, and no faster with more
 PEER = Verdict("P3.peer", "end to end, of the best Python client of a peer", at_least=10.0)
 
 
@@ -45,28 +45,42 @@ def measure(
     known: Sequence[Peer] = ()  # a load that no target is about is not worth the time that they take
     if wanted:
         known = rivals(flush) if peers is None else peers
-    sides = [
-        _ours(load, options, flush),
-        _floor(load, flush, floor or machine()),
-        *(_peer(load, flush, peer) for peer in known if not peer.why_not),
-    ]
+    ours = _ours(load, options, flush)
+    beside = _floor(load, flush, floor or machine())
+    theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
+    sides: list[Side] = [ours, beside, *theirs.values()]
     steps.expect(len(sides) * options.rounds)
     interleave(sides, options.rounds, steps)
-    report.figures += [figure for figure, _ in sides]
-    report.verdicts += [verdict(target, report.figures, known) for target in wanted]
+    reasons = {peer.name: peer.why_not or theirs[peer.name][1].why_not for peer in known}
+    found = {name: figure for name, (figure, _) in theirs.items() if not reasons[name]}
+    report.figures += [ours[0], beside[0], *found.values()]
+    if wanted:
+        report.verdicts.append(replace(FLOOR, flush=flush, samples=ratio(ours[0], beside[0])))
+        report.verdicts += [replace(each, flush=flush) for each in beside_peers(ours[0], found, reasons)]
     return report
 
 
-def verdict(target: Verdict, figures: Sequence[Figure], known: Sequence[Peer]) -> Verdict:
-    """What was found for a target: ours, then the floor, then those of the peers."""
-    ours, beside, *theirs = figures
-    if target.key == FLOOR.key:
-        return replace(target, samples=ratio(ours, beside))
-    if not theirs:
-        why_not = "; ".join(f"{peer.name}: {peer.why_not}" for peer in known) or "there are no peers to measure"
-        return replace(target, why_not=why_not)
-    best = [max(rates) for rates in zip(*(figure.samples for figure in theirs), strict=True)]
-    return replace(target, samples=[mine / other for mine, other in zip(ours.samples, best, strict=True)])
+def beside_peers(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str, str]) -> list[Verdict]:
+    """
+    Ours beside the best of all peers in each round, and beside each of them.
+
+    The best of those that are there is not shown as the best of all: a better one may be among the missing.
+    """
+    missing = "; ".join(f"{name}: {why_not}" for name, why_not in reasons.items() if why_not)
+    if missing or not found:
+        best = replace(PEER, why_not=missing or "there are no peers")
+    else:
+        best = replace(PEER, samples=[mine / max(them) for mine, *them in _rounds(ours, *found.values())])
+    each = replace(PEER, meaning="end to end, of its best Python client")
+    verdicts = [best]
+    for name, why_not in reasons.items():
+        samples = [] if why_not else ratio(ours, found[name])
+        verdicts.append(replace(each, key=f"{PEER.key}.{name}", samples=samples, why_not=why_not))
+    return verdicts
+
+
+def _rounds(*figures: Figure) -> Iterator[tuple[float, ...]]:
+    return zip(*(figure.samples for figure in figures), strict=True)
 
 
 def _ours(load: Load, options: Options, flush: str) -> Side:
@@ -89,12 +103,12 @@ def _ours(load: Load, options: Options, flush: str) -> Side:
 
 
 def _floor(load: Load, flush: str, floor: Floor) -> Side:
-    figure = Figure(f"{prefix(load, flush)}.floor", "a bare loop that pulls, unpacks and listens", "msg/s")
+    figure = Figure(f"{prefix(load, flush)}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
     return figure, lambda: floor.consume(load)
 
 
-def _peer(load: Load, flush: str, peer: Peer) -> Side:
+def _peer(load: Load, flush: str, peer: Peer) -> tuple[Figure, Tried]:
     meaning = f"{peer.name} by its best Python client"
     figure = Figure(f"{prefix(load, flush)}.{peer.name}", meaning, "msg/s", peer.durability)
     some = replace(load, messages=min(load.messages, PEER_MESSAGES))
-    return figure, lambda: peer.consume(some)
+    return figure, Tried(lambda: peer.consume(some))

@@ -33,7 +33,11 @@ PATIENCE_S = 90.0  # longer than the lease: what only its end brings back is mea
 TICK_S = 0.01
 RATE = 1000
 QUICK_QUIET_S = 0.3
-LIMITS_S = {"failover.kill": 10.0, "failover.stop": 1.0, "failover.join": 2.0}
+LIMITS = {
+    "failover.kill": ("take-over after a kill", 10.0),
+    "failover.stop": ("take-over after a stop", 1.0),
+    "failover.join": ("a share for who joins", 2.0),
+}
 
 
 class Fleet:
@@ -145,9 +149,9 @@ def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> 
 def verdicts(figures: list[Figure]) -> Iterator[Verdict]:
     """The worst alone decides: one take-over that lasts too long is one too many."""
     for figure in figures:
-        if figure.key in LIMITS_S:
-            worst = f"the longest of {len(figure.samples)}"
-            limit_s = LIMITS_S[figure.key]
+        if figure.key in LIMITS:
+            what, limit_s = LIMITS[figure.key]
+            worst = f"{what}, the longest of {len(figure.samples)}"
             yield Verdict(figure.key, worst, "s", figure.flush, [max(figure.samples)], at_most=limit_s)
 
 

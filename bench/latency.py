@@ -36,13 +36,13 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
     sizes = sizes or (QUICK if options.quick else Sizes())
     runs = Runs(load, options, sizes)
     singles = {flush: _single(flush) for flush in flushes(options)}
-    echo = Figure("latency.echo", "round trip of an empty frame, one at a time", "ms")
+    echo = Figure("latency.echo", "one empty frame at a time", "ms")
     fdatasync = Figure("latency.fdatasync", "fdatasync alone", "ms")
-    wake = Part("latency.wake", f"send to listener, {sizes.connections * sizes.queues:,} pulls parked", options.flush)
-    rate = Part("latency.rate", f"due to listener at {sizes.rate:,} msg/s", options.flush)
-    late_sender = Part("latency.rate.behind", "sender behind its schedule", None, ("p50", "p99"))
-    ping = Part("latency.ping", "ping from when it was due, beside a flood", options.flush, why_not=_no_room(options))
-    late_pinger = Part("latency.ping.behind", "pinger behind its schedule", None, ("p50", "p99"))
+    wake = Part("latency.wake", "send to parked consumer", options.flush, ("p50", "p99", "max"))
+    rate = Part("latency.rate", f"due to listener, {sizes.rate // 1000} k msg/s", options.flush)
+    late_sender = Part("latency.rate.behind", "sender behind schedule", None, ("p99",))
+    ping = Part("latency.ping", "ping beside a flood", options.flush, why_not=_no_room(options))
+    late_pinger = Part("latency.ping.behind", "sender behind schedule", None, ("p99",))
     flood = Figure("latency.ping.flood", "the flood beside the pings", "msg/s", options.flush)
 
     def take_rate() -> list[float]:
@@ -73,6 +73,8 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
         about={
             "load": load.as_object(),
             "rounds": options.rounds,
+            "parked_pulls": sizes.connections * sizes.queues,
+            "pull_connections": sizes.connections,
             "sizes": dataclasses.asdict(sizes),
             "percentiles": {part.key.removeprefix("latency."): part.distribution() for part in parts if part.values},
         },
@@ -103,7 +105,7 @@ def flushes(options: Options) -> tuple[str, ...]:
 
 def _single(flush: str) -> Part:
     key = "latency.round_trip" if flush == "async" else f"latency.round_trip.{flush}"
-    return Part(key, "round trip of a send, one at a time", flush)
+    return Part(key, "one send at a time", flush)
 
 
 def _no_room(options: Options) -> str:

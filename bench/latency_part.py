@@ -20,7 +20,7 @@ class Part:
     key: str
     meaning: str
     flush: str | None
-    shown: tuple[str, ...] = ("p50", "p99", "max")
+    shown: tuple[str, ...] = ("p50", "p99")
     why_not: str = ""
     values: list[float] = field(default_factory=list)
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from .crew import check_stored, durability, new_ground, no_room, send, senders
+from .crew import OVERHEAD, check_stored, durability, new_ground, no_room, send, senders
 from .figures import Figure, Report, Side, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
 from .produce_plan import Target, Way, limits, prefix, targets, ways
-from .yardsticks import Floor, Peer, machine, native_rate, reason, rivals
+from .yardsticks import Floor, Peer, Tried, machine, native_rate, rivals
 
 OWN_BROKERS = "it takes brokers of both durabilities: leave --broker out"
 
@@ -78,6 +78,7 @@ class _Run:
         self._options = options
         self._flush = flush
         self._prefix = prefix(load, flush)
+        self._redis: Tried | None = None
 
     def add_ours(self) -> None:
         """The ways to send."""
@@ -92,35 +93,35 @@ class _Run:
     def add_limits(self, floor: Floor) -> None:
         """What the machine could do."""
         load = self._load
-        known: dict[str, tuple[str, str, Callable[[], float]]] = {
-            "floor": ("a bare loop that packs, sends and appends", "msg/s", lambda: floor.produce(load)),
-            "socket_to_file": ("the same bytes from a socket into a file", "msg/s", lambda: floor.socket_to_file(load)),
-            "fdatasync": ("an append with fdatasync", "ms", floor.fdatasync_ms),
+        at_once = load.in_flight * (load.size + OVERHEAD)
+        bare, bytes_only = "a bare loop that packs, sends and appends", "the same bytes from a socket into a file"
+        synced = "an append of as many messages with fdatasync"
+        known: dict[str, tuple[str, str, str, Callable[[], float]]] = {
+            "floor": (bare, "msg/s", "async", lambda: floor.produce(load)),
+            "socket_to_file": (bytes_only, "msg/s", "async", lambda: floor.socket_to_file(load)),
+            "fdatasync": (synced, "ms", "sync", lambda: floor.fdatasync_ms(at_once)),
         }
         for name in limits(load, self._flush):
-            meaning, unit, take = known[name]
-            self._add(name, meaning, unit, None, take)
+            self._add(name, *known[name])
 
     def add_redis(self, peers: Sequence[Peer]) -> None:
         """The benchmark that redis brings along."""
-        redis = next((peer for peer in peers if peer.name == "redis"), None)
-        if redis is None or redis.why_not:
-            self.missing["redis_benchmark"] = reason(redis, "redis")
+        redis = next(peer for peer in peers if peer.name == "redis")
+        if redis.native_why_not:
+            self.missing["redis_benchmark"] = redis.native_why_not
             return
-        self._add(
-            "redis_benchmark",
-            "redis-benchmark XADD -P 100",
-            "msg/s",
-            redis.durability,
-            lambda: native_rate(redis, self._load),
-        )
+        self._redis = Tried(lambda: native_rate(redis, self._load))
+        self._add("redis_benchmark", "redis-benchmark XADD -P 100", "msg/s", redis.durability, self._redis)
 
     def derive(self) -> None:
-        """What follows from what was measured."""
+        """What follows from what was measured, and what cannot be believed."""
+        if self._redis is not None and self._redis.why_not:
+            del self.figures["redis_benchmark"]
+            self.missing["redis_benchmark"] = self._redis.why_not
         if {"messages_async", "fdatasync"} <= self.figures.keys():
             of = f"min(async, {self._load.connections} / fdatasync)"
             found = allowed(self.figures["messages_async"], self.figures["fdatasync"], self._load.connections)
-            self._figure("allowed", of, "msg/s", None).samples.extend(found)
+            self._figure("allowed", of, "msg/s", "sync").samples.extend(found)
 
     def _taken(self, way: Way) -> Callable[[], float]:
         def take() -> float:
@@ -134,9 +135,9 @@ class _Run:
 
         return take
 
-    def _add(self, name: str, meaning: str, unit: str, flush: str | None, take: Callable[[], float]) -> None:
+    def _add(self, name: str, meaning: str, unit: str, flush: str, take: Callable[[], float]) -> None:
         self.sides.append((self._figure(name, meaning, unit, flush), take))
 
-    def _figure(self, name: str, meaning: str, unit: str, flush: str | None) -> Figure:
+    def _figure(self, name: str, meaning: str, unit: str, flush: str) -> Figure:
         figure = self.figures[name] = Figure(f"{self._prefix}.{name}", meaning, unit, flush)
         return figure

@@ -2,7 +2,7 @@
 Runs a module as ``python -m`` would, while its stacks are sampled: ``python -m rmq.bench.profiled FILE MODULE ...``.
 
 Each tick of the processor time that the process uses adds a line to FILE: the stack of the main thread, the innermost
-frame first. Nothing is changed in what is profiled, nothing is needed but the standard library, and it costs less than
+frame first. Nothing is changed in what is profiled, nothing is needed but the standard library, and it costs about
 a hundredth of the time. How often the kernel looks at the timer is its own affair (250 or 1,000 times a second).
 
 Python calls the handler of a signal only between two instructions: after the C function that was going on, and so the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 # What of a path says nothing: where the checkout, an installed copy, packages or Python itself lie.
@@ -94,4 +94,14 @@ def table(shares: Iterable[Share], us_a_message: float) -> str:
             f"{share.own:6.1%} {share.own * us_a_message:7.3f}  {share.whole:6.1%} "
             f"{share.whole * us_a_message:7.3f}  {share.name}"
         )
+    return "\n".join(lines) + "\n"
+
+
+def changes(before: Mapping[str, float], after: Mapping[str, float], most: int) -> str:
+    """What changed most in what functions cost themselves, in microseconds a message."""
+    names = sorted({*before, *after}, key=lambda name: (-abs(after.get(name, 0.0) - before.get(name, 0.0)), name))
+    rows = [("(all)", sum(before.values()), sum(after.values()))]
+    rows += [(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names[:most]]
+    lines = [" before    after   change"]
+    lines += [f"{old:7.3f}  {new:7.3f}  {new - old:+7.3f}  {name}" for name, old, new in rows]
     return "\n".join(lines) + "\n"

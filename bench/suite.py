@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from .figures import Report, Verdict
 from .loads import Load
 from .options import Options
 from .processes import BenchError, scratch
-from .progress import Counted, Show
+from .progress import Show, Whole
 from .table import COLUMNS, as_text, verdicts_text
 
+AT_ONCE = 2  # quick runs
 TARGETS = tuple(f"P{number}" for number in range(1, 11))
 
 
@@ -35,12 +37,12 @@ class Entry:
     targets: tuple[str, ...]
     about_s: float
     load: Load
-    quick_s: float = 5.0
+    flush: str | None = None  # None: the benchmark's own
     shares_log: bool = False  # the long log of one is there for the next
 
     def options(self, options: Options) -> Options:
-        """How it is run: durability is the benchmark's own, since targets name it."""
-        return replace(options, flush=self.benchmark.flush or options.flush)
+        """How it is run; the targets name the durability."""
+        return replace(options, flush=self.flush or self.benchmark.flush or options.flush)
 
     def loaded(self, options: Options) -> Load:
         """Its load, small where it is to be quick."""
@@ -56,29 +58,35 @@ class Entry:
             if value != getattr(usual, each.name):
                 name = f"--{each.name.replace('_', '-')}"
                 words += [name] if value is True else [name, str(value)]
-        if options.quick:
-            words.append("--quick")
+        words += ["--flush", self.flush] if self.flush else []
+        words += ["--quick"] if options.quick else []
         if options.rounds != (1 if options.quick else self.benchmark.rounds):
             words += ["--rounds", str(options.rounds)]
         return shlex.join(words)
 
 
-def _entry(name: str, targets: str, about_s: float, *, shares_log: bool = False, **load: Any) -> Entry:
+def _entry(
+    name: str, targets: str, about_s: float, *, flush: str | None = None, shares_log: bool = False, **load: Any
+) -> Entry:
     benchmark = CATALOG[name]
-    return Entry(benchmark, tuple(targets.split()), about_s, replace(benchmark.load, **load), shares_log=shares_log)
+    asked = replace(benchmark.load, **load)
+    return Entry(benchmark, tuple(targets.split()), about_s, asked, flush, shares_log)
 
 
 ENTRIES = (
-    _entry("limit", "", 60),
-    _entry("produce", "P1 P10", 120),
-    _entry("produce", "P2", 60, size=1024, messages=200_000),
-    _entry("produce", "P5 P6", 60, batch=1, messages=100_000),
-    _entry("consume", "P4", 90),
-    _entry("end-to-end", "P3", 150),
+    _entry("limit", "", 90, messages=300_000),
+    _entry("produce", "P1", 110, messages=500_000),
+    _entry("produce", "P2", 90, messages=100_000, size=1024),
+    _entry("produce", "P5", 90, messages=50_000, batch=1),
+    _entry("produce", "P6", 90, messages=500_000, flush="sync"),
+    _entry("produce", "P6", 50, messages=20_000, batch=1, connections=64, flush="sync"),
+    _entry("produce", "P10", 70, messages=300_000, tags=8, keys=True),
+    _entry("consume", "P4", 100, messages=500_000),
+    _entry("end-to-end", "P3", 120, messages=300_000),
     _entry("latency", "P5 P7", 120),
-    _entry("scale", "P8", 240, shares_log=True),
-    _entry("recovery", "P9", 120, shares_log=True),
-    _entry("failover", "", 100),
+    _entry("scale", "P8", 150, messages=300_000, shares_log=True),
+    _entry("recovery", "P9", 50, shares_log=True),
+    _entry("failover", "", 70),
 )
 
 
@@ -124,30 +132,35 @@ class Suite:
     machine: Callable[[], dict[str, Any]] = about_machine
     about: dict[str, Any] = field(default_factory=dict)  # the machine
 
-    def parts(self, show: Show) -> Iterator[Part]:
-        """Run each, and tell what came of it; ``show`` is told how far all of them are."""
-        whole_s = sum(entry.about_s for entry in self.entries)
-        begun_s = 0.0
-        with ExitStack() as stack:
-            folder = stack.enter_context(scratch())
-            show(0.0, "machine")
-            self.about = self.machine()
-            for entry in self.entries:
-                steps = Counted(show, begun_s / whole_s, entry.about_s / whole_s)
-                part = self._part(entry, steps, folder)
-                begun_s += entry.about_s
+    def parts(self, show: Show) -> Generator[Part, None, None]:
+        """
+        Run each, and tell what came of it, in their order; ``show`` is told how far all of them are.
+
+        Quick runs measure nothing, so some of them go on at once.
+        """
+        show(0.0, "machine")
+        self.about = self.machine()
+        whole = Whole(show, [entry.about_s for entry in self.entries])
+        with scratch() as folder:
+            run = partial(self._part, whole=whole, folder=folder)
+            numbers = range(len(self.entries))
+            for part in _together(run, numbers, whole) if self.options.quick else map(run, numbers):
                 self.done.append(part)
                 yield part
 
-    def _part(self, entry: Entry, steps: Counted, folder: Path) -> Part:
+    def _part(self, number: int, whole: Whole, folder: Path) -> Part:
+        entry = self.entries[number]
         options = entry.options(self.options)
         line = entry.command_line(options)
-        more = {"folder": folder} if entry.shares_log else {}
+        more = {"folder": folder} if entry.shares_log and not options.quick else {}
         try:
-            return Part(entry, line, entry.benchmark.measure(entry.loaded(options), options, steps, **more))
+            report = entry.benchmark.measure(entry.loaded(options), options, whole.part(number), **more)
+            return Part(entry, line, report)
         except BenchError as error:
             unseen = [Verdict(target, f"by {line}", why_not=str(error)) for target in entry.targets]
             return Part(entry, line, Report(entry.benchmark.name, verdicts=unseen), str(error))
+        finally:
+            whole.ended(number)
 
     def verdicts(self) -> list[Verdict]:
         """What was found about every target, in their order; one that nothing was found about is not shown."""
@@ -180,3 +193,13 @@ class Suite:
 
 def _target(verdict: Verdict) -> str:
     return verdict.key.partition(".")[0]
+
+
+def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Iterator[Part]:
+    """Some at once, results in order; whoever stops early waits for those that run to end what they started."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield from pool.map(run, numbers)
+    finally:
+        whole.stop()
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -6,7 +6,9 @@ Everything fits into 80 columns: what was measured and what was found is wrapped
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
@@ -15,22 +17,31 @@ from typing import Any
 from .figures import Figure, Report, Verdict
 
 COLUMNS = 80
-_WRAPPED = ("what", "found")  # in this order, where a row is too long
-_LEAST = 16  # columns of a text that is wrapped
+# Where a row is too long, these are wrapped, the first one first, and none to less than this.
+_LEAST = {"target": 17, "durability": 12, "what": 16, "found": 16}
 _GAP = "  "
-_LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found"}
+_OFTEN = 3  # a reason that is given more often is told once, below the table
+_ROUNDS = "ms, of all rounds"
+_LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found", _ROUNDS}
 
 
 def as_text(report: Report) -> str:
     """The whole report."""
-    parts = [heading(report), figures_text(report.figures), verdicts_text(report.verdicts)]
+    spread = percentiles_text(report.about.get("percentiles", {}))
+    parts = [heading(report), figures_text(report.figures), spread, verdicts_text(report.verdicts)]
     return "\n".join(part for part in parts if part)
 
 
 def heading(report: Report) -> str:
-    """Which benchmark it was, and how it was measured."""
-    about = ", ".join(f"{_words(name)} {_value(value)}" for name, value in report.about.items())
-    return _wrapped(f"{report.benchmark}: {about}" if about else report.benchmark, "  ")
+    """Which benchmark it was, and how it was measured; what is nested or nothing is for programs only."""
+    about = {**report.about.get("load", {}), **report.about}
+    told = described({name: value for name, value in about.items() if value and isinstance(value, int | float | str)})
+    return _wrapped(f"{report.benchmark}: {told}" if told else report.benchmark, "  ")
+
+
+def described(about: Mapping[str, Any]) -> str:
+    """Names and values in a row."""
+    return ", ".join(f"{_words(name)} {_value(value)}" for name, value in about.items())
 
 
 def figures_text(figures: Sequence[Figure]) -> str:
@@ -39,15 +50,25 @@ def figures_text(figures: Sequence[Figure]) -> str:
     return _table(("what", "durability", "median", "min", "max", "unit"), rows)
 
 
+def percentiles_text(parts: Mapping[str, Mapping[str, float]]) -> str:
+    """A line for each distribution, in milliseconds, of what all rounds measured together."""
+    rows = [(_words(part), *map(number, values.values())) for part, values in parts.items()]
+    return _table((_ROUNDS, *next(iter(parts.values()), ())), rows)
+
+
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """A line for each target: what was found, what is wanted, and whether that is met."""
+    """A line for each target: what was found, what is wanted, and whether that is met; why not, if nothing was."""
     rows, notes = [], {}
-    for number, verdict in enumerate(verdicts):
+    for place, verdict in enumerate(verdicts):
         what = f"{verdict.meaning} ({verdict.flush})" if verdict.flush else verdict.meaning
         rows.append((verdict.key, what, found(verdict), wanted(verdict), result(verdict)))
         if not verdict.samples:
-            notes[number] = f"not shown: {verdict.why_not or 'nothing was measured'}"
-    return _table(("target", "what", "found", "wanted", "result"), rows, notes)
+            notes[place] = f"not shown: {verdict.why_not or 'nothing was measured'}"
+    usual, times = Counter(notes.values()).most_common(1)[0] if notes else ("", 0)
+    if times <= _OFTEN:
+        return _table(("target", "what", "found", "wanted", "result"), rows, notes)
+    others = {place: note for place, note in notes.items() if note != usual}
+    return _table(("target", "what", "found", "wanted", "result"), rows, others) + _wrapped(usual, "  ")
 
 
 def found(verdict: Verdict) -> str:
@@ -97,7 +118,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, Mapping):
-        return "(" + ", ".join(f"{_words(name)} {_value(one)}" for name, one in value.items()) + ")"
+        return f"({described(value)})"
     if isinstance(value, list | tuple):
         return " ".join(map(_value, value))
     return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
@@ -109,18 +130,30 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Mapping
         return ""
     titles = [name.upper() for name in columns]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    for at in (columns.index(name) for name in _WRAPPED if name in columns):
+    for at, least in ((columns.index(name), least) for name, least in _LEAST.items() if name in columns):
         too_much = sum(widths) + len(_GAP) * (len(widths) - 1) - COLUMNS
-        widths[at] = max(min(_LEAST, widths[at]), widths[at] - max(0, too_much))
+        widths[at] = max(min(least, widths[at]), widths[at] - max(0, too_much))
     left = [name in _LEFT for name in columns]
     lines = [_line(titles, widths, left)]
     indent = " " * (sum(widths[:1]) + len(_GAP) if columns[0] != "what" else 0)
     for place, row in enumerate(rows):
-        cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+        cells = [_lines(name, cell, width) for name, cell, width in zip(columns, row, widths, strict=True)]
         lines += [_line(each, widths, left) for each in zip_longest(*cells, fillvalue="")]
         if notes and place in notes:
             lines.append(_wrapped(notes[place], indent, indent))
     return "".join(lines)
+
+
+def _lines(name: str, cell: str, width: int) -> list[str]:
+    """A cell in as many lines as it needs; a key goes on with one of its dots."""
+    if name != "target":
+        return textwrap.wrap(cell, width)
+    lines = [""]
+    for piece in re.split(r"(?=\.)", cell):
+        if lines[-1] and len(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return lines
 
 
 def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> str:

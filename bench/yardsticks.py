@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from .loads import Load
 from .processes import BenchError
@@ -23,13 +21,15 @@ class Floor(Protocol):
     def socket_to_file(self, load: Load) -> float:
         """Messages a second whose bytes go through a socket into a file."""
 
-    def fdatasync_ms(self) -> float:
-        """How long an append of one batch with ``fdatasync`` takes."""
+    def fdatasync_ms(self, size: int) -> float:
+        """How long an append of so many bytes with ``fdatasync`` takes, in ms."""
 
 
 def machine() -> Floor:
     """The floor of this machine."""
-    return cast(Floor, importlib.import_module("rmq.bench.floor"))
+    from . import floor
+
+    return floor
 
 
 class Peer(Protocol):
@@ -45,7 +45,11 @@ class Peer(Protocol):
 
     @property
     def why_not(self) -> str:
-        """Why it cannot be measured here; empty where it can."""
+        """Why its Python client cannot be measured here; empty where it can."""
+
+    @property
+    def native_why_not(self) -> str:
+        """Why its own benchmark cannot be run here; empty where it can."""
 
     def produce(self, load: Load) -> float:
         """Messages a second that its best Python client sends."""
@@ -59,14 +63,9 @@ class Peer(Protocol):
 
 def rivals(flush: str) -> Sequence[Peer]:
     """The peers that this machine may have, as durable as ours with this flush mode."""
-    if importlib.util.find_spec("rmq.bench.peers") is None:
-        return ()
-    return cast(Sequence[Peer], importlib.import_module("rmq.bench.peers").peers(flush))
+    from .peers import peers
 
-
-def reason(peer: Peer | None, name: str) -> str:
-    """Why there is nothing to compare with."""
-    return f"{name} is not among the peers" if peer is None else peer.why_not
+    return peers(flush)
 
 
 def native_rate(peer: Peer, load: Load) -> float:
@@ -75,3 +74,25 @@ def native_rate(peer: Peer, load: Load) -> float:
     if rate is None:
         raise BenchError(f"{peer.name} brings no benchmark along")
     return rate
+
+
+class Tried:
+    """
+    A sample of something that is not ours, whose failure must not end the run: ``why_not`` tells of it.
+
+    After a failure it is not tried again, and what it gives means nothing.
+    """
+
+    def __init__(self, take: Callable[[], float]) -> None:
+        self.why_not = ""
+        self._take = take
+
+    def __call__(self) -> float:
+        """One sample."""
+        if self.why_not:
+            return 0.0
+        try:
+            return self._take()
+        except BenchError as error:
+            self.why_not = str(error)
+            return 0.0

@@ -33,11 +33,21 @@ _SUBJECTS: dict[str, tuple[click.IntRange, str]] = {
 
 
 def load_options(benchmark: Benchmark) -> Decorator:
-    """The options of a benchmark, but for ``--json`` and those of logging."""
-    made = [_of_load(name, benchmark) for name in (*LOAD, *EXTRA) if name in benchmark.heeds]
-    made += [_flush(benchmark)] if benchmark.flush else []
-    made += [_broker] if benchmark.takes_broker else []
+    """
+    The options of a benchmark, but for ``--json`` and those of logging.
+
+    All of them take the same ones, so that one line of options does for each; what makes no difference to one is not
+    in its help, and :func:`unheeded` says so.
+    """
+    made = [_of_load(name, benchmark) for name in (*LOAD, *EXTRA) if name in (*LOAD, *benchmark.heeds)]
+    made += [_flush(benchmark), *([_broker] if benchmark.takes_broker else [])]
     return together(*made, rounds_option(benchmark.rounds), quick_option)
+
+
+def unheeded(benchmark: Benchmark, given: dict[str, Any]) -> list[str]:
+    """The options that were given and make no difference."""
+    names = [name for name in LOAD if name not in benchmark.heeds] + ([] if benchmark.flush else ["flush"])
+    return [f"--{_typed(name)}" for name in names if given[name] is not None]
 
 
 def together(*options: Decorator) -> Decorator:
@@ -102,12 +112,14 @@ def _of_load(name: str, benchmark: Benchmark) -> Decorator:
     default = getattr(benchmark.load, name)
     if name == "messages":
         default = f"{default}, with --quick {quickly(benchmark.load).messages}"
-    return click.option(f"--{name.replace('_', '-')}", name, type=kind, help=f"{text}  [default: {default}]")
+    text = f"{text}  [default: {default}]"
+    return click.option(f"--{_typed(name)}", name, type=kind, help=text, hidden=name not in benchmark.heeds)
 
 
 def _flush(benchmark: Benchmark) -> Decorator:
-    return click.option(
-        "--flush",
-        type=click.Choice(["sync", "async"]),
-        help=f"How the broker that is started acknowledges.  [default: {benchmark.flush}]",
-    )
+    text = f"How the broker that is started acknowledges.  [default: {benchmark.flush}]"
+    return click.option("--flush", type=click.Choice(["sync", "async"]), help=text, hidden=benchmark.flush is None)
+
+
+def _typed(name: str) -> str:
+    return name.replace("_", "-")

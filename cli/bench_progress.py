@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
 _PARTS = 1000
-_LABEL = 26  # columns, so that the bar does not move with its label
-_WIDTH = 28
+_LABEL = 30  # columns, so that the bar does not move with its label
+_WIDTH = 24
 
 
 class Bar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ import click
 from rmq.bench.catalog import CATALOG
 
 from . import exit_codes
-from .bench_options import load_of, load_options, options_of, quick_option, rounds_option, together
+from .bench_options import load_of, load_options, options_of, quick_option, rounds_option, together, unheeded
 from .bench_progress import Bar
 from .command import Command, Failure, Group, version_option
 from .options import json_option, log_options
@@ -48,6 +48,8 @@ def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[
     def decorate(about: Callable[[], None]) -> click.Command:
         def callback(as_json: bool, **given: Any) -> None:
             load, options = load_of(benchmark, given), options_of(benchmark, given)
+            for option in unheeded(benchmark, given):
+                click.echo(f"note: {option} makes no difference to rmq-bench {name}", err=True)
             extra = {key: given[key] for key in given.keys() & {"rate"}}
             with ended_well(), Bar() as bar:
                 from rmq.bench.progress import Counted
@@ -204,8 +206,8 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     from rmq.bench.suite import Suite
 
     suite = Suite(Options(rounds=rounds or (1 if quick else 5), quick=quick))
-    with ended_well(), Bar() as bar:
-        for part in suite.parts(bar):
+    with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
+        for part in parts:
             if not as_json:
                 bar.clear()
                 click.echo(part.as_text())

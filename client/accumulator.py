@@ -14,15 +14,15 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.bodies import put_together
+from rmq.wire.bodies import pack_bodies, put_together
 from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT
 
-from .parcels import Parcel, Piece
+from .parcels import Cut, Parcel, Single
 
 FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
 DUE_TOGETHER_US: Final = 10_000  # messages that wait equally long share a batch if they are due within this
@@ -56,21 +56,26 @@ class Outbox:
         self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
         self._size += parcel.size
 
-    def put_back(self, pieces: Sequence[Piece]) -> None:
+    def put_back(self, pieces: Sequence[Cut]) -> None:
         """Undo the newest cut: its pieces stand in front again."""
         for piece in reversed(pieces):
             piece.parcel.put_back(piece)
             if not self.parcels or self.parcels[0] is not piece.parcel:
                 self.parcels.appendleft(piece.parcel)
 
-    def cut(self, by: ProducerMark) -> tuple[bytearray, list[Piece]] | None:
+    @property
+    def singles(self) -> int:
+        """How many messages wait that were sent one by one; 0 if others do as well."""
+        return self._waiting if self._waiting < MAX_COUNT else 0
+
+    def cut(self, by: ProducerMark, most: int = MAX_COUNT) -> tuple[bytearray, list[Cut]] | None:
         """
-        The next batch and what it is made of; None if nothing is left.
+        The next batch, of ``most`` messages, and what it is made of; None if nothing is left.
 
         A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
         """
         self._waiting = self._size = 0
-        limit = MAX_COUNT
+        limit = most
         while runs := self._collect(limit):
             rows = _rows(runs)
             delay_level, deliver_at = _due(runs)
@@ -80,10 +85,10 @@ class Outbox:
                     delay_level=delay_level, deliver_at=deliver_at,
                 )  # fmt: skip
             except Exception as error:  # texts and mappings of the caller's may raise anything
-                limit = sum(run.count for run in runs) // 2
+                limit = sum(count for _, count, _ in runs) // 2
                 if not limit:
                     limit = MAX_COUNT
-                    runs[0].parcel.fail(error)
+                    runs[0][0].fail(error)
                 continue
             return data, self._take(runs)
         return None
@@ -94,36 +99,32 @@ class Outbox:
         parcels = self.parcels
         while parcels and (parcels[0].settled or not parcels[0].left):
             parcels.popleft()
+        first = parcels[0] if parcels else None
         for parcel in parcels:
             if parcel.settled or not parcel.left:
                 continue
-            if runs and not _due_together(runs[0].parcel, parcel):
+            if runs and first is not None and not _due_together(first, parcel):
                 break
             count, size = parcel.fit(limit, room)
             if not count:
                 if runs:
                     break
                 count, size = 1, parcel.size_ahead(1)  # a large body travels alone
-            runs.append(_Run(parcel, count, size))
+            runs.append((parcel, count, size))
             limit -= count
             room -= size
             if count < parcel.left or not limit:
                 break
         return runs
 
-    def _take(self, runs: list[_Run]) -> list[Piece]:
+    def _take(self, runs: list[_Run]) -> list[Cut]:
         pieces = [parcel.cut(count, size) for parcel, count, size in runs]
         while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
             self.parcels.popleft()
         return pieces
 
 
-class _Run(NamedTuple):
-    """The next messages of a parcel, and the bytes of their bodies."""
-
-    parcel: Parcel
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
-    size: int
+_Run = tuple[Parcel, int, int]  # the next so many messages of a parcel, whose bodies have so many bytes
 
 
 def _due_together(first: Parcel, other: Parcel) -> bool:
@@ -136,16 +137,19 @@ def _due_together(first: Parcel, other: Parcel) -> bool:
 
 def _due(runs: list[_Run]) -> tuple[int, int]:
     """Level and exact time of a batch."""
-    delay = runs[0].parcel.delay
+    delay = runs[0][0].delay
     if delay is None:
         return 0, 0
-    return delay.level, delay.deliver_at(max(run.parcel.born_at for run in runs))
+    return delay.level, delay.deliver_at(max(parcel.born_at for parcel, _, _ in runs))
 
 
 def _rows(runs: list[_Run]) -> Rows:
     """The columns of a batch; what no message has is not even looked at."""
-    bodies = put_together([parcel.ahead(count, size) for parcel, count, size in runs])
-    first = runs[0].parcel
+    if all(type(parcel) is Single for parcel, _, _ in runs):
+        bodies = pack_bodies([parcel.body for parcel, _, _ in runs])  # type: ignore[attr-defined]
+    else:
+        bodies = put_together([parcel.ahead(count, size) for parcel, count, size in runs])
+    first = runs[0][0]
     if all(parcel.born_at == first.born_at for parcel, _, _ in runs):
         born_at: int | bytes = first.born_at
     else:

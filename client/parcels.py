@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rmq.wire.bodies import Bodies
+from rmq.wire.bodies import Bodies, pack_bodies
 from rmq.wire.delays import Delay
 from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
 from rmq.wire.model import Message
 
-from .receipts import Part, Receipts
+from .receipts import Part, Receipt, Receipts
 
 if TYPE_CHECKING:
     from .routing import Choice
@@ -52,7 +52,7 @@ class Parcel:
         self.ordering_key = ordering_key
         self.born_at = born_at
         self.deadline = deadline
-        self.future: asyncio.Future[Receipts] | None = None  # of a caller who waits
+        self.future: asyncio.Future[Any] | None = None  # of a caller who waits, for the receipts
         self.on_settled: Callable[[Parcel, Exception | None], None] | None = None
         self.count = bodies.count
         self.size = bodies.size
@@ -107,7 +107,7 @@ class Parcel:
         """The next ``count`` messages; none for a parcel of bare bodies."""
         return () if self.messages is None else self.messages[self._cut : self._cut + count]
 
-    def cut(self, count: int, size: int) -> Piece:
+    def cut(self, count: int, size: int) -> Cut:
         """Take the next ``count`` messages, whose bodies have ``size`` bytes."""
         piece = Piece(self, len(self._parts), self._cut, count, self._at)
         self._cut += count
@@ -116,7 +116,7 @@ class Parcel:
         self._parts.append(None)
         return piece
 
-    def put_back(self, piece: Piece) -> None:
+    def put_back(self, piece: Cut) -> None:
         """Undo the newest cut, so that its messages are cut again; a settled parcel's are not."""
         if self.settled:
             return
@@ -125,8 +125,8 @@ class Parcel:
         self._unanswered -= 1
         self._parts.pop()
 
-    def stored(self, which: int, part: Part, store_id: int) -> None:
-        """A piece was stored; the last one settles the parcel."""
+    def piece_stored(self, which: int, part: Part, store_id: int) -> None:
+        """A piece was stored as this part; the last one settles the parcel."""
         self._parts[which] = part
         self._unanswered -= 1
         if self._unanswered or self.left or self.settled:
@@ -198,3 +198,97 @@ class Piece:
         self.start = start
         self.count = count
         self.at = at  # where its bodies begin among those of the parcel
+
+    def stored(self, batch: Part, first: int, store_id: int) -> None:
+        """The batch was stored; the run begins at its message ``first``."""
+        offset = (
+            batch.queue_offset + first if batch.queue_offset >= 0 else -1
+        )  # those that wait for their time have none
+        part = Part(self.count, offset, batch.physical_offset, first, batch.stored_at, batch.durable)
+        self.parcel.piece_stored(self.which, part, store_id)
+
+
+class Single(Parcel):
+    """
+    A parcel of one message, and the piece that it is: most calls send one, so nothing is made that it can do without.
+
+    Its caller gets the receipt itself.
+    """
+
+    __slots__ = ("body",)
+
+    count = 1
+    which = start = at = 0
+
+    def __init__(  # noqa: PLR0917  # called for every message: keywords would cost more than they say
+        self, topic: str, message: Message, choice: Choice, ordering_key: str | None, born_at: int, deadline: float
+    ) -> None:
+        self.topic = topic
+        self.shown_topic = message.topic
+        self.body = message.body
+        self.messages = (message,)
+        self.choice = choice
+        self.ordering_key = ordering_key
+        self.born_at = born_at
+        self.deadline = deadline
+        self.future = None
+        self.on_settled = None
+        self.size = len(message.body)
+        self.queue_id = -1
+        self.number = 0
+        self.settled = False
+        self.trouble = None
+        self._cut = 0
+        self._unanswered = 0
+        self._parts = []
+        self._delay, self._delays = message.delay, None
+
+    @property
+    def parcel(self) -> Single:
+        """As a piece it is a part of itself."""
+        return self
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether its message has a tag, a key or a property."""
+        return self.messages is not None and self.messages[0].is_rich
+
+    def fit(self, count: int, size: int) -> tuple[int, int]:
+        """Whether it fits."""
+        return (1, self.size) if count and self.size <= size else (0, 0)
+
+    def size_ahead(self, count: int) -> int:
+        """The bytes of its body."""
+        return self.size
+
+    def ahead(self, count: int, size: int) -> Bodies:
+        """Its body."""
+        return pack_bodies((self.body,))
+
+    def cut(self, count: int, size: int) -> Single:
+        """Take its message."""
+        self._cut = self._unanswered = 1
+        return self
+
+    def put_back(self, piece: Cut) -> None:
+        """Let it be cut again, unless it is settled."""
+        if not self.settled:
+            self._cut = self._unanswered = 0
+
+    def stored(self, batch: Part, first: int, store_id: int) -> None:
+        """The batch was stored; the message is the one at ``first``."""
+        self._unanswered = 0
+        if self.settled:
+            return
+        self._settle()
+        if self.future is not None and not self.future.done():
+            self.future.set_result(Receipt(self.shown_topic, self.queue_id, batch, first, store_id))
+
+    def _settle(self, error: Exception | None = None) -> None:
+        self.settled = True
+        if self.on_settled is not None:
+            self.on_settled(self, error)
+        self.body, self.messages = b"", None
+
+
+Cut = Piece | Single  # what a batch is made of

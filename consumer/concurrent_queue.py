@@ -84,7 +84,7 @@ class ConcurrentQueue(ProcessQueue):
     @property
     def messages(self) -> int:
         """How many messages are not done; those not yet made count before their tags are looked at."""
-        return len(self._line) - self._first + self._unread - self._ahead
+        return len(self.line) - self.first + self._unread - self._ahead
 
     @property
     def in_flight(self) -> list[StoredMessage]:
@@ -94,33 +94,33 @@ class ConcurrentQueue(ProcessQueue):
     @property
     def ready(self) -> bool:
         """Whether something may be taken."""
-        return bool(self._waiting) or self._next < len(self._line) or bool(self._arrived)
+        return bool(self._waiting) or self.next < len(self.line) or bool(self._arrived)
 
     @property
     def span(self) -> int:
         """How far the first and the last message that are not done are apart."""
         if not self.messages:
             return 0
-        first = self._line[self._first].queue_offset if self._first < len(self._line) else self.commit_offset
+        first = self.line[self.first].queue_offset if self.first < len(self.line) else self.commit_offset
         last = self._last_offset
-        if self._next == len(self._line) and not self._arrived:  # all were taken, and the last may be done
-            last = self._line[max(chunk.end for chunk in self._out.values()) - self._passed - 1].queue_offset
+        if self.next == len(self.line) and not self._arrived:  # all were taken, and the last may be done
+            last = self.line[max(chunk.end for chunk in self._out.values()) - self._passed - 1].queue_offset
         return max(last - first, 0)
 
     def messages_of(self, chunk: Chunk) -> list[StoredMessage]:
         """What is left of a chunk that is not done."""
         begin = chunk.begin - self._passed
-        return self._line[begin : begin + chunk.count]
+        return self.line[begin : begin + chunk.count]
 
     def progress_without(self, chunk: Chunk, count: int) -> int:
         """What ``commit_offset`` will be when the first ``count`` messages of a chunk are done."""
-        if chunk.begin != self._passed + self._first or not count:
+        if chunk.begin != self._passed + self.first or not count:
             return self.commit_offset
         end = chunk.begin + count
         if count == chunk.count:
             while (further := self._done.get(end)) is not None:
                 end = further
-        return self._line[end - self._passed - 1].queue_offset + 1
+        return self.line[end - self._passed - 1].queue_offset + 1
 
     def expired(self, called_before: float) -> list[tuple[Chunk, int]]:
         """
@@ -129,7 +129,7 @@ class ConcurrentQueue(ProcessQueue):
         A chunk that is younger, or whose call does not run, ends them: only the head keeps the progress back.
         """
         found: list[tuple[Chunk, int]] = []
-        left, place = MOST_EXPIRED, self._passed + self._first
+        left, place = MOST_EXPIRED, self._passed + self.first
         while left:
             chunk = self._out.get(place)
             if chunk is None or chunk.called_at is None or chunk.called_at >= called_before:
@@ -176,7 +176,7 @@ class ConcurrentQueue(ProcessQueue):
         if not messages:
             return None
         count = len(messages)
-        begin = self._passed + self._next - count
+        begin = self._passed + self.next - count
         chunk = self._out[begin] = Chunk(begin, count)
         return chunk, messages
 
@@ -219,16 +219,16 @@ class ConcurrentQueue(ProcessQueue):
 
     def _pass(self, begin: int, end: int) -> None:
         """The messages from one place to before another are done."""
-        if begin == self._passed + self._first:
+        if begin == self._passed + self.first:
             while (further := self._done.pop(end, None)) is not None:
                 self._ahead -= further - end
                 end = further
-            self._first = end - self._passed
-            if self._first >= self._mark:
-                self._settle()
+            self.first = end - self._passed
+            if self.first >= self.mark:
+                self.settle()
         else:
             self._done[begin] = end
             self._ahead += end - begin
         room = self._room
         if room is not None and self.messages <= room.messages and self.has_room(room.messages, room.size):
-            self._settle()
+            self.settle()

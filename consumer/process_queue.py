@@ -51,11 +51,14 @@ class ProcessQueue:
 
     ``messages`` counts those that are not done; ``size`` counts whole batches from arrival until their last message
     is done, since that is how long the memory is held.
+
+    ``line``, ``first``, ``next`` and ``mark`` are for whoever gives the messages to the listener, and nobody else: it
+    may do itself what :meth:`take` does with what :meth:`fill` has made, up to ``mark``, and what :meth:`commit` does.
     """
 
     __slots__ = (
-        "_arrived", "_behind", "_done_offset", "_first", "_line", "_mark", "_next", "_passed", "_read", "_room",
-        "_runs", "_unread", "end_offset", "log_epochs", "size", "subscription",
+        "_arrived", "_behind", "_done_offset", "_passed", "_read", "_room", "_runs", "_unread", "end_offset", "first",
+        "line", "log_epochs", "mark", "next", "size", "subscription",
     )  # fmt: skip
 
     def __init__(
@@ -75,11 +78,11 @@ class ProcessQueue:
         self._arrived: deque[UnreadBatch | Hole] = deque()
         self._unread = 0
         self._read: deque[_Read] = deque()
-        self._line: list[StoredMessage] = []
+        self.line: list[StoredMessage] = []
         self._passed = 0  # how many messages were in the line before its first
-        self._first = 0
-        self._next = 0
-        self._mark = 0  # commit() has only to look closer when it gets here
+        self.first = 0
+        self.next = 0
+        self.mark = 0  # settle() has something to do when ``first`` gets here
         self._room: _Room | None = None
 
     # What is there
@@ -87,36 +90,36 @@ class ProcessQueue:
     @property
     def messages(self) -> int:
         """How many messages are not done; those not yet made count before their tags are looked at."""
-        return len(self._line) - self._first + self._unread
+        return len(self.line) - self.first + self._unread
 
     @property
     def in_flight(self) -> list[StoredMessage]:
         """The messages that were taken and neither committed nor put back."""
-        return self._line[self._first : self._next]
+        return self.line[self.first : self.next]
 
     @property
     def ready(self) -> bool:
         """Whether something may be taken."""
-        return self._next < len(self._line) or bool(self._arrived)
+        return self.next < len(self.line) or bool(self._arrived)
 
     @property
     def used(self) -> bool:
         """Whether it holds messages, or any went through it."""
-        return bool(self._passed or self._line or self._arrived)
+        return bool(self._passed or self.line or self._arrived)
 
     @property
     def commit_offset(self) -> int:
         """The next offset to deliver if somebody else took over now."""
-        if not self._first:
+        if not self.first:
             return self._done_offset
-        last = self._line[self._first - 1].queue_offset
+        last = self.line[self.first - 1].queue_offset
         return max(self._done_offset, self._behind.get(last, last + 1))
 
     @property
     def head(self) -> tuple[int, int]:
         """The offset of the first message that is not done, and the number of its delivery, under way or next."""
-        if self._first < len(self._line):
-            return self._line[self._first].queue_offset, self._line[self._first].attempt
+        if self.first < len(self.line):
+            return self.line[self.first].queue_offset, self.line[self.first].attempt
         offset = self.commit_offset  # it is not made yet; what owners before us failed at is known all the same
         failed = (run.attempts for run in self._runs if run.from_offset <= offset < run.end_offset)
         return offset, max(failed, default=0) + 1
@@ -177,7 +180,7 @@ class ProcessQueue:
         False, and nothing has changed, if the listener has some of it: what it answers could not be told apart from
         an answer about the messages that get these offsets next.
         """
-        if self._next > self._first and self._line[self._next - 1].queue_offset >= queue_offset:
+        if self.next > self.first and self.line[self.next - 1].queue_offset >= queue_offset:
             return False
         self.log_epochs.cut(queue_offset)
         self._runs = [
@@ -191,21 +194,21 @@ class ProcessQueue:
             self._done_offset = self.end_offset = queue_offset
             return True
         self.end_offset = min(self.end_offset, queue_offset)
-        while len(self._line) > self._next and self._line[-1].queue_offset >= queue_offset:
-            self._line.pop()
+        while len(self.line) > self.next and self.line[-1].queue_offset >= queue_offset:
+            self.line.pop()
         through: _Read | None = None  # the first of those that reach beyond: it may have begun before
         while self._read and self._read[-1].end_offset > queue_offset:
             through = self._read.pop()
             self.size -= through.size
         if through is not None:
-            self._read.append(_Read(self._passed + len(self._line), queue_offset, through.size))
+            self._read.append(_Read(self._passed + len(self.line), queue_offset, through.size))
             self.size += through.size
         while self._arrived and self._arrived[-1].base_offset >= queue_offset:
             self.size -= self._arrived.pop().size
         if self._arrived:
             self._arrived[-1].cut(queue_offset)
         self._unread = sum(unread.left for unread in self._arrived)
-        self._settle()
+        self.settle()
         return True
 
     def has_room(self, messages: int, size: int) -> bool:
@@ -228,40 +231,40 @@ class ProcessQueue:
 
     def take(self, most: int) -> list[StoredMessage]:
         """Up to ``most`` messages, now in flight; fewer if no more are here, or behind a long run of unwanted ones."""
-        start = self._next
-        end = start + most
-        if end > len(self._line):
-            if self._arrived:
-                self._fill(most)
-            start = self._next
-            end = min(start + most, len(self._line))
-        self._next = end
+        start = self.fill(most)
+        self.next = end = min(start + most, len(self.line))
         # A list made of one item costs half of a slice, and batches of one are the rule.
-        return [self._line[start]] if end - start == 1 else self._line[start:end]
+        return [self.line[start]] if end - start == 1 else self.line[start:end]
+
+    def fill(self, most: int = 1) -> int:
+        """See to it that ``most`` messages can be taken, if so many are here; returns their place in the line."""
+        if self.next + most > len(self.line) and self._arrived:
+            self._fill(most)
+        return self.next
 
     def commit(self) -> None:
         """Everything in flight is done."""
-        self._first = self._next
-        if self._first >= self._mark:
-            self._settle()
+        self.first = self.next
+        if self.first >= self.mark:
+            self.settle()
 
     def rollback(self) -> list[StoredMessage]:
         """Everything in flight is taken again; returns it."""
         messages = self.in_flight
-        self._next = self._first
+        self.next = self.first
         return messages
 
     def again(self, count: int) -> list[StoredMessage]:
         """The last ``count`` messages that were taken are taken again; returns them."""
-        end, self._next = self._next, self._next - count
-        assert self._next >= self._first, "only what is in flight can be put back"
-        return self._line[self._next : end]
+        end, self.next = self.next, self.next - count
+        assert self.next >= self.first, "only what is in flight can be put back"
+        return self.line[self.next : end]
 
     def commit_offset_without(self, messages: Sequence[StoredMessage]) -> int:
         """What ``commit_offset`` will be when these, none of them in flight, are removed."""
-        gone, at, progress = set(map(id, messages)), self._first, self.commit_offset
-        while at < len(self._line) and id(self._line[at]) in gone:
-            progress = self._end_of(self._line[at])
+        gone, at, progress = set(map(id, messages)), self.first, self.commit_offset
+        while at < len(self.line) and id(self.line[at]) in gone:
+            progress = self._end_of(self.line[at])
             at += 1
         return progress
 
@@ -272,28 +275,28 @@ class ProcessQueue:
         Progress passes each with the message before it, so that one that waits keeps those behind it back.
         """
         gone = set(map(id, messages))
-        kept = self._line[: self._next]
+        kept = self.line[: self.next]
         lost: list[int] = []  # the places of those that go
-        for at, message in enumerate(self._line[self._next :], self._next):
+        for at, message in enumerate(self.line[self.next :], self.next):
             if id(message) not in gone:
                 kept.append(message)
                 continue
             lost.append(self._passed + at)
             end = self._end_of(message)
             self._behind.pop(message.queue_offset, None)
-            if len(kept) == self._first:  # everything before it is done
+            if len(kept) == self.first:  # everything before it is done
                 self._done_offset = end
             else:
                 self._behind[kept[-1].queue_offset] = end
-        self._line = kept
+        self.line = kept
         self._read = deque(
             read._replace(end=read.end - sum(1 for place in lost if place < read.end)) for read in self._read
         )
-        self._settle()
+        self.settle()
 
     def still_held(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
         """Those of them that are put back; the log may have lost some meanwhile, and they with it."""
-        line = set(map(id, self._line[self._next :]))
+        line = set(map(id, self.line[self.next :]))
         return [message for message in messages if id(message) in line]
 
     def discard(self) -> None:
@@ -302,8 +305,8 @@ class ProcessQueue:
         self._arrived.clear()
         self._read.clear()
         self._behind.clear()
-        self._line = []
-        self._first = self._next = self._unread = self._mark = self.size = 0
+        self.line = []
+        self.first = self.next = self._unread = self.mark = self.size = 0
         self.end_offset = self._done_offset
 
     # Batches
@@ -312,15 +315,15 @@ class ProcessQueue:
         """Make messages until ``most`` can be taken or many were passed; what is done leaves the line."""
         self._forget_done()
         stop_at = self._unread - READ_MOST
-        while self._arrived and len(self._line) - self._next < most and self._unread > stop_at:
+        while self._arrived and len(self.line) - self.next < most and self._unread > stop_at:
             head = self._arrived[0]
             left = head.left
-            self._line += self._number(head.read(max(most, READ_AT_ONCE), self.subscription))
+            self.line += self._number(head.read(max(most, READ_AT_ONCE), self.subscription))
             self._unread -= left - head.left
             if not head.left:
                 self._arrived.popleft()
-                self._read.append(_Read(self._passed + len(self._line), head.end_offset, head.size))
-        self._settle()
+                self._read.append(_Read(self._passed + len(self.line), head.end_offset, head.size))
+        self.settle()
 
     def _number(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Tell the messages that an owner before us failed at how often they were delivered."""
@@ -339,14 +342,14 @@ class ProcessQueue:
         offset = message.queue_offset
         return self._behind.get(offset, offset + 1)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Let go of the batches that are done, and tell who waits for room."""
-        done = self._passed + self._first
+        done = self._passed + self.first
         while self._read and self._read[0].end <= done:
             finished = self._read.popleft()
             self._done_offset = max(self._done_offset, finished.end_offset)
             self.size -= finished.size
-        if self._first == len(self._line):
+        if self.first == len(self.line):
             self._forget_done()
         if self._room is not None and self.has_room(self._room.messages, self._room.size):
             callback, self._room = self._room.callback, None
@@ -354,23 +357,23 @@ class ProcessQueue:
         self._set_mark()
 
     def _forget_done(self) -> None:
-        if self._first:
+        if self.first:
             self._done_offset = self.commit_offset
             if self._behind:
                 self._behind = {offset: end for offset, end in self._behind.items() if offset >= self._done_offset}
-            del self._line[: self._first]
-            self._passed += self._first
-            self._next -= self._first
-            self._first = 0
+            del self.line[: self.first]
+            self._passed += self.first
+            self.next -= self.first
+            self.first = 0
             self._set_mark()
 
     def _set_mark(self) -> None:
-        self._mark = self._read[0].end - self._passed if self._read else len(self._line)
+        self.mark = self._read[0].end - self._passed if self._read else len(self.line)
         if self._room is not None:
-            enough = len(self._line) + self._unread - self._room.messages
+            enough = len(self.line) + self._unread - self._room.messages
             # Where the messages are few enough and only the bytes too many, the end of a batch is the next chance.
-            if enough > self._first:
-                self._mark = min(self._mark, enough)
+            if enough > self.first:
+                self.mark = min(self.mark, enough)
 
 
 def in_order(cache: Cache) -> ProcessQueue:

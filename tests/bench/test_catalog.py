@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 
 import pytest
 
-from rmq.bench.catalog import CATALOG, Benchmark, quickly
+from rmq.bench.catalog import CATALOG, TOO_SMALL, Benchmark, quickly, unjudged
+from rmq.bench.figures import Verdict
 from rmq.bench.loads import Load
 
 
@@ -30,5 +33,19 @@ def test_what_a_benchmark_does_not_heed_is_not_its_own_either(benchmark: Benchma
 
 
 def test_a_quick_load_is_the_same_with_few_messages() -> None:
-    assert quickly(Load(size=1024, tags=3)) == Load(20_000, size=1024, tags=3)
+    assert quickly(Load(size=1024, tags=3)) == Load(10_000, size=1024, tags=3)
     assert quickly(Load(100)) == Load(100)
+
+
+def test_after_a_quick_run_no_target_is_met_and_a_better_reason_is_kept() -> None:
+    judged = unjudged(Verdict("P1.floor", "words", samples=[1.0], at_least=0.6))
+
+    assert (judged.met, judged.why_not) == (None, TOO_SMALL)
+    assert unjudged(Verdict("P1.redis", "words", why_not="no redis")).why_not == "no redis"
+
+
+@pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
+def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
+    module = importlib.import_module(f"rmq.bench.{benchmark.name.replace('-', '_')}")
+
+    assert list(inspect.signature(module.measure).parameters)[:3] == ["load", "options", "steps"]

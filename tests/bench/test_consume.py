@@ -30,11 +30,18 @@ def test_other_sizes_have_keys_of_their_own() -> None:
     assert [prefix(Load(size=size)) for size in (100, 1024)] == ["consume", "consume.1024B"]
 
 
+def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
+    (verdict,) = measure(Load(1 << 40), Options(), Noted()).verdicts
+
+    assert verdict.met is None
+    assert verdict.why_not.startswith("the disk has ")
+
+
 @pytest.mark.slow
 def test_a_run_reads_the_whole_backlog_in_every_way() -> None:
     steps = Noted()
     with BrokerThread() as broker:
-        found = measure(Load(3000), Options(broker=broker.address, rounds=1), steps, floor=FixedFloor())
+        found = measure(Load(3000, producers=2), Options(broker=broker.address, rounds=1), steps, floor=FixedFloor())
 
     keys = [f"consume.{way}" for way in ("batches", "messages", "concurrent", "pull", "floor")]
     assert (steps.expected, steps.taken) == (5, keys)

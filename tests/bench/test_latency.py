@@ -50,9 +50,9 @@ def test_every_part_is_measured_and_every_target_judged_and_a_broker_of_others_i
 
     assert len(steps.steps) == steps.expected == 6
     assert {figure.key for figure in report.figures} == {
-        *(f"latency.{part}.{name}" for part in PARTS for name in ("p50", "p99", "max")),
-        *(f"latency.{part}.behind.{name}" for part in ("rate", "ping") for name in ("p50", "p99")),
-        "latency.echo", "latency.fdatasync", "latency.ping.flood",
+        *(f"latency.{part}.{name}" for part in PARTS for name in ("p50", "p99")),
+        "latency.wake.max", "latency.rate.behind.p99", "latency.ping.behind.p99", "latency.ping.flood",
+        "latency.echo", "latency.fdatasync",
     }  # fmt: skip
     assert all(len(figure.samples) == 1 and figure.middle > 0 for figure in report.figures)
     assert {verdict.key: verdict.at_most for verdict in report.verdicts} == {

@@ -1,4 +1,4 @@
-"""What a run of ``produce`` says about its targets, and one run with real processes."""
+"""What a run of ``produce`` says about its targets, and runs with real processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 from rmq.bench.figures import Figure
 from rmq.bench.loads import Load
 from rmq.bench.options import Options
-from rmq.bench.processes import BenchError
 from rmq.bench.produce import OWN_BROKERS, allowed, measure, verdict
 from rmq.bench.produce_plan import FLOOR, KEYS, SYNC_BATCHES
-from rmq.bench.yardsticks import native_rate, reason
 from rmq.broker.testing import BrokerThread
 from rmq.client import Admin
 
@@ -46,31 +44,53 @@ def test_single_sends_with_sync_may_not_be_faster_than_async_nor_than_one_a_sync
     assert allowed(figure(9000, 50000), figure(5.0, 2.0), 64) == [9000, 32000]
 
 
-def test_a_peer_that_is_not_there_says_why() -> None:
-    assert reason(FixedPeer(why_not="not installed"), "redis") == "not installed"
-    assert reason(None, "redis") == "redis is not among the peers"
+def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
+    steps = Noted()
 
+    found = measure(Load(1 << 40), Options(), steps)
 
-def test_a_benchmark_that_a_peer_lacks_has_no_rate() -> None:
-    assert native_rate(FixedPeer(), Load()) == 16.0
-    with pytest.raises(BenchError, match="redis brings no benchmark along"):
-        native_rate(FixedPeer(native=None), Load())
+    assert (found.figures, steps.taken) == ([], [])
+    assert [one.met for one in found.verdicts] == [None] * 4
+    assert all(one.why_not.startswith("the disk has ") for one in found.verdicts)
 
 
 @pytest.mark.slow
-def test_a_run_measures_every_way_and_leaves_nothing_in_a_broker_that_goes_on() -> None:
+def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_redis() -> None:
     steps, floor = Noted(), FixedFloor()
+    with BrokerThread(flush="async") as broker:
+        options = Options(broker=broker.address, rounds=1)
+        found = measure(Load(2000), options, steps, floor=floor, peers=[FixedPeer()])
+
+    keys = [f"produce.{name}" for name in ("messages", "messages_inside", "bodies", "floor", "redis_benchmark")]
+    assert (steps.expected, steps.taken) == (5, keys)
+    assert [one.key for one in found.figures] == keys
+    assert [one.flush for one in found.figures] == ["async"] * 4 + ["fsync every second"]
+    before, inside, bodies, *_ = (one.middle for one in found.figures)
+    assert [one.samples for one in found.verdicts] == [[bodies / 4.0], [before / 4.0], [inside / 4.0], [bodies / 16.0]]
+
+
+@pytest.mark.slow
+def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
-        found = measure(Load(2000, keys=True, producers=2), options, steps, floor=floor)
+        found = measure(Load(2000, keys=True), options, Noted(), floor=FixedFloor())
         left = asyncio.run(_topics(broker.address))
 
-    keys = ["produce.sync.plain", "produce.sync.keys"]
-    assert (steps.expected, steps.taken) == (2, keys)
-    assert [figure.key for figure in found.figures] == [*keys, "produce.sync.caught_up"]
-    assert all(figure.middle > 0 and figure.flush == "sync" for figure in found.figures)
+    keys = [f"produce.sync.{name}" for name in ("plain", "keys", "caught_up")]
+    assert [one.key for one in found.figures] == keys
+    assert all(one.middle > 0 and one.flush == "sync" for one in found.figures)
     assert [(one.key, len(one.samples)) for one in found.verdicts] == [("P10.keys", 1), ("P10.caught-up", 1)]
     assert left == []
+
+
+@pytest.mark.slow
+def test_a_broker_that_goes_on_cannot_be_compared_with_one_of_another_durability() -> None:
+    with BrokerThread() as broker:
+        options = Options(broker=broker.address, rounds=1)
+        found = measure(Load(500, batch=1, connections=64), options, Noted(), floor=FixedFloor())
+
+    assert [one.key for one in found.figures] == ["produce.single.sync.messages", "produce.single.sync.fdatasync"]
+    assert [(one.key, one.met, one.why_not) for one in found.verdicts] == [("P6.single", None, OWN_BROKERS)]
 
 
 async def _topics(address: str) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rmq.bench.progress import Counted
+import pytest
+
+from rmq.bench.processes import BenchError
+from rmq.bench.progress import Counted, Whole
 
 
 def test_a_sample_is_done_when_the_next_one_begins() -> None:
@@ -16,16 +19,30 @@ def test_a_sample_is_done_when_the_next_one_begins() -> None:
     assert shown == [(0.0, "a"), (0.25, "b"), (0.5, "c"), (0.75, "d")]
 
 
-def test_a_part_of_a_whole_stays_within_its_share() -> None:
+def test_more_samples_than_were_announced_do_not_lead_beyond_the_end() -> None:
     shown: list[float] = []
-    steps = Counted(lambda done, what: shown.append(done), begin=0.5, share=0.25)
+    steps = Counted(lambda done, what: shown.append(done))
 
-    steps.expect(2)
-    steps("a")
-    steps("b")
-    steps("one more than was said")
+    steps.expect(1)
+    for _ in range(3):
+        steps("a")
 
-    assert shown == [0.5, 0.625, 0.75]
+    assert shown == [0.0, 1.0, 1.0]
+
+
+def test_parts_of_a_whole_count_by_their_weights_also_when_they_go_on_at_once() -> None:
+    shown: list[tuple[float, str]] = []
+    whole = Whole(lambda done, what: shown.append((done, what)), [3.0, 1.0])
+    long, short = whole.part(0), whole.part(1)
+
+    long.expect(3)
+    short.expect(2)
+    for steps, what in [(long, "a"), (long, "b"), (short, "c"), (short, "d"), (long, "e")]:
+        steps(what)
+    whole.ended(1)
+    long("f")
+
+    assert shown == [(0.0, "a"), (0.25, "b"), (0.25, "c"), (0.375, "d"), (0.625, "e"), (1.0, "f")]
 
 
 def test_samples_may_be_announced_bit_by_bit() -> None:
@@ -38,3 +55,14 @@ def test_samples_may_be_announced_bit_by_bit() -> None:
     steps("b")
 
     assert shown == [0.0, 0.25]
+
+
+def test_what_is_stopped_ends_at_its_next_sample() -> None:
+    whole = Whole(lambda done, what: None, [1.0])
+    steps = whole.part(0)
+    steps("a")
+
+    whole.stop()
+
+    with pytest.raises(BenchError, match="interrupted"):
+        steps("b")

@@ -12,6 +12,7 @@ import pytest
 from rmq.bench.receiving import STYLES, Tally, consuming, is_share, share_end
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Producer
+from rmq.wire.errors import GroupMismatch
 from rmq.wire.model import ConsumeStatus, MessageQueue
 
 
@@ -27,7 +28,22 @@ async def test_a_tally_counts_messages_and_bytes_and_knows_when_the_first_and_th
     tally.add(some(1))
 
     assert (tally.count, tally.bytes) == (4, 19)
-    assert (tally.first_at, tally.last_at) == (1, 4)
+    assert (tally.first_at, tally.last_at) == (1, 3)
+
+
+@pytest.mark.parametrize("known_after", [0, 1, 2, 4])
+async def test_a_tally_that_knows_how_many_come_reads_the_clock_for_the_first_and_the_last(known_after: int) -> None:
+    clock = iter(range(10, 100))
+    tally = Tally(clock.__next__)
+    for number in range(4):
+        if number == known_after:
+            tally.expect(4)
+        await tally.listen(some(1), None)
+    tally.expect(4)
+
+    reads = max(known_after, 1) + (known_after < 4)
+    assert (tally.first_at, tally.last_at, next(clock)) == (10, 10 + reads - 1, 10 + reads)
+    assert tally.done.is_set()
 
 
 async def test_a_tally_is_done_when_all_came_whether_or_not_that_was_known_before() -> None:
@@ -82,3 +98,20 @@ async def test_every_style_gets_all_of_a_backlog_once_it_is_resumed(style: str) 
             await tally.done.wait()
 
     assert (tally.count, tally.bytes) == (60, 2 * (10 + 2 * 20))
+
+
+@pytest.mark.parametrize("style", ["messages", "pull"])
+async def test_what_ends_a_consumer_ends_the_process_that_waits_for_its_messages(style: str) -> None:
+    async with InMemoryBroker() as broker, consuming("concurrent", broker.address, "t", "g", Tally()):
+        await _known(broker.address, "g")
+        with pytest.raises(ExceptionGroup) as raised:
+            async with consuming(style, broker.address, "t", "g", Tally()):
+                await asyncio.Event().wait()
+
+    assert raised.group_contains(GroupMismatch)
+
+
+async def _known(address: str, group: str) -> None:
+    async with Admin(address) as admin:
+        while group not in [row.group for row in await admin.list_groups()]:
+            await asyncio.sleep(0.01)

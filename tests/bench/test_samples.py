@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.bench.samples import LOOP, Frame, by_function, by_line, by_whole, folded, stacks, table
+from rmq.bench.samples import LOOP, Frame, by_function, by_line, by_whole, changes, folded, stacks, table
 
 START = "/opt/lib/python3.11/asyncio/runners.py|run|118;<frozen runpy>|run_module|226"
 PACK = f"/w/.typing/rmq/wire/batch.py|encode|10;/w/.typing/rmq/client/producer.py|send|7;{START}"
@@ -68,4 +68,16 @@ def test_a_table_gives_shares_and_microseconds() -> None:
         f" 75.0%   1.500   75.0%   1.500  {LOOP}",
         " 25.0%   0.500   25.0%   0.500  wire/batch.py encode",
         "  0.0%   0.000   25.0%   0.500  client/producer.py send",
+    ]
+
+
+def test_changes_are_told_the_greatest_first_below_the_sum() -> None:
+    text = changes({"f": 1.0, "g": 0.5, "gone": 0.2}, {"f": 0.4, "g": 0.5, "new": 0.1}, 3)
+
+    assert text.splitlines() == [
+        " before    after   change",
+        "  1.700    1.000   -0.700  (all)",
+        "  1.000    0.400   -0.600  f",
+        "  0.200    0.000   -0.200  gone",
+        "  0.000    0.100   +0.100  new",
     ]

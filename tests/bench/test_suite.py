@@ -49,9 +49,8 @@ def test_every_target_has_a_command_line() -> None:
     assert {target for entry in ENTRIES for target in entry.targets} == set(TARGETS)
 
 
-def test_all_fits_into_20_minutes_and_quickly_into_one() -> None:
+def test_all_is_expected_to_fit_into_20_minutes() -> None:
     assert sum(entry.about_s for entry in ENTRIES) <= 20 * 60
-    assert sum(entry.quick_s for entry in ENTRIES) <= 60
 
 
 def test_a_benchmark_that_fails_does_not_end_the_others_and_its_targets_are_not_shown() -> None:
@@ -101,6 +100,7 @@ def test_programs_get_the_machine_and_every_report_with_its_command_line() -> No
         (Load(size=1024, in_flight=8), Options(), "rmq-bench produce --size 1024 --in-flight 8"),
         (Load(keys=True), Options(rounds=3), "rmq-bench produce --keys --rounds 3"),
         (Load(), Options(rounds=1, quick=True), "rmq-bench produce --quick"),
+        (Load(10), Options(rounds=1, quick=True), "rmq-bench produce --messages 10 --quick"),
         (Load(), Options(rounds=2, quick=True), "rmq-bench produce --quick --rounds 2"),
     ],
 )
@@ -108,10 +108,17 @@ def test_a_command_line_says_what_is_not_usual(load: Load, options: Options, lin
     assert Entry(Benchmark("produce"), (), 1.0, load).command_line(options) == line
 
 
+def test_a_command_line_names_the_durability_that_its_target_is_about() -> None:
+    entry = Entry(Benchmark("produce"), ("P6",), 1.0, Load(), "sync")
+
+    assert entry.command_line(Options()) == "rmq-bench produce --flush sync"
+    assert entry.options(Options("async")).flush == "sync"
+
+
 def test_quick_runs_are_small_and_say_that_they_mean_nothing() -> None:
     all_of_them = suite("good", quick=True)
 
     (part,) = all_of_them.parts(lambda done, what: None)
 
-    assert part.report.about["load"]["messages"] == 20_000
+    assert part.report.about["load"]["messages"] == 10_000
     assert "the numbers mean nothing" in all_of_them.as_text()

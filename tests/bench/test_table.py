@@ -63,6 +63,16 @@ def test_a_target_that_is_not_shown_says_why_in_the_next_line() -> None:
     assert why.strip() == "not shown: redis-server is not installed"
 
 
+def test_a_reason_that_is_given_often_is_told_once_below_the_table() -> None:
+    verdicts = [Verdict(f"P{number}.x", "words", why_not="too small") for number in range(1, 5)]
+
+    text = verdicts_text([*verdicts, Verdict("P5.x", "words", why_not="no redis")])
+
+    assert text.count("not shown: too small") == 1
+    assert text.splitlines()[-1] == "not shown: too small"
+    assert text.splitlines()[-2].strip() == "not shown: no redis"
+
+
 def test_what_has_no_target_is_told_without_a_word_about_it() -> None:
     verdict = Verdict("P3.stretch", "half of the floor", samples=[0.4, 0.5])
 
@@ -74,10 +84,16 @@ def test_every_line_fits_into_80_columns_and_long_texts_are_wrapped() -> None:
     long = "Message objects that were all made before the clock began to run, one call for each batch of them"
     report = Report(
         "produce",
-        {"load": {"messages": 1_000_000, "keys": False, "queues": 8, "in_flight": 64}, "rounds": 5, "note": long},
-        [Figure("produce.objects", long, "msg/s", "async", [1234567.0, 1234567.0])],
+        {
+            "load": {"messages": 1_000_000, "keys": False, "queues": 8, "in_flight": 64},
+            "rounds": 5,
+            "note": long,
+            "sizes": {"pings": 1.0},
+        },
+        [Figure("produce.objects", long, "msg/s", "synced every second", [1234567.0, 1234567.0])],
         [
             Verdict("P6.singles.sync", long, "msg/s", "sync", [1234567.0, 1234568.0], at_least=1_000_000),
+            Verdict("P2.socket-to-file.messages_inside", long, samples=[0.61, 0.62], at_least=0.8),
             Verdict("P1.redis", long, why_not=long, at_least=4),
         ],
     )
@@ -85,8 +101,21 @@ def test_every_line_fits_into_80_columns_and_long_texts_are_wrapped() -> None:
     text = as_text(report)
 
     assert max(map(len, text.splitlines())) <= 80
-    assert text.startswith("produce: load (messages 1,000,000, keys no, queues 8, in flight 64), rounds 5,")
+    assert text.startswith("produce: messages 1,000,000, queues 8, in flight 64, rounds 5, note Message")
+    assert "sizes" not in text  # that is for programs
     assert "began to run" in " ".join(text.split())
+
+
+def test_a_distribution_is_a_line_with_its_percentiles() -> None:
+    spread = {"p50": 0.7, "p90": 0.9, "p99": 2.0, "p99.9": 12.34, "max": 1234.5}
+
+    text = as_text(Report("latency", {"percentiles": {"round_trip.sync": spread, "wake": spread}}))
+
+    assert [line.split() for line in text.splitlines() if "1,234" in line] == [
+        ["round", "trip.sync", "0.700", "0.900", "2.00", "12.3", "1,234"],
+        ["wake", "0.700", "0.900", "2.00", "12.3", "1,234"],
+    ]
+    assert "MS, OF ALL ROUNDS    P50    P90" in text
 
 
 def test_a_report_without_targets_is_its_figures_alone() -> None:

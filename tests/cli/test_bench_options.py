@@ -11,7 +11,7 @@ from rmq.bench.catalog import CATALOG, EXTRA, LOAD
 from rmq.bench.loads import Load
 from rmq.bench.options import Options
 from rmq.bench.suite import ENTRIES, Entry
-from rmq.cli.bench_options import load_of, options_of
+from rmq.cli.bench_options import load_of, options_of, unheeded
 from rmq.cli.rmq_bench import command
 
 
@@ -33,9 +33,21 @@ def test_without_options_a_benchmark_has_its_own_load_and_is_told_so_in_its_help
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_a_benchmark_has_the_options_that_make_a_difference_and_no_others(name: str) -> None:
-    assert given(name).keys() & {*LOAD, *EXTRA} == set(CATALOG[name].heeds)
-    assert ("broker" in given(name)) is CATALOG[name].takes_broker
+def test_every_benchmark_takes_the_same_options_and_shows_those_that_make_a_difference(name: str) -> None:
+    benchmark, params = CATALOG[name], command.commands[name].params
+    shown = {str(param.name) for param in params if isinstance(param, click.Option) and not param.hidden}
+
+    assert {*LOAD, "flush", "rounds", "quick", "as_json"} <= given(name).keys()
+    assert shown & {*LOAD, *EXTRA} == set(benchmark.heeds)
+    assert ("flush" in shown) is (benchmark.flush is not None)
+    assert ("broker" in given(name)) is benchmark.takes_broker
+
+
+def test_an_option_that_makes_no_difference_is_named() -> None:
+    line = "limit --size 10 --consumers 2 --in-flight 3 --flush sync"
+
+    assert unheeded(CATALOG["limit"], given(line)) == ["--consumers", "--flush"]
+    assert unheeded(CATALOG["end-to-end"], given(line.replace("limit", "end-to-end"))) == []
 
 
 def test_every_option_of_a_load_arrives() -> None:
@@ -48,7 +60,7 @@ def test_every_option_of_a_load_arrives() -> None:
 def test_a_quick_run_is_small_and_once_unless_told_otherwise() -> None:
     produce = CATALOG["produce"]
 
-    assert load_of(produce, given("produce --quick")).messages == 20_000
+    assert load_of(produce, given("produce --quick")).messages == 10_000
     assert load_of(produce, given("produce --quick --messages 30000")).messages == 30_000
     assert options_of(produce, given("produce --quick")).rounds == 1
     assert options_of(produce, given("produce --quick --rounds 2")).rounds == 2

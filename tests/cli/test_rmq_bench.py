@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -12,6 +13,8 @@ from rmq.bench.processes import BenchError
 from rmq.cli import exit_codes
 from rmq.cli.command import Failure
 from rmq.cli.rmq_bench import command, ended_well
+
+from support.processes import Running
 
 BENCH = "rmq.cli.rmq_bench"
 
@@ -59,3 +62,17 @@ def test_a_signal_interrupts_and_a_second_one_does_not_disturb_the_end(number: s
     assert caught.value.exit_code == exit_codes.INTERRUPTED
     assert ended == [True]
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.slow
+def test_it_measures_a_broker_that_runs_and_says_how_durable_that_is(broker: str) -> None:
+    line = ("produce", "--tags", "8", "--messages", "500", "--rounds", "2", "--broker", broker, "--json")
+    with Running(BENCH, *line) as process:
+        assert process.wait(60) == 0, process.errors
+    report = json.loads(process.lines[-1])
+
+    assert (report["benchmark"], report["messages"]) == ("produce", 500)
+    assert {figure["flush"] for figure in report["figures"]} == {"sync"}
+    assert {len(figure["samples"]) for figure in report["figures"]} == {2}
+    assert [verdict["key"] for verdict in report["verdicts"]] == ["P10.tags"]
+    assert process.errors == []  # no bar where nobody looks

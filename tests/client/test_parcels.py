@@ -56,9 +56,9 @@ async def test_it_is_stored_when_its_last_piece_is_in_whatever_order() -> None:
     first, second = three.cut(2, 2), three.cut(1, 1)
     assert three.future is not None
 
-    three.stored(second.which, part(1, 7), store_id=1)
+    three.piece_stored(second.which, part(1, 7), store_id=1)
     assert not three.future.done()
-    three.stored(first.which, part(2, 5), store_id=1)
+    three.piece_stored(first.which, part(2, 5), store_id=1)
 
     assert isinstance(three.future.result(), Receipts)
     assert [receipt.queue_offset for receipt in three.future.result()] == [5, 6, 7]
@@ -93,7 +93,7 @@ async def test_a_settled_parcel_keeps_no_bytes_and_changes_no_more() -> None:
     one.fail(errors.BadBatch("no"))
 
     one.fail(errors.DiskFull("no"))
-    one.stored(piece.which, part(1), store_id=1)
+    one.piece_stored(piece.which, part(1), store_id=1)
     one.put_back(piece)
     one.give_up()
 
@@ -111,7 +111,7 @@ async def test_only_what_was_never_sent_is_certainly_not_stored() -> None:
     two.put_back(first)
     assert isinstance(two.overdue("late"), errors.RequestTimeout)
     first = two.cut(1, 1)
-    two.stored(first.which, part(1), store_id=1)
+    two.piece_stored(first.which, part(1), store_id=1)
     assert str(two.overdue("late")) == "late: 1 of 2 messages for 'orders' are known to be stored"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmq.bench.loads import Load
+from rmq.bench.processes import BenchError
 
 
 class FixedFloor:
@@ -25,7 +26,7 @@ class FixedFloor:
         self.asked.append("socket_to_file")
         return 5.0
 
-    def fdatasync_ms(self) -> float:
+    def fdatasync_ms(self, size: int) -> float:
         self.asked.append("fdatasync_ms")
         return 10.0
 
@@ -37,13 +38,17 @@ class FixedPeer:
     name: str = "redis"
     rate: float = 8.0
     why_not: str = ""
+    native_why_not: str = ""
     durability: str = "fsync every second"
     native: float | None = 16.0
+    breaks: str = ""  # what it says then
 
     def produce(self, load: Load) -> float:
         return self.rate
 
     def consume(self, load: Load) -> float:
+        if self.breaks:
+            raise BenchError(self.breaks)
         return self.rate
 
     def native_produce(self, load: Load) -> float | None:
