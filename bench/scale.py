@@ -1,8 +1,11 @@
 """
 What growth costs: queues, connections and the length of the log, at a constant size of batches.
 
-Two brokers run side by side, the small one and the grown one, and samples of them take turns. Each sample has a client
-process of its own, which opens its connections and touches every queue before the clock runs.
+A small broker and a grown one run side by side, and samples of them take turns. Each sample has a client process of its
+own, which opens its connections and touches every queue before the clock runs.
+
+Calls in flight to one queue share a batch, so batches are of constant size only where there are as many queues as calls
+in flight. The queues are therefore grown from 1, as the target says, and from that number.
 """
 
 from __future__ import annotations
@@ -55,6 +58,16 @@ class Growth(NamedTuple):
     asked: float
     make: Callable[[float], AbstractContextManager[Side]]
     why_not: str  # it cannot be measured here; empty if it can
+    between: float = 0  # a size that the grown one is compared with as well; 0: none
+
+    @property
+    def sizes(self) -> list[float]:
+        """All of them, from the smallest on."""
+        return (
+            [self.small, self.between, self.grown]
+            if self.small < self.between < self.grown
+            else [self.small, self.grown]
+        )
 
     @property
     def missing(self) -> str:
@@ -86,7 +99,7 @@ def measure(
         return side(options, load, gb=size, data_dir=folder / big_log.NAME if folder and size == gb else None)
 
     growths = [
-        Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours),
+        Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours, load.in_flight),
         Growth(
             "connections", "connections", 1, connections, CONNECTIONS, with_connections,
             not_ours or few_files(connections),
@@ -95,7 +108,11 @@ def measure(
             "log", "GB of log", gb / 10, gb, big_log.FULL_GB, with_log, not_ours or big_log.no_room(folder, gb)
         ),
     ]  # fmt: skip
-    steps.expect(sum(2 * options.rounds + 2 * (growth.make is with_log) for growth in growths if not growth.why_not))
+    steps.expect(
+        sum(
+            len(growth.sizes) * (options.rounds + (growth.make is with_log)) for growth in growths if not growth.why_not
+        )
+    )
     for growth in growths:
         compare(report, growth, options, steps)
     return report
@@ -105,27 +122,28 @@ def compare(report: Report, growth: Growth, options: Options, steps: Steps) -> N
     """Measure one way to grow, and judge it."""
     figures = [
         Figure(f"scale.{growth.name}.{size:g}", f"produce, {size:g} {growth.meaning}", "msg/s", options.flush)
-        for size in (growth.small, growth.grown)
+        for size in growth.sizes
     ]
-    peak = Figure(
-        f"scale.rss.{growth.name}", f"most memory of the broker, {growth.grown:g} {growth.meaning}", "MB", options.flush
-    )
+    of_memory = f"most memory of the broker, {growth.grown:g} {growth.meaning}"
+    peak = Figure(f"scale.rss.{growth.name}", of_memory, "MB", options.flush)
     if not growth.why_not:
-        with growth.make(growth.small) as small, growth.make(growth.grown) as grown:
-            interleave([(figures[0], small.take), (figures[1], grown.take)], options.rounds, steps)
-            peak.samples.append(grown.broker.memory_mb("VmHWM"))
+        with ExitStack() as stack:
+            sides = [stack.enter_context(growth.make(size)) for size in growth.sizes]
+            samplers = [(figure, side.take) for figure, side in zip(figures, sides, strict=True)]
+            interleave(samplers, options.rounds, steps)
+            peak.samples.append(sides[-1].broker.memory_mb("VmHWM"))
         report.figures += [*figures, peak]
-    kept, memory = ([], []) if growth.missing else (ratio(figures[1], figures[0]), peak.samples)
-    from_to = f"{growth.small:g} -> {growth.grown:g} {growth.meaning}"
-    report.verdicts += [
+    for figure, size in zip(figures[:-1], growth.sizes, strict=False):
+        key = f"P8.{growth.name}" if size == growth.small else f"P8.{growth.name}.from_{size:g}"
+        kept = [] if growth.missing else ratio(figures[-1], figure)
+        meaning = f"produce, {size:g} -> {growth.grown:g} {growth.meaning}"
+        report.verdicts.append(Verdict(key, meaning, "x", options.flush, kept, at_least=KEPT, why_not=growth.missing))
+    memory = [] if growth.missing else peak.samples
+    report.verdicts.append(
         Verdict(
-            f"P8.{growth.name}", f"produce, {from_to}", "x", options.flush, kept, at_least=KEPT, why_not=growth.missing
-        ),
-        Verdict(
-            f"P8.rss.{growth.name}", f"most memory of the broker, {growth.grown:g} {growth.meaning}", "MB",
-            options.flush, memory, at_most=MOST_MB, why_not=growth.missing,
-        ),
-    ]  # fmt: skip
+            f"P8.rss.{growth.name}", of_memory, "MB", options.flush, memory, at_most=MOST_MB, why_not=growth.missing
+        )
+    )
 
 
 @contextmanager

@@ -75,6 +75,17 @@ def test_the_grown_one_must_keep_four_fifths(grown: float, is_met: bool) -> None
     assert (memory.key, memory.met) == ("P8.rss.queues", True)
 
 
+def test_a_size_between_is_compared_with_as_well_where_there_is_room_for_it() -> None:
+    def grown(size: float) -> list[str]:
+        growth = Growth("queues", "queues", 1, size, 100, lambda _: nullcontext(_Side(rates)), "", 64)
+        return [verdict.key for verdict in _compared(growth, Steps()).verdicts]
+
+    rates = iter([1.0] * 5)
+
+    assert grown(100) == ["P8.queues", "P8.queues.from_64", "P8.rss.queues"]
+    assert grown(64) == ["P8.queues", "P8.rss.queues"]
+
+
 def test_with_a_broker_that_runs_nothing_is_shown_and_the_reason_is_told() -> None:
     steps = Steps()
 
@@ -82,7 +93,7 @@ def test_with_a_broker_that_runs_nothing_is_shown_and_the_reason_is_told() -> No
 
     assert report.figures == []
     assert [verdict.key for verdict in report.verdicts] == [
-        "P8.queues", "P8.rss.queues", "P8.connections", "P8.rss.connections", "P8.log", "P8.rss.log",
+        "P8.queues", "P8.queues.from_64", "P8.rss.queues", "P8.connections", "P8.rss.connections", "P8.log", "P8.rss.log",
     ]  # fmt: skip
     assert all(verdict.met is None and "one that runs" in verdict.why_not for verdict in report.verdicts)
     assert (steps.expected, steps.taken) == (0, [])
