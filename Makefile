@@ -1,5 +1,5 @@
 # Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
-.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-spark bench-delays demo pipeline run clean
+.PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-report bench-spark bench-delays profile demo pipeline run clean
 
 BIN := .venv/bin
 
@@ -52,6 +52,11 @@ debug: install
 bench: install
 	$(BIN)/rmq-bench $(ARGS)
 
+# The measured part of docs/benchmarks.md and its plots, from docs/benchmarks.json; RUN=1 measures anew before
+bench-report: install
+	$(if $(RUN),$(BIN)/rmq-bench all --json > docs/benchmarks.json.new && mv docs/benchmarks.json.new docs/benchmarks.json)
+	$(BIN)/python -m rmq.bench.report
+
 # Spark's scan of a topic against Parquet and tuples; ARGS=--quick for a tenth of it (docs/benchmarks.md)
 bench-spark: install
 	$(BIN)/python bench/spark_scan.py $(ARGS)
@@ -59,6 +64,10 @@ bench-spark: install
 # What a million delayed messages cost while they wait; ARGS=--quick to see that it works
 bench-delays: install
 	$(BIN)/python bench/delays.py $(ARGS)
+
+# Where the processor time of broker and client goes; ARGS="--quick ordered" for one part, small (bench/profiles.py)
+profile: install
+	$(BIN)/python -m rmq.bench.profiles $(ARGS)
 
 demo: install
 	$(BIN)/python examples/demo.py

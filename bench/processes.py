@@ -36,7 +36,10 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
+        # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
+        )
         self._unread = b""
 
     @property
@@ -71,6 +74,11 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.write(b"go\n")
 
+    def tell(self, **what: Any) -> None:
+        """A line to it, beside the word to begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
+
     def kill(self) -> None:
         """End it as a crash would."""
         self.process.kill()
@@ -102,12 +110,13 @@ class Child:
 
 
 class BrokerProcess(Child):
-    """A broker with its own port; ``ready_s`` is how long its start took."""
+    """A broker with its own port; ``ready_s`` is how long its start took; ``launcher`` is a module that runs it."""
 
-    def __init__(self, data_dir: Path, flush: str = "async", *options: str) -> None:
+    def __init__(self, data_dir: Path, flush: str = "async", *options: str, launcher: Sequence[str] = ()) -> None:
         where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warning", "--flush", flush)
         began = time.monotonic()
-        super().__init__("broker", [sys.executable, "-m", "rmq.cli.rmq_broker", "start", *where, *options])
+        command = [sys.executable, "-m", *launcher, "rmq.cli.rmq_broker", "start", *where, *options]
+        super().__init__("broker", command)
         try:
             ready = READY.search(self.line(START_S))
             if ready is None:
@@ -138,14 +147,21 @@ def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def worker(module: str, **orders: Any) -> Iterator[Child]:
-    """A client: the module's ``main`` with these orders, ready to begin."""
+def worker_process(module: str, **orders: Any) -> Iterator[Child]:
+    """A client: the module's ``main`` with these orders, which has yet to say that it is ready."""
     child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)])
     try:
-        child.told(START_S)
         yield child
     finally:
         child.close()
+
+
+@contextmanager
+def worker(module: str, **orders: Any) -> Iterator[Child]:
+    """The same, ready to begin."""
+    with worker_process(module, **orders) as child:
+        child.told(START_S)
+        yield child
 
 
 def free_bytes(folder: Path) -> int:

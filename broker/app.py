@@ -29,6 +29,7 @@ from .descriptors import possible_connections
 from .disk_watch import DiskWatch
 from .handlers.stats import StatsHandler
 from .log import get_logger
+from .outgoing import Outgoing
 from .patience import Limits
 from .process_numbers import cpu_s, resident_bytes
 from .read_pool import ReadPool
@@ -95,6 +96,7 @@ class Broker:
         self.shared_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.handlers: dict[int, Handler] = {}
+        self.outgoing: Outgoing
         self._admission = Admission(possible_connections(config.max_connections))
         self._connections = self._admission.connections
         self._server: asyncio.Server | None = None
@@ -119,6 +121,7 @@ class Broker:
         host, port = parse_address(self.config.listen, any_port=True)
         loop = asyncio.get_running_loop()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self.outgoing = Outgoing(loop.call_soon)
         self._open_store()
         try:
             self._build_services(loop)
@@ -216,6 +219,7 @@ class Broker:
         self._upkeep.is_behind = lambda: self._committer.behind
         self._committer.turn_over = self._upkeep.turn_over
         self._committer.on_synced = self._upkeep.synced
+        self._committer.answered = self.outgoing.flush
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         tables = Tables(

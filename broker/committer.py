@@ -66,6 +66,7 @@ class Committer:
         self.turn_over: Callable[[], None] = lambda: (
             None
         )  # set by the composition root: the turn is written, or given up
+        self.answered: Callable[[], None] = lambda: None  # set by the composition root: answers wait to be sent
         self.on_synced: Callable[[int], None] = lambda position: None
         self._request_flush: Callable[[], None] = lambda: None
         self._scheduled = False
@@ -166,9 +167,11 @@ class Committer:
         if not self._sync:
             self._exposed(self._store.expose(position))
             _run(answers)
+            self.answered()
             self._request_flush()
         elif position <= self._store.log.durable:
             _run(answers)
+            self.answered()
         else:
             self._waiting.append((position, answers, self._clock()))
             self._request_flush()
@@ -194,6 +197,7 @@ class Committer:
             self._waits += 1
             self._total_wait_s += now - since
             _run(answers)
+        self.answered()
         self.on_synced(position)
         if self._waiting:
             self._request_flush()

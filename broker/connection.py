@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rmq.wire import frames
+from rmq.wire import frames, send_frame
 from rmq.wire.errors import (
     BadFrame,
     BadRequest,
@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.append(frames.pack(frames.PUSH, 0, Push.CLOSING, (error.code, error.text)))
         else:
             self._out.append(frames.pack(frames.REPLY, request_id, error.code, (error.text,)))
-        self._flush()
+        self.flush()
         if self.blocked:
             self._transport.abort()  # it does not read: waiting for it to take the reason would wait for ever
         else:
@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closing:
             return
         try:
-            parts = frames.unpack(frame)
+            parts = send_frame.split(frame, self._service.shared_buffer) or frames.unpack(frame)
         except Fatal as error:
             self.fail(error)
             return
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write(*buffers)
         self._large += sum(map(len, buffers))
         if self._large > self._service.high_water:
-            self._flush()  # not with the turn: the next large answer must know whether the peer takes this one
+            self.flush()  # not with the turn: the next large answer must know whether the peer takes this one
 
     def refuse(self, request_id: int, error: WireError) -> None:
         """Refuse a request; the connection goes on."""
@@ -366,9 +366,10 @@ class Connection(asyncio.BufferedProtocol):
         self._out += buffers
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)  # answers of one turn leave together
+            self._service.outgoing.add(self)  # answers of one turn leave together
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand the answers so far to the transport."""
         self._flush_scheduled = False
         if not self._out or self._transport is None:
             return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rmq.wire.errors import Fatal
 
+from .outgoing import Outgoing
 from .receive_budget import ReceiveBudget
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Service(Protocol):
     high_water: int
     shared_buffer: memoryview
     budget: ReceiveBudget
+    outgoing: Outgoing
 
     def now(self) -> float:
         """Seconds of a clock that never falls."""

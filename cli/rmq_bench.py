@@ -2,276 +2,241 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import click
 
-from rmq.wire.names import MAX_QUEUES
+from rmq.bench.catalog import CATALOG
 
 from . import exit_codes
-from .bench_load import Load, Result
-from .child import child, line_of, own_broker
-from .command import Command, Failure, Group, run, version_option
+from .bench_options import load_of, load_options, options_of, quick_option, rounds_option, together, unheeded
+from .bench_progress import Bar
+from .command import Command, Failure, Group, version_option
 from .options import json_option, log_options
-from .progress import progress
-from .reach import require_broker
 from .render import to_json
-
-if TYPE_CHECKING:
-    from rmq.client import Producer
-    from rmq.consumer import ConsumeContext
-    from rmq.wire.model import ConsumeStatus, StoredMessage
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def _load_options(callback: Callable[..., Any]) -> Callable[..., Any]:
-    options: list[Decorator] = [
-        click.option("--messages", type=click.IntRange(1), default=1_000_000, show_default=True, help="How many."),
-        click.option("--size", type=click.IntRange(1, 1 << 22), default=100, show_default=True, help="Bytes of each."),
-        click.option("--batch", type=click.IntRange(1), default=500, show_default=True, help="Messages a send call."),
-        click.option(
-            "--queues", type=click.IntRange(1, MAX_QUEUES), default=8, show_default=True, help="Queues of the topic."
-        ),
-        click.option("--in-flight", type=click.IntRange(1), default=64, show_default=True, help="Send calls at once."),
-        click.option("--flush", type=click.Choice(["sync", "async"]), help="How its own broker acknowledges."),
-        click.option(
-            "--broker",
-            metavar="HOST:PORT",
-            help="A broker that runs already; without, one is started for the run.",
-        ),
-    ]
-    for option in reversed(options):
-        callback = option(callback)
-    return callback
 
 
 @click.group(
     cls=Group,
     examples="""
     rmq-bench produce
-    rmq-bench end-to-end --messages 200000 --size 1024 --flush async
+    rmq-bench end-to-end --messages 200000 --size 1024 --flush sync
     rmq-bench produce --broker 127.0.0.1:10911 --json
-    rmq-bench failover
+    rmq-bench all --quick
     """,
 )
 @version_option
 def command() -> None:
     """
-    Measure this machine: messages and megabytes a second, and how long a take-over lasts.
+    Measure this machine: what it takes to send, to consume, to wake up, to fail over, to start again.
 
-    Everything goes through the public API, every check is on, and no two messages are alike. Numbers of different
-    machines say little about each other.
+    Everything goes through the public API, every check is on, and no two messages are alike. Clients are processes of
+    their own. Each figure is taken several times, in turns with those it is compared with, and the middle one is told
+    with the spread. Numbers of different machines say little about each other.
+
+    A target that is not met is no failure: the exit code is 0 whenever everything was measured.
     """
 
 
-@command.command(
-    cls=Command,
-    examples="""
+def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[[Callable[[], None]], click.Command]:
+    """Make a command of a benchmark; the function has nothing but the text of its help."""
+    benchmark = CATALOG[name]
+
+    def decorate(about: Callable[[], None]) -> click.Command:
+        def callback(as_json: bool, **given: Any) -> None:
+            load, options = load_of(benchmark, given), options_of(benchmark, given)
+            for option in unheeded(benchmark, given):
+                click.echo(f"note: {option} makes no difference to rmq-bench {name}", err=True)
+            extra = {key: given[key] for key in given.keys() & {"rate"}}
+            with ended_well(), Bar() as bar:
+                from rmq.bench.progress import Counted
+
+                report = benchmark.measure(load, options, Counted(bar), **extra)
+            if as_json:
+                click.echo(to_json(report.as_object()))
+            else:
+                from rmq.bench.table import as_text
+
+                click.echo(as_text(report), nl=False)
+
+        callback.__doc__ = about.__doc__
+        decorated = together(load_options(benchmark), *more, json_option, log_options("warning"))(callback)
+        return command.command(name, cls=Command, examples=examples)(decorated)
+
+    return decorate
+
+
+@_benchmark(
+    "produce",
+    """
     rmq-bench produce
-    rmq-bench produce --messages 5000000 --batch 2000 --flush async --json
+    rmq-bench produce --messages 5000000 --batch 2000 --flush sync --json
+    rmq-bench produce --batch 1 --in-flight 64
+    rmq-bench produce --tags 8 --keys
     """,
 )
-@_load_options
-@json_option
-@log_options("warning")
-def produce(as_json: bool, **options: Any) -> None:
-    """One process sends; the clock stops with the last receipt."""
-    click.echo(_shown(run(_produce(**options)), as_json))
+def produce() -> None:
+    """
+    Processes send; the clock stops with the last receipt.
+
+    Three times: with Message objects made before the clock, made inside it, and by send_bodies.
+    """
 
 
-@command.command(
-    cls=Command,
-    examples="""
+@_benchmark(
+    "consume",
+    """
+    rmq-bench consume
+    rmq-bench consume --size 1024 --consumers 2 --json
+    """,
+)
+def consume() -> None:
+    """Consumers catch up with a backlog that was sent before the clock."""
+
+
+@_benchmark(
+    "end-to-end",
+    """
     rmq-bench end-to-end
     rmq-bench end-to-end --messages 200000 --queues 16 --json
     """,
 )
-@_load_options
-@json_option
-@log_options("warning")
-def end_to_end(as_json: bool, **options: Any) -> None:
+def end_to_end() -> None:
     """
-    One process sends while another consumes in order, message by message.
+    Processes send while others consume in order, message by message.
 
     The rate is messages / (last one consumed - first one sent).
     """
-    click.echo(_shown(run(_end_to_end(**options)), as_json))
 
 
-@command.command(cls=Command, hidden=True)
-@click.option("--broker", required=True)
-@click.option("--topic", required=True)
-@click.option("--warm-up", type=int, required=True)
-@click.option("--messages", type=int, required=True)
-@log_options("warning")
-def consume_all(broker: str, topic: str, warm_up: int, messages: int) -> None:
-    """The consuming process of end-to-end."""
-    run(_consume_all(broker, topic, Counter(warm_up, messages)))
-
-
-@command.command(
-    cls=Command,
-    examples="""
-    rmq-bench failover
-    rmq-bench failover --repeats 3 --queues 16 --members 5 --json
+@_benchmark(
+    "latency",
+    """
+    rmq-bench latency
+    rmq-bench latency --flush sync --json
     """,
 )
-@click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each is measured.")
-@click.option("--queues", type=click.IntRange(2, 1024), default=8, show_default=True, help="Queues of the topic.")
-@click.option("--members", type=click.IntRange(2, 64), default=3, show_default=True, help="Consumers at once, at most.")
-@click.option("--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages sent a second.")
-@json_option
-@log_options("error")
-def failover(as_json: bool, queues: int, members: int, **options: int) -> None:
+def latency() -> None:
+    """
+    How long a message is under way: to an idle consumer, at a steady rate, and beside a flood.
+
+    Every message has a time at which it is due, and its latency counts from then, also when it is sent later.
+    """
+
+
+@_benchmark(
+    "failover",
+    """
+    rmq-bench failover
+    rmq-bench failover --rounds 10 --queues 16 --consumers 5 --json
+    """,
+    click.option("--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages sent a second."),
+)
+def failover() -> None:
     """
     Consumers are killed, stopped and added under load; how long are their queues without one?
 
-    Everything is at default settings, with a broker of its own. Each repeat lets a consumer join, stops the oldest
-    (SIGTERM), lets one join, and kills the oldest (SIGKILL).
+    Everything is at default settings. Each round lets a consumer join, stops the oldest (SIGTERM), lets one join, and
+    kills the oldest (SIGKILL).
     """
-    from .bench_failover import measure
-    from .bench_figures import as_table
-
-    if members > queues:
-        raise click.UsageError("--members must not be more than --queues: the rest would have nothing to do.")
-    figures = run(measure(queues=queues, members=members, **options))
-    about = {"benchmark": "failover", "queues": queues, "members": members, **options}
-    if as_json:
-        click.echo(to_json({**about, "figures": [figure.as_object() for figure in figures]}))
-    else:
-        click.echo("failover: " + ", ".join(f"{name} {value}" for name, value in list(about.items())[1:]))
-        click.echo(as_table(figures), nl=False)
 
 
-@command.command(cls=Command, hidden=True)
-@click.option("--broker", required=True)
-@log_options("error")
-def failover_member(broker: str) -> None:
-    """A consuming process of failover."""
-    from .bench_failover import take_part
-
-    run(take_part(broker))
-
-
-def _shown(result: Result, as_json: bool) -> str:
-    return to_json(result.as_object()) if as_json else str(result)
+@_benchmark(
+    "scale",
+    """
+    rmq-bench scale
+    rmq-bench scale --quick
+    """,
+)
+def scale() -> None:
+    """What many queues, many connections and a long log cost, batches being the same."""
 
 
-async def _produce(*, broker: str | None, queues: int, flush: str | None, **load: int) -> Result:
-    from rmq.client import Producer
-
-    async with _ground(broker, queues, flush, **load) as (address, work, about), Producer(address) as producer:
-        work.prepare()
-        began = time.perf_counter()
-        await _send_all(producer, work)
-        return Result("produce", work, time.perf_counter() - began, about)
-
-
-async def _end_to_end(*, broker: str | None, queues: int, flush: str | None, **load: int) -> Result:
-    from rmq.client import Producer
-
-    async with AsyncExitStack() as stack:
-        address, work, about = await stack.enter_async_context(_ground(broker, queues, flush, **load))
-        work.prepare()
-        what = ("--topic", work.topic, "--warm-up", str(queues), "--messages", str(work.messages))
-        consumer = await stack.enter_async_context(
-            child("rmq.cli.rmq_bench", "consume-all", "--broker", address, *what)
-        )
-        producer = await stack.enter_async_context(Producer(address))
-        for queue_id in range(queues):
-            await producer.send_bodies(work.topic, [b"warm-up"], queue_id=queue_id)
-        await line_of(consumer, 60.0)  # it owns every queue
-        began = time.monotonic()
-        await _send_all(producer, work)
-        done = json.loads(await line_of(consumer, 600.0))
-    if done["bytes"] != work.messages * work.size:
-        raise Failure(f"{done['bytes']} bytes arrived instead of {work.messages * work.size}", exit_codes.FAILURE)
-    # The monotonic clock is the machine's, not the process's.
-    return Result("end-to-end", work, done["last_at"] - began, about)
+@_benchmark(
+    "recovery",
+    """
+    rmq-bench recovery
+    rmq-bench recovery --quick --json
+    """,
+)
+def recovery() -> None:
+    """How long a broker with a long log takes to start: after a clean stop, and after kill -9."""
 
 
-@asynccontextmanager
-async def _ground(
-    broker: str | None, queues: int, flush: str | None, **load: int
-) -> AsyncIterator[tuple[str, Load, dict[str, Any]]]:
-    """A broker with a new topic: its address, the load, and what to say about both."""
-    from rmq.client import Admin
+@_benchmark(
+    "limit",
+    """
+    rmq-bench limit
+    rmq-bench limit --size 1024 --json
+    """,
+)
+def limit() -> None:
+    """
+    What this machine can do at best, beside what rmq does with the same load.
 
-    if broker is not None and flush is not None:
-        raise click.UsageError("--flush is for the broker that rmq-bench starts itself; it does not go with --broker.")
-    if broker is not None:
-        await require_broker(broker)
-    async with AsyncExitStack() as stack:
-        mode = flush or "sync"
-        address = broker if broker is not None else await stack.enter_async_context(own_broker("--flush", mode))
-        work = Load(f"bench-{secrets.token_hex(4)}", **load)
-        async with Admin(address) as admin:
-            await admin.create_topic(work.topic, queues)
-        yield address, work, {"queues": queues, "flush": None if broker else mode}
+    A bare loop packs, sends, appends and unpacks the same batches and does nothing else; another one only moves the
+    same bytes through a socket into a file. Then fdatasync alone, and an empty echo.
+    """
 
 
-async def _send_all(producer: Producer, work: Load) -> None:
-    batches, sent = work.batches(), 0
+@command.command(
+    "all",
+    cls=Command,
+    examples="""
+    rmq-bench all
+    rmq-bench all --quick
+    rmq-bench all --json > figures.json
+    """,
+)
+@rounds_option(5)
+@quick_option
+@json_option
+@log_options("warning")
+def every(as_json: bool, rounds: int | None, quick: bool) -> None:
+    """
+    Run every benchmark with the loads that the targets P1 to P10 name, and end with a table of the targets.
 
-    async def send_in_turn() -> None:
-        nonlocal sent
-        for bodies in batches:  # shared: each list is taken once
-            await producer.send_bodies(work.topic, bodies)
-            sent += len(bodies)
+    It takes up to 20 minutes on two cores, with --quick less than one. The command line of each part is printed, so
+    that it can be repeated alone. What one of them cannot measure is not shown, and the others go on.
+    """
+    from rmq.bench.options import Options
+    from rmq.bench.suite import Suite
 
-    async with progress("sending", work.messages, lambda: sent), asyncio.TaskGroup() as tasks:
-        for _ in range(work.in_flight):
-            tasks.create_task(send_in_turn())
-
-
-class Counter:
-    """The listener of the consuming process: first the warm-up, then the messages that count."""
-
-    def __init__(self, warm_up: int, messages: int) -> None:
-        from rmq.wire.model import ConsumeStatus
-
-        self.warm = asyncio.Event()
-        self.done = asyncio.Event()
-        self.bytes = 0
-        self.last_at = 0.0
-        self._warm_up = warm_up
-        self._left = messages
-        self._success = ConsumeStatus.SUCCESS
-
-    async def __call__(self, messages: Sequence[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
-        """Count."""
-        if self._warm_up:
-            self._count_warm_up(len(messages))
-            return self._success
-        for message in messages:
-            self.bytes += len(message.body)
-        self._left -= len(messages)
-        if self._left <= 0:
-            self.last_at = time.monotonic()
-            self.done.set()
-        return self._success
-
-    def _count_warm_up(self, count: int) -> None:
-        self._warm_up -= count
-        if self._warm_up <= 0:
-            self.warm.set()
+    suite = Suite(Options(rounds=rounds or (1 if quick else 5), quick=quick))
+    with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
+        for part in parts:
+            if not as_json:
+                bar.clear()
+                click.echo(part.as_text())
+    click.echo(to_json(suite.as_object()) if as_json else suite.as_text(), nl=as_json)
 
 
-async def _consume_all(broker: str, topic: str, counter: Counter) -> None:
-    from rmq.consumer import Consumer
+@contextmanager
+def ended_well() -> Iterator[None]:
+    """Turn what a benchmark raises into one line; SIGTERM ends it as Ctrl-C does, and none of them twice."""
+    from rmq.bench.processes import BenchError
 
-    async with Consumer(broker, group="bench", listener=counter, orderly=True, topics={topic: "*"}):
-        await counter.warm.wait()
-        click.echo("warm")
-        await counter.done.wait()
-    click.echo(to_json({"bytes": counter.bytes, "last_at": counter.last_at}))
+    def interrupt(number: int, _frame: object) -> None:
+        for again in before:
+            signal.signal(again, signal.SIG_IGN)  # the rest is ended in order, and that does not take long
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    except BenchError as error:
+        raise Failure(str(error), exit_codes.FAILURE) from error
+    except KeyboardInterrupt:
+        text = "interrupted: all that was started is ended, and its files are removed"
+        raise Failure(text, exit_codes.INTERRUPTED) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:

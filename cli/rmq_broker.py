@@ -60,8 +60,10 @@ def start(config: BrokerConfig) -> None:
 
 async def _serve(config: BrokerConfig) -> None:
     from rmq.broker.app import Broker
+    from rmq.broker.descriptors import raise_open_files
     from rmq.broker.store.directory import StoreError
 
+    raise_open_files()  # each connection is one
     with stop_signals() as asked:
         broker = Broker(config)
         try:

@@ -10,16 +10,19 @@ were born within 10 ms of each other; it is due when the last of them is: never 
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark, Rows
+from rmq.wire.bodies import pack_bodies, put_together
 from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT
 
-from .parcels import Parcel, Piece
+from .parcels import Cut, Parcel, Single
 
 FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
 DUE_TOGETHER_US: Final = 10_000  # messages that wait equally long share a batch if they are due within this
@@ -51,23 +54,28 @@ class Outbox:
         self.parcels.append(parcel)
         # Many at once were gathered by the caller already: they need no lingering.
         self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
-        self._size += parcel.longest
+        self._size += parcel.size
 
-    def put_back(self, pieces: Sequence[Piece]) -> None:
+    def put_back(self, pieces: Sequence[Cut]) -> None:
         """Undo the newest cut: its pieces stand in front again."""
         for piece in reversed(pieces):
             piece.parcel.put_back(piece)
             if not self.parcels or self.parcels[0] is not piece.parcel:
                 self.parcels.appendleft(piece.parcel)
 
-    def cut(self, by: ProducerMark) -> tuple[bytearray, list[Piece]] | None:
+    @property
+    def singles(self) -> int:
+        """How many messages wait that were sent one by one; 0 if others do as well."""
+        return self._waiting if self._waiting < MAX_COUNT else 0
+
+    def cut(self, by: ProducerMark, most: int = MAX_COUNT) -> tuple[bytearray, list[Cut]] | None:
         """
-        The next batch and what it is made of; None if nothing is left.
+        The next batch, of ``most`` messages, and what it is made of; None if nothing is left.
 
         A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
         """
         self._waiting = self._size = 0
-        limit = MAX_COUNT
+        limit = most
         while runs := self._collect(limit):
             rows = _rows(runs)
             delay_level, deliver_at = _due(runs)
@@ -77,7 +85,7 @@ class Outbox:
                     delay_level=delay_level, deliver_at=deliver_at,
                 )  # fmt: skip
             except Exception as error:  # texts and mappings of the caller's may raise anything
-                limit = len(rows.bodies) // 2
+                limit = sum(count for _, count, _ in runs) // 2
                 if not limit:
                     limit = MAX_COUNT
                     runs[0][0].fail(error)
@@ -85,30 +93,38 @@ class Outbox:
             return data, self._take(runs)
         return None
 
-    def _collect(self, limit: int) -> list[tuple[Parcel, int]]:
-        runs: list[tuple[Parcel, int]] = []
-        size = MAX_BODY if self._codec is None else PACKED_BYTES
-        while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
-            self.parcels.popleft()
-        for parcel in self.parcels:
+    def _collect(self, limit: int) -> list[_Run]:
+        runs: list[_Run] = []
+        room = MAX_BODY if self._codec is None else PACKED_BYTES
+        parcels = self.parcels
+        while parcels and (parcels[0].settled or not parcels[0].left):
+            parcels.popleft()
+        first = parcels[0] if parcels else None
+        for parcel in parcels:
             if parcel.settled or not parcel.left:
                 continue
-            if runs and not _due_together(runs[0][0], parcel):
+            if runs and first is not None and not _due_together(first, parcel):
                 break
-            count = parcel.fit(limit, size) or (0 if runs else 1)  # a large body travels alone
-            if count:
-                runs.append((parcel, count))
+            count, size = parcel.fit(limit, room)
+            if not count:
+                if runs:
+                    break
+                count, size = 1, parcel.size_ahead(1)  # a large body travels alone
+            runs.append((parcel, count, size))
             limit -= count
+            room -= size
             if count < parcel.left or not limit:
                 break
-            size -= parcel.longest if count == 1 else sum(map(len, parcel.ahead(count)))
         return runs
 
-    def _take(self, runs: list[tuple[Parcel, int]]) -> list[Piece]:
-        pieces = [parcel.cut(count) for parcel, count in runs]
+    def _take(self, runs: list[_Run]) -> list[Cut]:
+        pieces = [parcel.cut(count, size) for parcel, count, size in runs]
         while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
             self.parcels.popleft()
         return pieces
+
+
+_Run = tuple[Parcel, int, int]  # the next so many messages of a parcel, whose bodies have so many bytes
 
 
 def _due_together(first: Parcel, other: Parcel) -> bool:
@@ -119,41 +135,47 @@ def _due_together(first: Parcel, other: Parcel) -> bool:
     return other.delay == delay and 0 <= other.born_at - first.born_at <= DUE_TOGETHER_US
 
 
-def _due(runs: list[tuple[Parcel, int]]) -> tuple[int, int]:
+def _due(runs: list[_Run]) -> tuple[int, int]:
     """Level and exact time of a batch."""
     delay = runs[0][0].delay
     if delay is None:
         return 0, 0
-    return delay.level, delay.deliver_at(max(parcel.born_at for parcel, _ in runs))
+    return delay.level, delay.deliver_at(max(parcel.born_at for parcel, _, _ in runs))
 
 
-def _rows(runs: list[tuple[Parcel, int]]) -> Rows:
-    if len(runs) == 1 and runs[0][0].messages is None:
-        parcel, count = runs[0]
-        keys = None if parcel.ordering_key is None else [parcel.ordering_key] * count
-        return Rows(parcel.ahead(count), parcel.born_at, ordering_keys=keys)
-    bodies: list[bytes] = []
+def _rows(runs: list[_Run]) -> Rows:
+    """The columns of a batch; what no message has is not even looked at."""
+    if all(type(parcel) is Single for parcel, _, _ in runs):
+        bodies = pack_bodies([parcel.body for parcel, _, _ in runs])  # type: ignore[attr-defined]
+    else:
+        bodies = put_together([parcel.ahead(count, size) for parcel, count, size in runs])
+    first = runs[0][0]
+    if all(parcel.born_at == first.born_at for parcel, _, _ in runs):
+        born_at: int | bytes = first.born_at
+    else:
+        born_at = b"".join([_TIME.pack(parcel.born_at) * count for parcel, count, _ in runs])
+    ordering = None
+    if any(parcel.ordering_key for parcel, _, _ in runs):
+        ordering = list(chain.from_iterable([[parcel.ordering_key] * count for parcel, count, _ in runs]))
+    if not any(parcel.is_rich for parcel, _, _ in runs):
+        return Rows(bodies, born_at, ordering_keys=ordering)
     tags: list[str | None] = []
     keys_of: list[Sequence[str]] = []
-    ordering: list[str | None] = []
     properties: list[Mapping[str, str]] = []
-    born: list[int] = []
-    for parcel, count in runs:
-        bodies += parcel.ahead(count)
+    for parcel, count, _ in runs:
         messages = parcel.messages_ahead(count)
         tags += [message.tag for message in messages] if messages else [None] * count
         keys_of += [message.keys for message in messages] if messages else [()] * count
         properties += [message.properties for message in messages] if messages else [_NO_PROPERTIES] * count
-        ordering += [parcel.ordering_key] * count
-        born += [parcel.born_at] * count
     return Rows(
         bodies,
-        born[0] if born[0] == born[-1] and len(set(born)) == 1 else born,
+        born_at,
         tags if any(tags) else None,
         keys_of if any(keys_of) else None,
-        ordering if any(ordering) else None,
+        ordering,
         properties if any(properties) else None,
     )
 
 
+_TIME: Final = struct.Struct("<q")
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}

@@ -234,6 +234,11 @@ class Connection:
         link.write(parts, sum(map(len, parts)))
         return request_id
 
+    def flush(self) -> None:
+        """Hand what was submitted in this turn to the network, without waiting for the turn to end."""
+        if self._link is not None:
+            self._link.flush()
+
     async def drain(self) -> None:
         """
         Wait until the connection is writable; cancelling is safe.

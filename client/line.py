@@ -23,7 +23,7 @@ from rmq.wire.errors import (
 )
 
 from .accumulator import Outbox
-from .parcels import Piece
+from .parcels import Cut
 
 NOT_STORED: Final = frozenset({OutOfSequence.code, DiskFull.code, TooManyInFlight.code})
 PERHAPS_STORED: Final = frozenset({StoreFailed.code, Internal.code, ShuttingDown.code})
@@ -39,7 +39,7 @@ class SentBatch:
 
     __slots__ = ("data", "defects", "done", "doubtful", "flying", "outbox", "pieces", "refusal", "sequence")
 
-    def __init__(self, sequence: int, data: bytearray, outbox: Outbox, pieces: list[Piece]) -> None:
+    def __init__(self, sequence: int, data: bytearray, outbox: Outbox, pieces: list[Cut]) -> None:
         self.sequence = sequence
         self.data = data
         self.outbox = outbox
@@ -82,7 +82,7 @@ class Line:
         """All without an answer, in order."""
         return [batch for batch in self._batches if not batch.done]
 
-    def add(self, data: bytearray, outbox: Outbox, pieces: list[Piece]) -> SentBatch:
+    def add(self, data: bytearray, outbox: Outbox, pieces: list[Cut]) -> SentBatch:
         """Put a batch with the next number at the end; the caller sends it at once."""
         batch = SentBatch(self.next_sequence, data, outbox, pieces)
         self.next_sequence += 1

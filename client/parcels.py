@@ -8,17 +8,16 @@ Its messages leave in one or more pieces, each a part of some batch. A parcel is
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rmq.wire.bodies import Bodies, pack_bodies
 from rmq.wire.delays import Delay
 from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
 from rmq.wire.model import Message
 
-from .receipts import Part, Receipts
+from .receipts import Part, Receipt, Receipts
 
 if TYPE_CHECKING:
     from .routing import Choice
@@ -28,15 +27,15 @@ class Parcel:
     """Messages of one call to one queue, with all that is known of them."""
 
     __slots__ = (
-        "_cut", "_delay", "_delays", "_parts", "_unanswered", "bodies", "born_at", "choice", "count", "deadline",
-        "future", "longest", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
-        "topic", "trouble",
+        "_at", "_bodies", "_cut", "_delay", "_delays", "_parts", "_unanswered", "born_at", "choice", "count",
+        "deadline", "future", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
+        "size", "topic", "trouble",
     )  # fmt: skip
 
     def __init__(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Bodies,
         messages: Sequence[Message] | None,
         *,
         choice: Choice,
@@ -48,21 +47,22 @@ class Parcel:
     ) -> None:
         self.topic = topic
         self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
-        self.bodies = bodies
         self.messages = messages
         self.choice = choice
         self.ordering_key = ordering_key
         self.born_at = born_at
         self.deadline = deadline
-        self.future: asyncio.Future[Receipts] | None = None  # of a caller who waits
+        self.future: asyncio.Future[Any] | None = None  # of a caller who waits, for the receipts
         self.on_settled: Callable[[Parcel, Exception | None], None] | None = None
-        self.count = len(bodies)
-        self.longest = max(map(len, bodies))
+        self.count = bodies.count
+        self.size = bodies.size
         self.queue_id = -1  # written by the routing
         self.number = 0  # written by the producer: the how-manyth it accepted
         self.settled = False
         self.trouble: Exception | None = None  # the last temporary refusal of a piece
-        self._cut = 0
+        self._bodies: Bodies | None = bodies
+        self._cut = 0  # messages that were cut, and where the bodies of the others begin
+        self._at = 0
         self._unanswered = 0
         self._parts: list[Part | None] = []
         self._delay, self._delays = (delay, None) if messages is None else _delays(messages)
@@ -77,42 +77,56 @@ class Parcel:
         """That of the next message."""
         return self._delay if self._delays is None else self._delays[self._cut]
 
-    def fit(self, count: int, size: int) -> int:
-        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes of bodies."""
-        count = min(count, self.left)
+    def fit(self, count: int, size: int) -> tuple[int, int]:
+        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes, and their bytes."""
+        assert self._bodies is not None, "nothing is cut of what is settled"
+        if self._delays is None and self.count - self._cut <= count and self.size - self._at <= size:
+            return self.count - self._cut, self.size - self._at
+        count = min(count, self.count - self._cut)
         if self._delays is not None:
             count = _run(self._delays[self._cut : self._cut + count])
-        if count * self.longest <= size:
-            return count
-        return bisect_right(list(accumulate(map(len, self.ahead(count)))), size)
+        count = self._bodies.fit(self._cut, count, size)
+        return count, self._bodies.size_of(self._cut, count)
 
-    def ahead(self, count: int) -> Sequence[bytes]:
-        """The bodies of the next ``count`` messages."""
-        return self.bodies[self._cut : self._cut + count]
+    def size_ahead(self, count: int) -> int:
+        """The bytes of the bodies of the next ``count`` messages."""
+        assert self._bodies is not None, "nothing is cut of what is settled"
+        return self._bodies.size_of(self._cut, count)
+
+    def ahead(self, count: int, size: int) -> Bodies:
+        """The bodies of the next ``count`` messages, which have ``size`` bytes."""
+        assert self._bodies is not None, "nothing is cut of what is settled"
+        return self._bodies if count == self.count else self._bodies.run(self._cut, count, self._at, size)
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether one of its messages has a tag, a key or a property."""
+        return self.messages is not None and any(map(_is_rich, self.messages))
 
     def messages_ahead(self, count: int) -> Sequence[Message]:
         """The next ``count`` messages; none for a parcel of bare bodies."""
         return () if self.messages is None else self.messages[self._cut : self._cut + count]
 
-    def cut(self, count: int) -> Piece:
-        """Take the next ``count`` messages."""
-        piece = Piece(self, len(self._parts), self._cut, count)
+    def cut(self, count: int, size: int) -> Cut:
+        """Take the next ``count`` messages, whose bodies have ``size`` bytes."""
+        piece = Piece(self, len(self._parts), self._cut, count, self._at)
         self._cut += count
+        self._at += size
         self._unanswered += 1
         self._parts.append(None)
         return piece
 
-    def put_back(self, piece: Piece) -> None:
+    def put_back(self, piece: Cut) -> None:
         """Undo the newest cut, so that its messages are cut again; a settled parcel's are not."""
         if self.settled:
             return
         assert piece.which == len(self._parts) - 1, "pieces go back newest first"
-        self._cut = piece.start
+        self._cut, self._at = piece.start, piece.at
         self._unanswered -= 1
         self._parts.pop()
 
-    def stored(self, which: int, part: Part, store_id: int) -> None:
-        """A piece was stored; the last one settles the parcel."""
+    def piece_stored(self, which: int, part: Part, store_id: int) -> None:
+        """A piece was stored as this part; the last one settles the parcel."""
         self._parts[which] = part
         self._unanswered -= 1
         if self._unanswered or self.left or self.settled:
@@ -155,10 +169,11 @@ class Parcel:
         if self.on_settled is not None:
             self.on_settled(self, error)
         # Nobody reads them any more, and a settled parcel may stay in a line for a while.
-        self.bodies, self.messages, self._delays = (), None, None
+        self._bodies = self.messages = self._delays = None
 
 
 _delay_of = attrgetter("delay")
+_is_rich = attrgetter("is_rich")
 
 
 def _delays(messages: Sequence[Message]) -> tuple[Delay | None, list[Delay | None] | None]:
@@ -175,10 +190,105 @@ def _run(delays: Sequence[Delay | None]) -> int:
 class Piece:
     """A run of a parcel's messages within one batch."""
 
-    __slots__ = ("count", "parcel", "start", "which")
+    __slots__ = ("at", "count", "parcel", "start", "which")
 
-    def __init__(self, parcel: Parcel, which: int, start: int, count: int) -> None:
+    def __init__(self, parcel: Parcel, which: int, start: int, count: int, at: int) -> None:
         self.parcel = parcel
         self.which = which
         self.start = start
         self.count = count
+        self.at = at  # where its bodies begin among those of the parcel
+
+    def stored(self, batch: Part, first: int, store_id: int) -> None:
+        """The batch was stored; the run begins at its message ``first``."""
+        offset = (
+            batch.queue_offset + first if batch.queue_offset >= 0 else -1
+        )  # those that wait for their time have none
+        part = Part(self.count, offset, batch.physical_offset, first, batch.stored_at, batch.durable)
+        self.parcel.piece_stored(self.which, part, store_id)
+
+
+class Single(Parcel):
+    """
+    A parcel of one message, and the piece that it is: most calls send one, so nothing is made that it can do without.
+
+    Its caller gets the receipt itself.
+    """
+
+    __slots__ = ("body",)
+
+    count = 1
+    which = start = at = 0
+
+    def __init__(  # noqa: PLR0917  # called for every message: keywords would cost more than they say
+        self, topic: str, message: Message, choice: Choice, ordering_key: str | None, born_at: int, deadline: float
+    ) -> None:
+        self.topic = topic
+        self.shown_topic = message.topic
+        self.body = message.body
+        self.messages = (message,)
+        self.choice = choice
+        self.ordering_key = ordering_key
+        self.born_at = born_at
+        self.deadline = deadline
+        self.future = None
+        self.on_settled = None
+        self.size = len(message.body)
+        self.queue_id = -1
+        self.number = 0
+        self.settled = False
+        self.trouble = None
+        self._cut = 0
+        self._unanswered = 0
+        self._parts = []
+        self._delay, self._delays = message.delay, None
+
+    @property
+    def parcel(self) -> Single:
+        """As a piece it is a part of itself."""
+        return self
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether its message has a tag, a key or a property."""
+        return self.messages is not None and self.messages[0].is_rich
+
+    def fit(self, count: int, size: int) -> tuple[int, int]:
+        """Whether it fits."""
+        return (1, self.size) if count and self.size <= size else (0, 0)
+
+    def size_ahead(self, count: int) -> int:
+        """The bytes of its body."""
+        return self.size
+
+    def ahead(self, count: int, size: int) -> Bodies:
+        """Its body."""
+        return pack_bodies((self.body,))
+
+    def cut(self, count: int, size: int) -> Single:
+        """Take its message."""
+        self._cut = self._unanswered = 1
+        return self
+
+    def put_back(self, piece: Cut) -> None:
+        """Let it be cut again, unless it is settled."""
+        if not self.settled:
+            self._cut = self._unanswered = 0
+
+    def stored(self, batch: Part, first: int, store_id: int) -> None:
+        """The batch was stored; the message is the one at ``first``."""
+        self._unanswered = 0
+        if self.settled:
+            return
+        self._settle()
+        if self.future is not None and not self.future.done():
+            self.future.set_result(Receipt(self.shown_topic, self.queue_id, batch, first, store_id))
+
+    def _settle(self, error: Exception | None = None) -> None:
+        self.settled = True
+        if self.on_settled is not None:
+            self.on_settled(self, error)
+        self.body, self.messages = b"", None
+
+
+Cut = Piece | Single  # what a batch is made of

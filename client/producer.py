@@ -13,9 +13,10 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from rmq.wire import ops
+from rmq.wire.bodies import Bodies, pack_bodies
 from rmq.wire.compression import CODECS, Codec
 from rmq.wire.delays import Delay, delay_of
 from rmq.wire.errors import (
@@ -36,15 +37,16 @@ from . import clock
 from .connection import Connection
 from .deadlines import Deadlines
 from .log import get_logger
-from .parcels import Parcel
+from .parcels import Parcel, Single
 from .receipts import Receipt, Receipts
 from .router import Router
-from .routing import Choice, Selector, choice
+from .routing import ROUND_ROBIN, Choice, Selector, choice
 from .sender import Sender
 
 log = get_logger("rmq.client")
 
 ONE_WAY_BYTES: Final = 64 << 20
+MANY_TOPICS: Final = 10_000
 MAX_IN_FLIGHT: Final = 256  # as many batches of a producer as the broker remembers
 
 
@@ -102,10 +104,12 @@ class Producer:
         self._auto_create = auto_create
         self._wall_us = wall_us
         self._one_way_bytes = 0
+        self._wrapped: dict[str, str] = {}  # names of topics, as the broker knows them
         self._store_id: int | None = None
         self._ended: RmqError | None = None  # why nothing can be sent any more
         self._opened = False
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop
         self._connection: Connection
         self._sender: Sender
         self._router: Router
@@ -137,6 +141,7 @@ class Producer:
         if self._opened:
             raise ConfigError("a producer is opened once: make another one")
         self._opened = True
+        self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._delivery_timeout_s, self._state)
         self._sender = Sender(
             self.producer_id, self.producer_epoch, max_in_flight=self._max_in_flight, linger_s=self._linger_s
@@ -199,9 +204,8 @@ class Producer:
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
             Refused: the broker does not want it; the class tells why, as BadDelay does of a level that it lacks.
         """
-        wanted = choice(sharding_key, queue_id, selector, arg)
-        receipts = await self._send((message,), wanted)
-        return receipts[0]
+        receipt: Receipt = await self._deliver(self._single(message, choice(sharding_key, queue_id, selector, arg)))
+        return receipt
 
     async def send_many(
         self,
@@ -226,7 +230,10 @@ class Producer:
             raise ValueError("the messages of one send_many must have one topic: call it once for each")
         if not everything:
             return ()
-        return await self._send(everything, choice(sharding_key, queue_id, selector, arg))
+        bodies = pack_bodies([message.body for message in everything])
+        wanted = choice(sharding_key, queue_id, selector, arg)
+        receipts: Receipts = await self._deliver(self._parcel(everything[0].topic, bodies, everything, wanted))
+        return receipts
 
     async def send_bodies(
         self,
@@ -244,11 +251,13 @@ class Producer:
 
         One of the last three has all of them wait, as in a :class:`Message`.
         """
-        everything, delay = list(bodies), delay_of(delay_level, delay_s, deliver_at)
+        everything = bodies if type(bodies) is list else list(bodies)
+        delay = delay_of(delay_level, delay_s, deliver_at)
         wanted = choice(sharding_key, queue_id, None, None)
         if not everything:
             return ()
-        return await self._deliver(self._parcel(topic, everything, None, wanted, delay))
+        receipts: Receipts = await self._deliver(self._parcel(topic, pack_bodies(everything), None, wanted, delay))
+        return receipts
 
     def send_nowait(
         self,
@@ -269,21 +278,15 @@ class Producer:
         """
         if self._one_way_bytes + len(message.body) > ONE_WAY_BYTES:
             raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
-        wanted = choice(sharding_key, queue_id, selector, arg)
-        parcel = self._parcel(message.topic, (message.body,), (message,), wanted)
+        parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
         self._accept(parcel)
         parcel.on_settled = self._one_way_settled
-        self._one_way_bytes += parcel.longest
+        self._one_way_bytes += parcel.size
 
     # Inside
 
-    async def _send(self, messages: tuple[Message, ...], wanted: Choice) -> Receipts:
-        bodies = [message.body for message in messages]
-        return await self._deliver(self._parcel(messages[0].topic, bodies, messages, wanted))
-
-    async def _deliver(self, parcel: Parcel) -> Receipts:
-        future: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
-        parcel.future = future
+    async def _deliver(self, parcel: Parcel) -> Any:
+        parcel.future = future = self._loop.create_future()
         self._accept(parcel)
         try:
             return await future
@@ -294,19 +297,42 @@ class Producer:
                 future.exception()  # it lost the race against the cancellation: nobody else looks at it
             raise
 
+    def _single(self, message: Message, wanted: Choice) -> Single:
+        if self._ended is not None or self._closed or not self._opened:
+            self._refuse()
+        topic = message.topic
+        if len(message.body) > MAX_BODY:
+            raise _too_large(len(message.body))
+        return Single(
+            self._wrapped.get(topic) or self._wrap(topic),
+            message,
+            wanted,
+            None if wanted is ROUND_ROBIN else wanted.ordering_key(),
+            self._wall_us(),
+            self._deadlines.next_deadline(),
+        )
+
+    def _wrap(self, topic: str) -> str:
+        """The name inside of the namespace; few are in use, so they are remembered."""
+        if len(self._wrapped) >= MANY_TOPICS:
+            self._wrapped.clear()
+        self._wrapped[topic] = wrapped = wrap(self._namespace, topic)
+        return wrapped
+
     def _parcel(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Bodies,
         messages: Sequence[Message] | None,
         wanted: Choice,
         delay: Delay | None = None,
     ) -> Parcel:
-        self._check_open()
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
-        parcel = Parcel(
-            wrap(self._namespace, topic),
+        if self._ended is not None or self._closed or not self._opened:
+            self._refuse()
+        if bodies.size > MAX_BODY and bodies.longest > MAX_BODY:
+            raise _too_large(bodies.longest)
+        return Parcel(
+            self._wrapped.get(topic) or self._wrap(topic),
             bodies,
             messages,
             choice=wanted,
@@ -316,9 +342,6 @@ class Producer:
             shown_topic=topic,
             delay=delay,
         )
-        if parcel.longest > MAX_BODY:
-            raise MessageTooLarge(f"a body of {parcel.longest} bytes is over the limit of {MAX_BODY}")
-        return parcel
 
     def _accept(self, parcel: Parcel) -> None:
         # Synchronous from the call to here: the order of calls is the order in which parcels are placed.
@@ -326,7 +349,7 @@ class Producer:
         self._deadlines.add(parcel)
 
     def _one_way_settled(self, parcel: Parcel, error: Exception | None) -> None:
-        self._one_way_bytes -= parcel.longest
+        self._one_way_bytes -= parcel.size
         if error is not None:
             self.failed_one_way += parcel.count
             log.warning("producer.one_way_failed", topic=parcel.topic, error=error)
@@ -350,11 +373,20 @@ class Producer:
     def _state(self) -> str:
         return "" if self._connection.connected else f", not connected to {self._connection.address}"
 
+    def _refuse(self) -> NoReturn:
+        self._check_open()
+        assert self._ended is not None, "it is open, and can send no more"
+        raise self._ended.with_traceback(None)
+
     def _check_open(self) -> None:
         if not self._opened:
             raise ConnectionLost("the producer is not open: use `async with Producer(...) as producer`")
         if self._closed:
             raise ConnectionLost("the producer was closed")
+
+
+def _too_large(size: int) -> MessageTooLarge:
+    return MessageTooLarge(f"a body of {size} bytes is over the limit of {MAX_BODY}")
 
 
 def _namespace(name: str) -> str:

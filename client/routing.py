@@ -36,6 +36,9 @@ class Choice(NamedTuple):
         return None if self.sharding_key is None else sharding_text(self.sharding_key)
 
 
+ROUND_ROBIN = Choice()
+
+
 def choice(sharding_key: ShardingKey | None, queue_id: int | None, selector: Selector | None, arg: Any) -> Choice:
     """
     Check how the caller chooses.
@@ -44,6 +47,8 @@ def choice(sharding_key: ShardingKey | None, queue_id: int | None, selector: Sel
         ValueError: in more ways than one.
         TypeError: a key that is neither text, bytes nor a number.
     """
+    if sharding_key is None and queue_id is None and selector is None:
+        return ROUND_ROBIN
     if (sharding_key is not None) + (queue_id is not None) + (selector is not None) > 1:
         raise ValueError("give one of sharding_key, queue_id and selector: each of them chooses the queue")
     if sharding_key is not None and not isinstance(sharding_key, str | bytes | int):
@@ -100,8 +105,13 @@ class TopicRoute:
         """
         if self.info is None:
             return None
-        first = None if parcel.messages is None else parcel.messages[0]
-        parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
+        wanted, queues = parcel.choice, self.info.queues
+        if wanted is ROUND_ROBIN:
+            queue_id = queues[self._turn % len(queues)].queue_id
+        else:
+            first = None if parcel.messages is None else parcel.messages[0]
+            queue_id = choose(self.info, wanted, first, self._turn)
+        parcel.queue_id = queue_id
         outbox = self._outboxes.get(queue_id)
         if outbox is None or outbox.generation != self.info.generation:  # what waits for a dead topic goes down with it
             outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)
@@ -113,5 +123,5 @@ class TopicRoute:
 
     def left(self, outbox: Outbox) -> None:
         """A batch was made for a queue: if it was that queue's turn, the next one is at turn."""
-        if self.info is not None and choose(self.info, Choice(), None, self._turn) == outbox.queue_id:
+        if self.info is not None and choose(self.info, ROUND_ROBIN, None, self._turn) == outbox.queue_id:
             self._turn += 1

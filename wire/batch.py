@@ -31,11 +31,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate
 from typing import NamedTuple
-from zlib import crc32
 
 import msgpack
 
 from . import layout
+from .bodies import Bodies, pack_bodies
+from .checksum import crc32
 from .columns import Columns, check_columns, check_names, check_times, count_keys
 from .compression import CODECS, Codec
 from .errors import BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat
@@ -61,15 +62,22 @@ _NOBODY = ProducerMark()
 
 
 class Rows(NamedTuple):
-    """The messages of a batch to be, column by column; a column that no message uses is None."""
+    """
+    The messages of a batch to be, column by column; a column that no message uses is None.
 
-    bodies: Sequence[bytes]
-    born_at: int | Sequence[int]
+    ``born_at`` as bytes is a column already, of times that were judged.
+    """
+
+    bodies: Sequence[bytes] | Bodies
+    born_at: int | Sequence[int] | bytes
     tags: Sequence[str | None] | None = None
     keys: Sequence[Sequence[str]] | None = None
     ordering_keys: Sequence[str | None] | None = None
     properties: Sequence[Mapping[str, str]] | None = None
     attempts: Sequence[int] | None = None
+
+
+_OPTIONAL = Rows._fields[2:]
 
 
 class Checked(NamedTuple):
@@ -177,7 +185,8 @@ def encode(
         MessageTooLarge, BatchTooLarge: over a limit.
         UnsupportedFormat: an unknown kind, or a codec for a kind that has none.
     """
-    lengths = _check_rows(rows)
+    bodies = rows.bodies if isinstance(rows.bodies, Bodies) else pack_bodies(rows.bodies)
+    _check_rows(rows, bodies)
     if kind not in layout.KNOWN_KINDS:
         raise UnsupportedFormat(f"batch kind {kind} is unknown")
     if kind == layout.KIND_PARKED:
@@ -187,22 +196,23 @@ def encode(
     if delay_level or deliver_at:
         layout.check_delay(kind, delay_level, deliver_at)
     names = [] if rows.tags is None else sorted({tag for tag in rows.tags if tag})
-    raw_size = sum(lengths)
-    bodies, attributes, body_size = rows.bodies, 0, raw_size
+    pieces, attributes, body_size = bodies.pieces, 0, bodies.size
     try:
-        name, meta = layout.pack_topic(topic), _pack_meta(rows, lengths, names)
-        _check_size(layout.FIXED_HEADER + len(name) + len(meta) + raw_size)
-        if codec is not None and (packed := codec.shrink(b"".join(bodies), layout.ALIGN)) is not None:
-            bodies, attributes, body_size = (packed,), codec.number, len(packed)
-        sizes = (len(meta), body_size, raw_size)
+        name, meta = layout.pack_topic(topic), _pack_meta(rows, bodies.lengths, names)
+        _check_size(layout.FIXED_HEADER + len(name) + len(meta) + bodies.size)
+        if codec is not None and (packed := codec.shrink(b"".join(pieces), layout.ALIGN)) is not None:
+            pieces, attributes, body_size = (packed,), codec.number, len(packed)
+        sizes = (len(meta), body_size, bodies.size)
         producer = layout.pack_producer_part(
-            (attributes, len(lengths), *by, delay_level, *sizes, tag_bloom(names), deliver_at)
+            (attributes, bodies.count, *by, delay_level, *sizes, tag_bloom(names) if names else 0, deliver_at)
         )
         place = queue_id.to_bytes(4, "big") + bytes((kind, 0, 0, 0, 0, 0, 0, 0))
     except (UnicodeEncodeError, OverflowError, struct.error) as error:
         raise BadBatch(f"the batch cannot be stored: {error}") from error
     used = layout.FIXED_HEADER + len(name) + len(meta) + body_size
-    batch = bytearray().join((_BEFORE_PLACE, place, producer, name, meta, *bodies, bytes(layout.padding(used))))
+    batch = bytearray().join(
+        (_BEFORE_PLACE, place, producer, name, meta, *pieces, _PADDINGS[-used & (layout.ALIGN - 1)])
+    )
     layout.seal(batch, used)
     return batch
 
@@ -307,18 +317,22 @@ def _little(typecode: str, values: Sequence[int]) -> bytes:
     return column.tobytes()
 
 
-def _check_rows(rows: Rows) -> list[int]:
-    lengths = list(map(len, rows.bodies))
-    count = len(lengths)
+def _check_rows(rows: Rows, bodies: Bodies) -> None:
+    count = bodies.count
     if not 1 <= count <= layout.MAX_COUNT:
         raise BadBatch(f"a batch holds 1 to {layout.MAX_COUNT} messages, not {count}")
-    if max(lengths) > layout.MAX_BODY:
-        raise MessageTooLarge(f"a body of {max(lengths)} bytes is over the limit of {layout.MAX_BODY}")
-    for name, column in zip(rows._fields, rows, strict=True):
-        if column is not None and not isinstance(column, int) and len(column) != count:
+    if bodies.size > layout.MAX_BODY and bodies.longest > layout.MAX_BODY:
+        raise MessageTooLarge(f"a body of {bodies.longest} bytes is over the limit of {layout.MAX_BODY}")
+    for name, column in zip(_OPTIONAL, rows[2:], strict=True):
+        if column is not None and len(column) != count:
             raise BadBatch(f"the column {name} has {len(column)} entries for {count} messages")
-    check_times("born_at", (rows.born_at,) if isinstance(rows.born_at, int) else rows.born_at)
-    return lengths
+    born_at = rows.born_at
+    if isinstance(born_at, int):
+        check_times("born_at", (born_at,))
+    elif len(born_at) != (8 * count if isinstance(born_at, bytes) else count):
+        raise BadBatch(f"the column born_at has {len(born_at)} entries for {count} messages")
+    elif not isinstance(born_at, bytes):
+        check_times("born_at", born_at)
 
 
 def _check_size(used: int) -> None:
@@ -326,17 +340,17 @@ def _check_size(used: int) -> None:
         raise BatchTooLarge(f"a batch of {used} bytes is over the limit of {layout.MAX_BATCH}")
 
 
-def _pack_meta(rows: Rows, lengths: list[int], names: list[str]) -> bytes:
+def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
     keys, hashes = _pack_keys(rows.keys) if rows.keys is not None and any(rows.keys) else (None, None)
     packed: bytes = msgpack.packb(
         [
-            _little("I", lengths),
+            lengths,
             _pack_tags(rows.tags, names) if names and rows.tags is not None else None,
             keys,
             hashes,
             _pack_text([key or "" for key in rows.ordering_keys]) if rows.ordering_keys is not None else None,
             _pack_properties(rows.properties) if rows.properties is not None and any(rows.properties) else None,
-            rows.born_at if isinstance(rows.born_at, int) else _little("q", rows.born_at),
+            rows.born_at if isinstance(rows.born_at, int | bytes) else _little("q", rows.born_at),
             None if rows.attempts is None else _little("H", rows.attempts),
         ]
     )

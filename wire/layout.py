@@ -28,8 +28,8 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from .checksum import crc32
 from .compression import NAMES as CODEC_NAMES
 from .errors import BadBatch, BatchTooLarge, Refused, UnsupportedFormat
 

@@ -9,9 +9,9 @@ and the checksum shows that it is still the same. Nothing is copied but the meta
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from . import layout
+from .checksum import crc32
 from .columns import unpack_meta
 from .compression import CODECS
 from .errors import BadBatch

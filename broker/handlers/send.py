@@ -109,8 +109,11 @@ class SendHandler:
 
     def send(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Stage every batch of a frame; each has its own answer."""
-        check_entries(payload, 0, MAX_BATCHES)
-        request = decode(Send, payload)
+        if isinstance(payload, Send):  # taken apart already, without a copy
+            request = payload
+        else:
+            check_entries(payload, 0, MAX_BATCHES)
+            request = decode(Send, payload)
         frame = SendFrame(connection, request_id, request.batches)
         self._work(frame)
         if frame.left:

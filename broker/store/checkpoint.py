@@ -10,11 +10,11 @@ from __future__ import annotations
 import operator
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 import msgpack
 
 from rmq.wire import frames, layout
+from rmq.wire.checksum import crc32
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 
 from ..services.state import Change, QueueHolds, pack_changes, unpack_changes

@@ -23,7 +23,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from rmq.wire.checksum import crc32
 
 MAGIC: Final = 0x524D4B49  # RMKI
 VERSION: Final = 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
-from zlib import crc32
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
+from rmq.wire.checksum import crc32
 from rmq.wire.errors import BadRequest, Damaged, MessageNotFound, Refused
 from rmq.wire.message_ops import MAX_FOUND, MAX_FOUND_BYTES, NO_TIME, FoundBatch
 

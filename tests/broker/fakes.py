@@ -63,6 +63,7 @@ class FakeService:
         self.high_water = 1000
         self.shared_buffer = memoryview(bytearray(buffer))
         self.budget = ReceiveBudget(budget)
+        self.outgoing: Any = self
         self.refusal: Fatal | None = None
         self.open: list[Connection] = []
         self.unblocked_calls: list[Connection] = []
@@ -72,6 +73,10 @@ class FakeService:
             Op.HELLO: self._hello, ECHO: self._echo, LATER: self._later, BROKEN: self._broken, COSTLY: self._costly,
             BIG: self._big,
         }  # fmt: skip
+
+    def add(self, connection: Connection) -> None:
+        """As that of what goes out at the end of a turn."""
+        connection._loop.call_soon(connection.flush)
 
     def now(self) -> float:
         return self.time

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 from click.testing import CliRunner
 
+from rmq.bench.processes import BenchError
 from rmq.cli import exit_codes
-from rmq.cli.rmq_bench import command
+from rmq.cli.command import Failure
+from rmq.cli.rmq_bench import command, ended_well
 
 from support.processes import Running
 
 BENCH = "rmq.cli.rmq_bench"
-SMALL = ("--messages", "5003", "--size", "20", "--batch", "100", "--queues", "3", "--json")
 
 
-@pytest.mark.parametrize("path", [[], ["produce"], ["end-to-end"], ["failover"]])
+@pytest.mark.parametrize("path", [[], *([name] for name in command.commands)])
 def test_help_has_examples(path: list[str]) -> None:
     result = CliRunner().invoke(command, [*path, "--help"])
 
     assert result.exit_code == 0
     assert "Examples:\n  rmq-bench " in result.stdout
-    assert "consume-all" not in result.stdout
-    assert "failover-member" not in result.stdout
 
 
 def test_flush_is_for_its_own_broker_only(nowhere: str) -> None:
@@ -33,44 +34,45 @@ def test_flush_is_for_its_own_broker_only(nowhere: str) -> None:
     assert "does not go with --broker" in result.stderr
 
 
-def test_no_consumer_of_a_failover_is_left_without_a_queue() -> None:
-    result = CliRunner().invoke(command, ["failover", "--queues", "2", "--members", "3"])
+def test_what_a_benchmark_cannot_do_is_one_line_and_a_code() -> None:
+    result = CliRunner().invoke(command, ["failover", "--queues", "2", "--consumers", "3"], prog_name="rmq-bench")
 
-    assert result.exit_code == exit_codes.USAGE
-    assert "must not be more than --queues" in result.stderr
+    assert result.exit_code == exit_codes.FAILURE
+    assert result.stderr == "rmq-bench: a failover needs two consumers or more, and a queue for each of them\n"
+
+
+def test_an_error_of_a_benchmark_is_a_failure() -> None:
+    with pytest.raises(Failure, match="the disk is full") as caught, ended_well():
+        raise BenchError("the disk is full")
+
+    assert caught.value.exit_code == exit_codes.FAILURE
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_and_a_second_one_does_not_disturb_the_end(number: signal.Signals) -> None:
+    before, ended = signal.getsignal(number), []
+
+    with pytest.raises(Failure, match="interrupted") as caught, ended_well():
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+            ended.append(True)
+
+    assert caught.value.exit_code == exit_codes.INTERRUPTED
+    assert ended == [True]
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.slow
-def test_failover_measures_kills_stops_and_joins() -> None:
-    with Running(BENCH, "failover", "--repeats", "1", "--queues", "4", "--members", "2", "--json") as process:
-        assert process.wait(120) == 0, process.errors
-    result = json.loads(process.lines[-1])
-    figures = {figure["figure"]: figure for figure in result["figures"]}
-
-    assert (result["queues"], result["members"], result["repeats"]) == (4, 2, 1)
-    assert {name: figure["count"] for name, figure in figures.items()} == {
-        "kill": 1, "stop": 1, "join": 2, "join-process": 2,
-    }  # fmt: skip
-    assert figures["kill"]["min_s"] > 4.0, "the lock of a killed consumer was given away within its grace"
-    assert figures["kill"]["held"], "a killed consumer's queues were without one for longer than 10 s"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["produce", "end-to-end"])
-def test_it_measures_with_a_broker_of_its_own(name: str) -> None:
-    with Running(BENCH, name, *SMALL, "--flush", "async") as process:
+def test_it_measures_a_broker_that_runs_and_says_how_durable_that_is(broker: str) -> None:
+    line = ("produce", "--tags", "8", "--messages", "500", "--rounds", "2", "--broker", broker, "--json")
+    with Running(BENCH, *line) as process:
         assert process.wait(60) == 0, process.errors
-    result = json.loads(process.lines[-1])
+    report = json.loads(process.lines[-1])
 
-    assert (result["benchmark"], result["messages"], result["size"]) == (name, 5003, 20)
-    assert (result["queues"], result["flush"]) == (3, "async")
-    assert result["messages_per_s"] == pytest.approx(5003 / result["took_s"], rel=0.01)
-
-
-@pytest.mark.slow
-def test_it_measures_a_broker_that_runs(broker: str) -> None:
-    with Running(BENCH, "produce", "--messages", "100", "--broker", broker) as process:
-        assert process.wait(60) == 0, process.errors
-
-    assert process.lines[0].startswith("produce: ")
-    assert process.lines[0].endswith(" MB/s")
+    assert (report["benchmark"], report["messages"]) == ("produce", 500)
+    assert {figure["flush"] for figure in report["figures"]} == {"sync"}
+    assert {len(figure["samples"]) for figure in report["figures"]} == {2}
+    assert [verdict["key"] for verdict in report["verdicts"]] == ["P10.tags"]
+    assert process.errors == []  # no bar where nobody looks

@@ -14,6 +14,7 @@ from rmq.client.routing import Choice
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import ProducerMark
+from rmq.wire.bodies import pack_bodies
 from rmq.wire.compression import CODECS
 from rmq.wire.delays import Delay
 from rmq.wire.model import Message, StoredMessage
@@ -22,18 +23,27 @@ BY = ProducerMark(7, 1)
 
 
 def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> Parcel:
-    return Parcel("orders", bodies, None, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
+    return Parcel("orders", pack_bodies(bodies), None, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
 
 
 def waiting(delay: Delay, born_at: int = 5) -> Parcel:
     return Parcel(
-        "orders", [b"x"], None, choice=Choice(), ordering_key=None, born_at=born_at, deadline=0.0, delay=delay
+        "orders",
+        pack_bodies([b"x"]),
+        None,
+        choice=Choice(),
+        ordering_key=None,
+        born_at=born_at,
+        deadline=0.0,
+        delay=delay,
     )
 
 
 def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> Parcel:
     bodies = [message.body for message in messages]
-    return Parcel("orders", bodies, messages, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
+    return Parcel(
+        "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0
+    )
 
 
 def outbox_of(*parcels: Parcel) -> Outbox:

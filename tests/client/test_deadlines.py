@@ -10,13 +10,14 @@ from rmq.client.deadlines import Deadlines
 from rmq.client.parcels import Parcel
 from rmq.client.routing import Choice
 from rmq.wire import errors
+from rmq.wire.bodies import pack_bodies
 
 pytestmark = pytest.mark.virtual_time
 
 
 def added(deadlines: Deadlines) -> Parcel:
     due = deadlines.next_deadline()
-    parcel = Parcel("orders", [b"x"], None, choice=Choice(), ordering_key=None, born_at=0, deadline=due)
+    parcel = Parcel("orders", pack_bodies([b"x"]), None, choice=Choice(), ordering_key=None, born_at=0, deadline=due)
     parcel.future = asyncio.get_running_loop().create_future()
     deadlines.add(parcel)
     return parcel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import accumulate, pairwise
 from typing import Any
 from zlib import crc32
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from rmq.wire import batch, layout
 from rmq.wire.batch import Rows
-from rmq.wire.columns import Columns, check_columns, tag_names
+from rmq.wire.columns import Columns, check_columns, check_times, tag_names
 from rmq.wire.errors import BadBatch, Refused
 from rmq.wire.hashing import tag_bloom, tag_hash
 
@@ -337,3 +338,12 @@ def test_what_the_judge_accepts_every_accessor_reads(changed: dict[str, Any]) ->
 def test_a_meta_of_garbage_raises_only_refusals(meta: bytes) -> None:
     with pytest.raises(Refused):
         batch.check(assemble(meta, b"", count=1), stamped=True)
+
+
+@given(st.lists(st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, layout.MAX_TIME)), min_size=1))
+def test_times_of_a_column_are_judged_one_by_one_whatever_they_are(times: list[int]) -> None:
+    if all(0 <= time < layout.MAX_TIME for time in times):
+        check_times("born_at", array("q", times))
+    else:
+        with pytest.raises(BadBatch, match="not between 1970 and 9999"):
+            check_times("born_at", array("q", times))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmq.wire import batch, layout
 from rmq.wire.delays import Delay
@@ -164,3 +168,41 @@ def test_only_a_message_that_was_put_off_says_when_it_is_due() -> None:
 
     assert (parked.due_at, parked.queue_offset) == (from_us(BORN_AT), -1)
     assert (stored.due_at, stored.queue_offset) == (None, 7)
+
+
+def test_a_message_cannot_be_changed() -> None:
+    message = Message("orders", b"paid")
+
+    with pytest.raises(FrozenInstanceError):
+        message.body = b"not paid"
+    with pytest.raises(FrozenInstanceError):
+        del message.tag
+
+
+def test_a_message_survives_being_pickled_and_copied() -> None:
+    message = Message("orders", b"paid", tag="a", keys=("k",), properties={"n": "v"}, delay_level=3)
+
+    for again in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
+        assert again == message
+        assert (again.delay, again.is_rich) == (message.delay, True)
+
+
+def test_a_message_is_of_one_class_only() -> None:
+    with pytest.raises(TypeError, match="cannot be subclassed"):
+        type("Mine", (Message,), {})
+
+
+@pytest.mark.parametrize("key", [5, b"k", None])
+def test_a_key_that_is_no_text_is_refused(key: object) -> None:
+    with pytest.raises(TypeError, match="must be a text"):
+        Message("orders", b"paid", keys=(key,))  # type: ignore[arg-type]
+
+
+@given(st.text(min_size=1, max_size=5))
+def test_white_space_of_any_kind_is_refused_in_keys_and_tags(text: str) -> None:
+    if any(character.isspace() for character in text):
+        for more in ({"keys": (text,)}, {"tag": text}):
+            with pytest.raises(ValueError, match="white space"):
+                Message("orders", b"paid", **more)  # type: ignore[arg-type]
+    else:
+        assert Message("orders", b"paid", keys=(text,)).keys == (text,)

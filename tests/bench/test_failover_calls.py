@@ -1,14 +1,10 @@
-"""What ``rmq-bench failover`` makes of the reports of its consumers; that it runs is shown with the command."""
+"""What ``rmq-bench failover`` makes of the reports of its consumers."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-
 import pytest
 
-from rmq.cli.bench_failover import QUIET_S, Calls, FirstCall, Reporter
-from rmq.wire.model import ConsumeStatus, MessageQueue
+from rmq.bench.failover_calls import QUIET_S, Calls, FirstCall
 
 
 def calls(queues: int, *reports: tuple[int, int, int, float]) -> Calls:
@@ -56,22 +52,3 @@ def test_uneven_shares_are_no_rest() -> None:
     made = calls(4, *[(queue_id, 1, queue_id, 0.0) for queue_id in range(3)], (3, 2, 9, 0.0))
 
     assert not made.at_rest(2, 10.0)
-
-
-class Context:
-    """As much of a context as the listener reads."""
-
-    def __init__(self, queue_id: int, epoch: int) -> None:
-        self.queue = MessageQueue("failover", queue_id)
-        self.epoch = epoch
-
-
-def test_a_consumer_reports_a_queue_once_for_each_lock_it_has_of_it() -> None:
-    said: list[dict[str, object]] = []
-    reporter = Reporter(said.append)
-
-    for queue_id, epoch in [(0, 1), (0, 1), (1, 2), (0, 1), (0, 5)]:
-        status = asyncio.run(reporter([], Context(queue_id, epoch)))  # type: ignore[arg-type]
-        assert status is ConsumeStatus.SUCCESS
-
-    assert [(one["queue_id"], one["epoch"]) for one in json.loads(json.dumps(said))] == [(0, 1), (1, 2), (0, 5)]

@@ -1,0 +1,202 @@
+"""
+The clients of a load as processes beside a broker: topics of their own, all started before any begins, one clock.
+
+Times are of the machine's monotonic clock, which is the same in every process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from rmq.client import Admin, Producer
+from rmq.wire.model import MessageQueue
+
+from .loads import Load
+from .options import Options
+from .processes import START_S, BenchError, Child, free_bytes, scratch, worker_process
+from .sending import prepared, send_all, warm_up
+
+OVERHEAD = 64  # bytes that a message takes beside its body, at most: its key, its share of a header, its index
+SPARE = 256 << 20  # bytes that a disk should have left over
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A broker with two new topics, one for what is measured and one to warm up with."""
+
+    address: str
+    queues: int
+    topic: str
+
+    @property
+    def warm_topic(self) -> str:
+        """What is sent and consumed before any clock runs."""
+        return f"{self.topic}-warm"
+
+    def ends(self) -> list[int]:
+        """Where each queue ends: as many messages are in it."""
+        return uvloop.run(self._ends())
+
+    async def _ends(self) -> list[int]:
+        async with Admin(self.address) as admin:
+            held = await admin.ranges(MessageQueue(self.topic, number) for number in range(self.queues))
+        return [queue.max_offset for queue in held]
+
+    async def make(self) -> None:
+        """Create both topics."""
+        async with Admin(self.address) as admin:
+            for topic in (self.topic, self.warm_topic):
+                await admin.create_topic(topic, self.queues)
+
+    async def remove(self) -> None:
+        """Delete both topics."""
+        async with Admin(self.address) as admin:
+            for topic in (self.topic, self.warm_topic):
+                await admin.delete_topic(topic)
+
+    def fill_warm_up(self, load: Load) -> int:
+        """Send what consumers warm up with; how many messages."""
+        small = warm_up(load)
+
+        async def fill() -> None:
+            async with Producer(self.address) as producer:
+                await send_all([producer], *prepared("bodies", self.warm_topic, small), small.in_flight)
+
+        uvloop.run(fill())
+        return small.messages
+
+
+@contextmanager
+def new_ground(options: Options, load: Load, flush: str | None = None) -> Iterator[Ground]:
+    """A ground for one sample; what it put into a broker that goes on is removed in the end."""
+    with options.ground(flush) as address:
+        ground = Ground(address, load.queues, f"bench-{secrets.token_hex(4)}")
+        uvloop.run(ground.make())
+        try:
+            yield ground
+        finally:
+            if options.broker is not None:
+                uvloop.run(ground.remove())
+
+
+def durability(options: Options) -> str:
+    """The flush mode that is measured: that of a broker that runs is its own."""
+    if options.broker is None:
+        return options.flush
+    return str(uvloop.run(_flush_of(options.broker)))
+
+
+async def _flush_of(address: str) -> Any:
+    async with Admin(address) as admin:
+        return (await admin.config())["flush"]
+
+
+def no_room(load: Load, copies: int = 1) -> str:
+    """Why the disk cannot hold so many copies of the load; empty where it can."""
+    needed = copies * load.messages * (load.size + OVERHEAD) + SPARE
+    with scratch() as folder:
+        free = free_bytes(folder)
+    if free >= needed:
+        return ""
+    return f"the disk has {free / 1e6:,.0f} MB left, and {needed / 1e6:,.0f} MB are needed"
+
+
+@contextmanager
+def crew(module: str, orders: Sequence[Mapping[str, Any]]) -> Iterator[list[Child]]:
+    """A client for each of the orders, all of them ready to begin."""
+    with ExitStack() as stack:
+        children = [stack.enter_context(worker_process(module, **each)) for each in orders]
+        for child in children:
+            child.told(START_S)
+        yield children
+
+
+@dataclass(frozen=True)
+class Sent:
+    """When the first call of all producers began, when the last one ended, and when the last key was found."""
+
+    began: float
+    ended: float
+    indexed: float
+
+
+@dataclass(frozen=True)
+class Received:
+    """When the first message of all consumers came, and when the last one did."""
+
+    first_at: float
+    last_at: float
+
+
+@contextmanager
+def senders(ground: Ground, load: Load, style: str) -> Iterator[list[Child]]:
+    """The processes that send, ready to begin."""
+    if load.producers > load.messages:
+        raise BenchError(f"{load.producers} producers of {load.messages} messages: some would have nothing to send")
+    about = {"address": ground.address, "topic": ground.topic, "warm_topic": ground.warm_topic, "style": style}
+    parts = range(load.producers)
+    with crew("rmq.bench.sending", [{**about, "load": load.share(n).as_object(), "part": n} for n in parts]) as ready:
+        yield ready
+
+
+@contextmanager
+def receivers(ground: Ground, load: Load, style: str, *, warm: int, paused: bool) -> Iterator[list[Child]]:
+    """The processes that consume as one new group, ready to begin."""
+    if load.consumers > load.queues:
+        raise BenchError(f"{load.consumers} consumers of {load.queues} queues: some would have nothing to do")
+    about = {
+        "address": ground.address, "style": style, "topic": ground.topic, "messages": load.messages,
+        "warm_topic": ground.warm_topic, "warm_messages": warm, "group": f"bench-{secrets.token_hex(4)}",
+        "queues": load.queues, "consumers": load.consumers, "paused": paused,
+    }  # fmt: skip
+    with crew("rmq.bench.receiving", [{**about, "part": number} for number in range(load.consumers)]) as ready:
+        yield ready
+
+
+def begin(children: Sequence[Child]) -> None:
+    """Give all the word, one right after the other."""
+    for child in children:
+        child.go()
+
+
+def send(children: Sequence[Child]) -> Sent:
+    """Let producers begin and wait for the last of them."""
+    begin(children)
+    told = [child.told() for child in children]
+    return Sent(
+        min(each["began"] for each in told),
+        max(each["ended"] for each in told),
+        max(each["indexed"] for each in told),
+    )
+
+
+def receive(children: Sequence[Child], load: Load, ends: Sequence[int]) -> Received:
+    """Tell consumers that have begun where the queues end, and wait until they are there."""
+    for child in children:
+        child.tell(ends=list(ends))
+    return gathered([child.told() for child in children], load)
+
+
+def gathered(told: Sequence[Mapping[str, Any]], load: Load) -> Received:
+    """What consumers got together: all of the load, and nothing else."""
+    count, size = (sum(each[name] for each in told) for name in ("count", "bytes"))
+    if (count, size) != (load.messages, load.messages * load.size):
+        raise BenchError(
+            f"{count} messages of {size} bytes came instead of {load.messages} of {load.messages * load.size}"
+        )
+    some = [each for each in told if each["count"]]
+    return Received(min(each["first_at"] for each in some), max(each["last_at"] for each in some))
+
+
+def check_stored(ground: Ground, load: Load) -> list[int]:
+    """Where the queues end; all that was sent must be in them."""
+    ends = ground.ends()
+    if sum(ends) != load.messages:
+        raise BenchError(f"{sum(ends)} messages are stored instead of {load.messages}")
+    return ends

@@ -1,0 +1,5 @@
+"""Other brokers beside ours: servers from Debian's packages, each driven by the quickest of its Python clients."""
+
+from .peer import Peer, peers
+
+__all__ = ["Peer", "peers"]

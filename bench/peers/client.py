@@ -1,0 +1,69 @@
+"""
+The client process of a peer: warms up, waits for the word, sends or consumes, and says when it began and ended.
+
+Times are of the machine's monotonic clock, which all its processes share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from ..loads import Load
+from ..worker import go, say
+
+STREAM = "messages"
+WARM_UP = 20_000  # messages, on a stream of its own
+
+Listener = Callable[[Any], Awaitable[None]]
+
+
+class Client(Protocol):
+    """What a broker's Python client has to do; each in the quickest way that it offers."""
+
+    async def create(self, stream: str) -> None:
+        """Make a stream, or queue, that can be sent to and consumed from."""
+
+    async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
+        """Send them all; returns when all are acknowledged."""
+
+    async def consume(self, stream: str, load: Load, listener: Listener) -> None:
+        """Await the listener for each message, acknowledge; returns when the last is handled and acknowledged."""
+
+    async def stored(self, stream: str) -> int:
+        """How many messages the broker has taken, as it says itself; those consumed included."""
+
+
+async def work(client: Client, role: str, load: Load) -> None:
+    """Play the producer or the consumer of a benchmark; the consumer comes first and makes the stream."""
+    warm_up = dataclasses.replace(load, messages=min(load.messages, WARM_UP))
+    await client.create(f"warm-up-{role}")
+    await client.produce(f"warm-up-{role}", warm_up, warm_up.bodies())
+    if role == "produce":
+        batches = load.bodies()
+        await client.create(STREAM)
+        await go()
+        began = time.monotonic()
+        await client.produce(STREAM, load, batches)
+        ended = time.monotonic()
+        say(began=began, ended=ended, stored=await client.stored(STREAM))
+        return
+    await consume(client, f"warm-up-{role}", warm_up)
+    await client.create(STREAM)
+    await go()
+    handled = await consume(client, STREAM, load)
+    say(ended=time.monotonic(), handled=handled)
+
+
+async def consume(client: Client, stream: str, load: Load) -> int:
+    """Consume as many messages as the load has; how many the listener was given."""
+    handled = 0
+
+    async def listener(message: Any) -> None:
+        nonlocal handled
+        handled += 1
+
+    await client.consume(stream, load, listener)
+    return handled

@@ -1,0 +1,135 @@
+"""
+The quickest way to JetStream that nats-py has: its plain ``publish`` and ``subscribe`` with the subjects of JetStream.
+
+Its ``publish_async`` and ``fetch`` do the same with a future, or a timer and a queue, for each message, and cost three
+times the processor time. Here acknowledgements of all messages come to one subject and are counted, and batches are
+asked for before the last is handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import nats
+from nats.js.api import AckPolicy, ConsumerConfig, StorageType
+
+from ..loads import Load
+from ..processes import BenchError
+from ..worker import run
+from .client import Listener, work
+from .server import LOCAL
+
+CONSUMER = "consumer"
+BATCHES_ASKED_FOR = 2
+NO_LIMIT = 1 << 40  # what waits in the client is bounded by what we send and ask for
+
+
+class NatsClient:
+    """One connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._jetstream = connection.jetstream(timeout=60)
+
+    async def create(self, stream: str) -> None:
+        """Make the stream; also where another client did."""
+        await self._jetstream.add_stream(name=stream, subjects=[stream], storage=StorageType.FILE)
+
+    async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
+        """Each message by itself, as many unacknowledged as ``in_flight`` batches have."""
+        count = Count()
+
+        async def acknowledged(answer: Any) -> None:
+            if b'"error"' in answer.data:
+                count.fail(f"nats refused a message: {answer.data.decode()}")
+            count.add()
+
+        inbox = self._connection.new_inbox()
+        subscription = await self._subscribe(inbox, acknowledged)
+        publish, sent, in_flight = self._connection.publish, 0, load.in_flight * load.batch
+        for bodies in batches:
+            for body in bodies:
+                await publish(stream, body, reply=inbox)
+            sent += len(bodies)
+            await count.reaches(sent - in_flight)
+        await count.reaches(sent)
+        await subscription.unsubscribe()
+
+    async def consume(self, stream: str, load: Load, listener: Listener) -> None:
+        """A durable pull consumer; an acknowledgement stands for all before it."""
+        settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.ALL, max_ack_pending=1 << 20)
+        await self._jetstream.add_consumer(stream, settings)
+        count, batch = Count(), load.batch
+        inbox, more = self._connection.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{CONSUMER}"
+        order = json.dumps({"batch": batch}).encode()
+        publish = self._connection.publish
+
+        async def handle(message: Any) -> None:
+            if message.headers:
+                count.fail(f"nats sent no message: {message.headers}")
+            await listener(message)
+            count.add()
+            if count.value % batch == 0:
+                await publish(message.reply, b"+ACK")
+                await publish(more, order, reply=inbox)
+            elif count.value == load.messages:
+                await publish(message.reply, b"+ACK")
+
+        subscription = await self._subscribe(inbox, handle)
+        for _ in range(BATCHES_ASKED_FOR):
+            await publish(more, order, reply=inbox)
+        await count.reaches(load.messages)
+        await self._connection.flush()
+        await subscription.unsubscribe()
+
+    async def stored(self, stream: str) -> int:
+        """As the stream counts."""
+        return int((await self._jetstream.stream_info(stream)).state.messages)
+
+    async def _subscribe(self, inbox: str, callback: Any) -> Any:
+        return await self._connection.subscribe(
+            inbox, cb=callback, pending_msgs_limit=NO_LIMIT, pending_bytes_limit=NO_LIMIT
+        )
+
+
+class Count:
+    """How many have come, for one who waits for so many."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._wanted = 0
+        self._reached: asyncio.Future[None] | None = None
+        self._failure = ""
+
+    def add(self) -> None:
+        """One more."""
+        self.value += 1
+        if self._reached is not None and self.value >= self._wanted and not self._reached.done():
+            self._reached.set_result(None)
+
+    def fail(self, why: str) -> None:
+        """Whoever waits now or later is told that it went wrong."""
+        self._failure = self._failure or why
+        if self._reached is not None and not self._reached.done():
+            self._reached.set_result(None)
+
+    async def reaches(self, wanted: int) -> None:
+        """Wait until so many have come."""
+        if self.value < wanted and not self._failure:
+            self._wanted, self._reached = wanted, asyncio.get_running_loop().create_future()
+            await self._reached
+        if self._failure:
+            raise BenchError(self._failure)
+
+
+async def main(role: str, port: int, load: dict[str, Any]) -> None:
+    """One client."""
+    connection = await nats.connect(f"nats://{LOCAL}:{port}", allow_reconnect=False)
+    await work(NatsClient(connection), role, Load(**load))
+    await connection.close()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,205 @@
+"""
+``rmq-bench all``: every benchmark with the loads that the targets name, and a table of the targets in the end.
+
+One list says which targets come from which command line. A benchmark that cannot go on does not end the others: its
+targets are not shown, for the reason it gave.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .catalog import CATALOG, Benchmark, quickly
+from .figures import Report, Verdict
+from .loads import Load
+from .options import Options
+from .processes import BenchError, scratch
+from .progress import Show, Whole
+from .table import COLUMNS, as_text, verdicts_text
+
+AT_ONCE = 2  # quick runs
+TARGETS = tuple(f"P{number}" for number in range(1, 11))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A benchmark with a load, the targets it is for, and about how many seconds it takes on two cores."""
+
+    benchmark: Benchmark
+    targets: tuple[str, ...]
+    about_s: float
+    load: Load
+    flush: str | None = None  # None: the benchmark's own
+    shares_log: bool = False  # the long log of one is there for the next
+
+    def options(self, options: Options) -> Options:
+        """How it is run; the targets name the durability."""
+        return replace(options, flush=self.flush or self.benchmark.flush or options.flush)
+
+    def loaded(self, options: Options) -> Load:
+        """Its load, small where it is to be quick."""
+        return quickly(self.load) if options.quick else self.load
+
+    def command_line(self, options: Options) -> str:
+        """What is to be typed to repeat it alone."""
+        usual, load = self.benchmark.load, self.loaded(options)
+        usual = quickly(usual) if options.quick else usual
+        words = ["rmq-bench", self.benchmark.name]
+        for each in fields(load):
+            value = getattr(load, each.name)
+            if value != getattr(usual, each.name):
+                name = f"--{each.name.replace('_', '-')}"
+                words += [name] if value is True else [name, str(value)]
+        words += ["--flush", self.flush] if self.flush else []
+        words += ["--quick"] if options.quick else []
+        if options.rounds != (1 if options.quick else self.benchmark.rounds):
+            words += ["--rounds", str(options.rounds)]
+        return shlex.join(words)
+
+
+def _entry(
+    name: str, targets: str, about_s: float, *, flush: str | None = None, shares_log: bool = False, **load: Any
+) -> Entry:
+    benchmark = CATALOG[name]
+    asked = replace(benchmark.load, **load)
+    return Entry(benchmark, tuple(targets.split()), about_s, asked, flush, shares_log)
+
+
+ENTRIES = (
+    _entry("limit", "", 90, messages=300_000),
+    _entry("produce", "P1", 110, messages=500_000),
+    _entry("produce", "P2", 90, messages=100_000, size=1024),
+    _entry("produce", "P5", 90, messages=50_000, batch=1),
+    _entry("produce", "P6", 90, messages=500_000, flush="sync"),
+    _entry("produce", "P6", 50, messages=20_000, batch=1, connections=64, flush="sync"),
+    _entry("produce", "P10", 70, messages=300_000, tags=8, keys=True),
+    _entry("consume", "P4", 100, messages=500_000),
+    _entry("end-to-end", "P3", 120, messages=300_000),
+    _entry("latency", "P5 P7", 120),
+    _entry("scale", "P8", 150, messages=300_000, shares_log=True),
+    _entry("recovery", "P9", 50, shares_log=True),
+    _entry("failover", "", 70),
+)
+
+
+def about_machine() -> dict[str, Any]:
+    """What numbers depend on, and how long the disk takes to sync an append."""
+    from . import floor
+
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "fdatasync_ms": round(floor.fdatasync_ms(), 3),
+    }
+
+
+@dataclass
+class Part:
+    """What came of an entry: a report, or why there is none."""
+
+    entry: Entry
+    line: str
+    report: Report
+    why_not: str = ""
+
+    def as_text(self) -> str:
+        """For people: the command line, and what it found."""
+        found = f"not shown: {self.why_not}\n" if self.why_not else as_text(self.report)
+        return f"$ {self.line}\n{found}"
+
+    def as_object(self) -> dict[str, Any]:
+        """For programs."""
+        why_not = {"why_not": self.why_not} if self.why_not else {}
+        return {"command": self.line, "targets": list(self.entry.targets), **why_not, **self.report.as_object()}
+
+
+@dataclass
+class Suite:
+    """All of them, one after the other."""
+
+    options: Options
+    entries: Sequence[Entry] = ENTRIES
+    done: list[Part] = field(default_factory=list)
+    machine: Callable[[], dict[str, Any]] = about_machine
+    about: dict[str, Any] = field(default_factory=dict)  # the machine
+
+    def parts(self, show: Show) -> Generator[Part, None, None]:
+        """
+        Run each, and tell what came of it, in their order; ``show`` is told how far all of them are.
+
+        Quick runs measure nothing, so some of them go on at once.
+        """
+        show(0.0, "machine")
+        self.about = self.machine()
+        whole = Whole(show, [entry.about_s for entry in self.entries])
+        with scratch() as folder:
+            run = partial(self._part, whole=whole, folder=folder)
+            numbers = range(len(self.entries))
+            for part in _together(run, numbers, whole) if self.options.quick else map(run, numbers):
+                self.done.append(part)
+                yield part
+
+    def _part(self, number: int, whole: Whole, folder: Path) -> Part:
+        entry = self.entries[number]
+        options = entry.options(self.options)
+        line = entry.command_line(options)
+        more = {"folder": folder} if entry.shares_log and not options.quick else {}
+        try:
+            report = entry.benchmark.measure(entry.loaded(options), options, whole.part(number), **more)
+            return Part(entry, line, report)
+        except BenchError as error:
+            unseen = [Verdict(target, f"by {line}", why_not=str(error)) for target in entry.targets]
+            return Part(entry, line, Report(entry.benchmark.name, verdicts=unseen), str(error))
+        finally:
+            whole.ended(number)
+
+    def verdicts(self) -> list[Verdict]:
+        """What was found about every target, in their order; one that nothing was found about is not shown."""
+        found = [verdict for part in self.done for verdict in part.report.verdicts]
+        judged = {_target(verdict) for verdict in found}
+        missing = [
+            Verdict(target, "-", why_not="no benchmark was run for it") for target in TARGETS if target not in judged
+        ]
+        # Sorting keeps the order of equals; what is no target of the list comes last.
+        order = {target: number for number, target in enumerate(TARGETS)}
+        return sorted([*found, *missing], key=lambda verdict: order.get(_target(verdict), len(order)))
+
+    def as_text(self) -> str:
+        """The summary, for people."""
+        about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.about.items())
+        quick = "These were quick runs: the numbers mean nothing.\n" if self.options.quick else ""
+        return f"{'-' * COLUMNS}\n{about}\n{quick}\n{verdicts_text(self.verdicts())}"
+
+    def as_object(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "benchmark": "all",
+            "quick": self.options.quick,
+            "rounds": self.options.rounds,
+            "machine": self.about,
+            "reports": [part.as_object() for part in self.done],
+            "verdicts": [verdict.as_object() for verdict in self.verdicts()],
+        }
+
+
+def _target(verdict: Verdict) -> str:
+    return verdict.key.partition(".")[0]
+
+
+def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Iterator[Part]:
+    """Some at once, results in order; whoever stops early waits for those that run to end what they started."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield from pool.map(run, numbers)
+    finally:
+        whole.stop()
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,98 @@
+"""What loads are measured by: the floor of this machine, and the peers that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .loads import Load
+from .processes import BenchError
+
+
+class Floor(Protocol):
+    """The functions of :mod:`rmq.bench.floor` that loads are compared with, each one sample."""
+
+    def produce(self, load: Load) -> float:
+        """Messages a second that are packed, sent, appended and answered."""
+
+    def consume(self, load: Load) -> float:
+        """Messages a second that are pulled, unpacked and each given to a listener."""
+
+    def socket_to_file(self, load: Load) -> float:
+        """Messages a second whose bytes go through a socket into a file."""
+
+    def fdatasync_ms(self, size: int) -> float:
+        """How long an append of so many bytes with ``fdatasync`` takes, in ms."""
+
+
+def machine() -> Floor:
+    """The floor of this machine."""
+    from . import floor
+
+    return floor
+
+
+class Peer(Protocol):
+    """Another broker, as :mod:`rmq.bench.peers` offers it; ``why_not`` says why it cannot be measured here."""
+
+    @property
+    def name(self) -> str:
+        """Of the server."""
+
+    @property
+    def durability(self) -> str:
+        """In a few words, to stand beside every figure."""
+
+    @property
+    def why_not(self) -> str:
+        """Why its Python client cannot be measured here; empty where it can."""
+
+    @property
+    def native_why_not(self) -> str:
+        """Why its own benchmark cannot be run here; empty where it can."""
+
+    def produce(self, load: Load) -> float:
+        """Messages a second that its best Python client sends."""
+
+    def consume(self, load: Load) -> float:
+        """Messages a second that its best Python client gets, from the first send to the last one handled."""
+
+    def native_produce(self, load: Load) -> float | None:
+        """Messages a second by the benchmark that it brings along, if it does."""
+
+
+def rivals(flush: str) -> Sequence[Peer]:
+    """The peers that this machine may have, as durable as ours with this flush mode."""
+    from .peers import peers
+
+    return peers(flush)
+
+
+def native_rate(peer: Peer, load: Load) -> float:
+    """A sample of a peer's own benchmark."""
+    rate = peer.native_produce(load)
+    if rate is None:
+        raise BenchError(f"{peer.name} brings no benchmark along")
+    return rate
+
+
+class Tried:
+    """
+    A sample of something that is not ours, whose failure must not end the run: ``why_not`` tells of it.
+
+    After a failure it is not tried again, and what it gives means nothing.
+    """
+
+    def __init__(self, take: Callable[[], float]) -> None:
+        self.why_not = ""
+        self._take = take
+
+    def __call__(self) -> float:
+        """One sample."""
+        if self.why_not:
+            return 0.0
+        try:
+            return self._take()
+        except BenchError as error:
+            self.why_not = str(error)
+            return 0.0

@@ -1,0 +1,65 @@
+"""The client process of a peer plays its part: warm-up apart, the clock around the work alone, counts of what came."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from rmq.bench.loads import Load
+from rmq.bench.peers.client import STREAM, Listener, work
+
+
+class Memory:
+    """A broker of lists."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, list[bytes]] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    async def create(self, stream: str) -> None:
+        self.streams.setdefault(stream, [])
+
+    async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
+        self.calls.append(("produce", stream))
+        for bodies in batches:
+            self.streams[stream] += bodies
+
+    async def consume(self, stream: str, load: Load, listener: Listener) -> None:
+        self.calls.append(("consume", stream))
+        for body in self.streams[stream][: load.messages]:
+            await listener(body)
+
+    async def stored(self, stream: str) -> int:
+        return len(self.streams[stream])
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
+    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+async def test_a_producer_sends_everything_once_after_a_warm_up_elsewhere(told: Any) -> None:
+    broker = Memory()
+
+    await work(broker, "produce", Load(messages=1200))
+
+    ready, found = told()
+    assert ready == {"ready": True}
+    assert found["stored"] == 1200
+    assert found["began"] <= found["ended"]
+    assert broker.calls == [("produce", "warm-up-produce"), ("produce", STREAM)]
+    assert len(set(broker.streams[STREAM])) == 1200
+
+
+async def test_a_consumer_counts_what_its_listener_was_given(told: Any) -> None:
+    broker = Memory()
+    broker.streams[STREAM] = [b"body"] * 1199
+
+    await work(broker, "consume", Load(messages=1200))
+
+    assert told()[1]["handled"] == 1199
+    assert broker.calls == [("produce", "warm-up-consume"), ("consume", "warm-up-consume"), ("consume", STREAM)]

@@ -1,0 +1,13 @@
+"""NATS is started with settings of our own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq.bench.peers import nats_server
+
+
+def test_its_settings_keep_streams_in_our_folder_and_stay_on_loopback() -> None:
+    text = nats_server.configuration(7000, Path("/scratch"))
+
+    assert text == 'listen: "127.0.0.1:7000"\njetstream: { store_dir: "/scratch" }\n'

@@ -1,0 +1,51 @@
+"""The benchmarks there are."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+
+import pytest
+
+from rmq.bench.catalog import CATALOG, TOO_SMALL, Benchmark, quickly, unjudged
+from rmq.bench.figures import Verdict
+from rmq.bench.loads import Load
+
+
+def test_every_benchmark_of_the_command_is_there() -> None:
+    assert list(CATALOG) == [
+        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
+def test_what_a_benchmark_heeds_is_of_a_load(benchmark: Benchmark) -> None:
+    assert set(benchmark.heeds) <= {field.name for field in dataclasses.fields(Load)}
+
+
+@pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
+def test_what_a_benchmark_does_not_heed_is_not_its_own_either(benchmark: Benchmark) -> None:
+    usual = Load().as_object()
+    own = {name for name, value in benchmark.load.as_object().items() if value != usual[name]}
+
+    assert own <= set(benchmark.heeds)
+
+
+def test_a_quick_load_is_the_same_with_few_messages() -> None:
+    assert quickly(Load(size=1024, tags=3)) == Load(10_000, size=1024, tags=3)
+    assert quickly(Load(100)) == Load(100)
+
+
+def test_after_a_quick_run_no_target_is_met_and_a_better_reason_is_kept() -> None:
+    judged = unjudged(Verdict("P1.floor", "words", samples=[1.0], at_least=0.6))
+
+    assert (judged.met, judged.why_not) == (None, TOO_SMALL)
+    assert unjudged(Verdict("P1.redis", "words", why_not="no redis")).why_not == "no redis"
+
+
+@pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
+def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
+    module = importlib.import_module(f"rmq.bench.{benchmark.name.replace('-', '_')}")
+
+    assert list(inspect.signature(module.measure).parameters)[:3] == ["load", "options", "steps"]

@@ -1,0 +1,107 @@
+"""Processes of a benchmark: waited for by what they say, and ended with the block that started them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmq.bench.processes import BenchError, Child, free_bytes, own_broker, scratch
+
+ECHO = "import sys; print('{\"ready\": true}', flush=True); print(sys.stdin.readline(), end='', flush=True)"
+STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print('{}', flush=True); signal.pause()"
+
+
+def python(code: str) -> Child:
+    return Child("client", [sys.executable, "-S", "-c", code])
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_child_says_lines_and_begins_when_told() -> None:
+    child = python(ECHO)
+    try:
+        assert child.told(30) == {"ready": True}
+        child.go()
+        assert child.line(30) == "go\n"
+    finally:
+        child.close()
+
+    assert is_gone(child.pid)
+
+
+def test_a_child_that_says_nothing_is_not_waited_for_for_ever() -> None:
+    child = python("input()")
+    try:
+        with pytest.raises(BenchError, match="the client of this benchmark said nothing for 0 s"):
+            child.line(0.0)
+    finally:
+        child.close()
+
+    assert is_gone(child.pid)
+
+
+def test_a_child_that_ends_too_early_is_an_error() -> None:
+    child = python("")
+    try:
+        with pytest.raises(BenchError, match="the client of this benchmark ended too early"):
+            child.line(30)
+    finally:
+        child.close()
+
+
+def test_a_child_that_does_not_heed_a_stop_is_killed() -> None:
+    child = python(STUBBORN)
+    child.line(30)
+
+    child.stop(0.0)
+    child.close()
+
+    assert child.process.returncode == -9
+
+
+def test_a_child_is_no_part_of_what_ctrl_c_reaches() -> None:
+    child = python(ECHO)
+    try:
+        assert os.getpgid(child.pid) != os.getpgid(0)
+    finally:
+        child.close()
+
+
+def test_memory_is_that_of_the_child() -> None:
+    child = python(ECHO)
+    try:
+        child.line(30)
+        assert 1 < child.memory_mb() <= child.memory_mb("VmHWM") < 200
+    finally:
+        child.close()
+
+
+def test_a_scratch_directory_is_gone_after_an_error_too() -> None:
+    with pytest.raises(KeyboardInterrupt), scratch() as folder:
+        (folder / "sub").mkdir()
+        assert free_bytes(folder) > 0
+        raise KeyboardInterrupt
+
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_a_broker_of_ones_own_is_gone_with_its_files_after_the_block() -> None:
+    with own_broker("async") as broker:
+        assert broker.ready_s > 0
+        folders = [word for word in Path(f"/proc/{broker.pid}/cmdline").read_text().split("\0") if "rmq-bench-" in word]
+        assert Path(folders[0]).is_dir()
+
+    assert is_gone(broker.pid)
+    assert not Path(folders[0]).exists()
+
+
+@pytest.mark.slow
+def test_a_broker_that_cannot_start_is_an_error() -> None:
+    with pytest.raises(BenchError, match="the broker of this benchmark ended too early"), own_broker("never"):
+        pass

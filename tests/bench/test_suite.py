@@ -1,0 +1,124 @@
+"""All benchmarks together: every target has a command line, and one that fails does not end the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq.bench.catalog import Benchmark
+from rmq.bench.figures import Figure, Report, Verdict
+from rmq.bench.loads import Load
+from rmq.bench.options import Options, Steps
+from rmq.bench.processes import BenchError
+from rmq.bench.suite import ENTRIES, TARGETS, Entry, Suite
+
+MACHINE = {"cores": 2, "python": "3", "kernel": "6", "fdatasync_ms": 1.0}
+
+
+class Scripted(Benchmark):
+    """A benchmark that does what the test says."""
+
+    def measure(self, load: Load, options: Options, steps: Steps, **more: Any) -> Report:
+        return SCRIPTS[self.name](load, options, steps)
+
+
+def good(load: Load, options: Options, steps: Steps) -> Report:
+    steps.expect(2)
+    steps("one")
+    steps("two")
+    figure = Figure("good.rate", "words", "msg/s", options.flush, [1.0])
+    return Report("good", {"load": load.as_object()}, [figure], [Verdict("P2.floor", "of the floor", samples=[1.0])])
+
+
+def bad(load: Load, options: Options, steps: Steps) -> Report:
+    raise BenchError("the disk is full")
+
+
+SCRIPTS: dict[str, Callable[[Load, Options, Steps], Report]] = {"good": good, "bad": bad}
+
+
+def suite(*names: str, quick: bool = False) -> Suite:
+    entries = [Entry(Scripted(name), ("P1",) if name == "bad" else ("P2",), 10.0, Load()) for name in names]
+    return Suite(Options(rounds=1 if quick else 5, quick=quick), entries, machine=lambda: MACHINE)
+
+
+def test_every_target_has_a_command_line() -> None:
+    assert {target for entry in ENTRIES for target in entry.targets} == set(TARGETS)
+
+
+def test_all_is_expected_to_fit_into_20_minutes() -> None:
+    assert sum(entry.about_s for entry in ENTRIES) <= 20 * 60
+
+
+def test_a_benchmark_that_fails_does_not_end_the_others_and_its_targets_are_not_shown() -> None:
+    all_of_them = suite("bad", "good")
+
+    parts = list(all_of_them.parts(lambda done, what: None))
+
+    assert [part.why_not for part in parts] == ["the disk is full", ""]
+    assert "not shown: the disk is full" in parts[0].as_text()
+    first = all_of_them.verdicts()[0]
+    assert (first.key, first.met, first.why_not) == ("P1", None, "the disk is full")
+
+
+def test_targets_come_in_their_order_and_one_without_a_verdict_is_not_shown() -> None:
+    all_of_them = suite("good", "bad")
+    list(all_of_them.parts(lambda done, what: None))
+
+    assert [verdict.key.partition(".")[0] for verdict in all_of_them.verdicts()] == list(TARGETS)
+    assert {verdict.why_not for verdict in all_of_them.verdicts()[2:]} == {"no benchmark was run for it"}
+
+
+def test_progress_goes_over_all_of_them() -> None:
+    shown: list[tuple[float, str]] = []
+
+    list(suite("good", "good").parts(lambda done, what: shown.append((done, what))))
+
+    assert shown == [(0.0, "machine"), (0.0, "one"), (0.25, "two"), (0.5, "one"), (0.75, "two")]
+
+
+def test_programs_get_the_machine_and_every_report_with_its_command_line() -> None:
+    all_of_them = suite("bad", "good")
+    list(all_of_them.parts(lambda done, what: None))
+
+    found = json.loads(json.dumps(all_of_them.as_object()))
+
+    assert (found["benchmark"], found["machine"]) == ("all", MACHINE)
+    assert [report["command"] for report in found["reports"]] == ["rmq-bench bad", "rmq-bench good"]
+    assert [report["benchmark"] for report in found["reports"]] == ["bad", "good"]
+    assert found["reports"][0]["why_not"] == "the disk is full"
+    assert found["reports"][1]["figures"][0]["key"] == "good.rate"
+
+
+@pytest.mark.parametrize(
+    ("load", "options", "line"),
+    [
+        (Load(), Options(), "rmq-bench produce"),
+        (Load(size=1024, in_flight=8), Options(), "rmq-bench produce --size 1024 --in-flight 8"),
+        (Load(keys=True), Options(rounds=3), "rmq-bench produce --keys --rounds 3"),
+        (Load(), Options(rounds=1, quick=True), "rmq-bench produce --quick"),
+        (Load(10), Options(rounds=1, quick=True), "rmq-bench produce --messages 10 --quick"),
+        (Load(), Options(rounds=2, quick=True), "rmq-bench produce --quick --rounds 2"),
+    ],
+)
+def test_a_command_line_says_what_is_not_usual(load: Load, options: Options, line: str) -> None:
+    assert Entry(Benchmark("produce"), (), 1.0, load).command_line(options) == line
+
+
+def test_a_command_line_names_the_durability_that_its_target_is_about() -> None:
+    entry = Entry(Benchmark("produce"), ("P6",), 1.0, Load(), "sync")
+
+    assert entry.command_line(Options()) == "rmq-bench produce --flush sync"
+    assert entry.options(Options("async")).flush == "sync"
+
+
+def test_quick_runs_are_small_and_say_that_they_mean_nothing() -> None:
+    all_of_them = suite("good", quick=True)
+
+    (part,) = all_of_them.parts(lambda done, what: None)
+
+    assert part.report.about["load"]["messages"] == 10_000
+    assert "the numbers mean nothing" in all_of_them.as_text()

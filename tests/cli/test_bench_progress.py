@@ -1,0 +1,49 @@
+"""A bar where somebody looks, nothing elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from rmq.cli.bench_progress import Bar
+
+
+class Screen(io.StringIO):
+    """A terminal, as far as anybody asks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_nothing_is_drawn_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar() as bar:
+        bar(0.5, "produce.bodies")
+        bar.clear()
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_bar_says_how_far_it_is_and_what_is_measured_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    with Bar() as bar:
+        bar(0.5, "produce.bodies")
+        drawn = screen.getvalue()
+
+    assert "produce.bodies" in drawn
+    assert "50%" in drawn
+    assert screen.getvalue().endswith("\x1b[?25h")  # the cursor is shown again, and no line is left
+
+
+def test_a_long_label_does_not_make_the_line_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    with Bar() as bar:
+        bar(0.9, "x" * 200)
+        drawn = screen.getvalue()
+
+    assert max(len(line) for line in drawn.split("\r")) < 80
