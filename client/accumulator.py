@@ -20,7 +20,7 @@ from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.bodies import pack_bodies, put_together
 from rmq.wire.compression import Codec
-from rmq.wire.layout import MAX_BODY, MAX_COUNT
+from rmq.wire.layout import MAX_BODY, MAX_COUNT, Buffer
 
 from .parcels import Cut, Parcel, Single
 
@@ -68,9 +68,11 @@ class Outbox:
         """How many messages wait that were sent one by one; 0 if others do as well."""
         return self._waiting if self._waiting < MAX_COUNT else 0
 
-    def cut(self, by: ProducerMark, most: int = MAX_COUNT) -> tuple[bytearray, list[Cut]] | None:
+    def cut(self, by: ProducerMark, most: int = MAX_COUNT) -> tuple[list[Buffer], list[Cut]] | None:
         """
-        The next batch, of ``most`` messages, and what it is made of; None if nothing is left.
+        The next batch, of at most ``most`` messages, and what it is made of; None if nothing is left.
+
+        The batch comes in parts, to be sent one behind the other.
 
         A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
         """
@@ -80,7 +82,7 @@ class Outbox:
             rows = _rows(runs)
             delay_level, deliver_at = _due(runs)
             try:
-                data = batches.encode(
+                data = batches.encode_parts(
                     self.topic, self.queue_id, rows, by=by, codec=self._codec,
                     delay_level=delay_level, deliver_at=deliver_at,
                 )  # fmt: skip

@@ -21,6 +21,7 @@ from rmq.wire.errors import (
     TooManyInFlight,
     WireError,
 )
+from rmq.wire.layout import Buffer
 
 from .accumulator import Outbox
 from .parcels import Cut
@@ -37,11 +38,12 @@ def is_temporary(code: int) -> bool:
 class SentBatch:
     """A batch in the line."""
 
-    __slots__ = ("data", "defects", "done", "doubtful", "flying", "outbox", "pieces", "refusal", "sequence")
+    __slots__ = ("data", "defects", "done", "doubtful", "flying", "outbox", "pieces", "refusal", "sequence", "size")
 
-    def __init__(self, sequence: int, data: bytearray, outbox: Outbox, pieces: list[Cut]) -> None:
+    def __init__(self, sequence: int, data: list[Buffer], outbox: Outbox, pieces: list[Cut]) -> None:
         self.sequence = sequence
-        self.data = data
+        self.data = data  # in parts
+        self.size = sum(map(len, data))
         self.outbox = outbox
         self.pieces = pieces
         self.flying = True  # sent over the present connection, no answer yet
@@ -82,12 +84,12 @@ class Line:
         """All without an answer, in order."""
         return [batch for batch in self._batches if not batch.done]
 
-    def add(self, data: bytearray, outbox: Outbox, pieces: list[Cut]) -> SentBatch:
+    def add(self, data: list[Buffer], outbox: Outbox, pieces: list[Cut]) -> SentBatch:
         """Put a batch with the next number at the end; the caller sends it at once."""
         batch = SentBatch(self.next_sequence, data, outbox, pieces)
         self.next_sequence += 1
         self.flying += 1
-        self.size += len(data)
+        self.size += batch.size
         self._batches.append(batch)
         return batch
 
@@ -116,7 +118,7 @@ class Line:
         self._landed(batch)
         batch.done = True
         while self._batches and self._batches[0].done:
-            self.size -= len(self._batches.popleft().data)
+            self.size -= self._batches.popleft().size
 
     def refused(self, batch: SentBatch, error: WireError) -> None:
         """A temporary refusal: the batch keeps its place."""
@@ -138,7 +140,7 @@ class Line:
         taken = []
         while self._batches and self._batches[-1].sequence >= first.sequence:
             batch = self._batches.pop()
-            self.size -= len(batch.data)
+            self.size -= batch.size
             if not batch.done:
                 taken.append(batch)
         self.next_sequence = first.sequence

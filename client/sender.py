@@ -150,7 +150,7 @@ class Sender:
             if batch is None:
                 continue
             frame.append(batch)
-            size += len(batch.data)
+            size += batch.size
             if half or size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
                 self._transmit(connection, frame)
                 connection.flush()
@@ -192,8 +192,8 @@ class Sender:
     def _transmit(self, connection: Connection, batches: list[SentBatch]) -> None:
         parts: list[Buffer] = [array_header(1) + array_header(len(batches))]
         for batch in batches:
-            parts.append(_TRIPLE + msgpack.packb(batch.outbox.queue_id) + bin_header(len(batch.data)))
-            parts.append(batch.data)
+            parts.append(_TRIPLE + msgpack.packb(batch.outbox.queue_id) + bin_header(batch.size))
+            parts += batch.data
             parts.append(msgpack.packb(batch.outbox.generation))
         connection.submit(Op.SEND, parts, partial(self._answered, batches))
 
@@ -203,7 +203,7 @@ class Sender:
         size = 0
         for batch in self._line.resend():
             frame.append(batch)
-            size += len(batch.data)
+            size += batch.size
             if size >= FRAME_BYTES or len(frame) == frame_batches:
                 self._transmit(connection, frame)
                 frame, size = [], 0

@@ -175,7 +175,32 @@ def encode(
     deliver_at: int = 0,
 ) -> bytearray:
     """
-    One batch, ready to send; the broker's part is empty but for size, magic, queue and kind.
+    One batch as bytes; see :func:`encode_parts`, which has the same arguments.
+
+    Raises:
+        BadBatch, MessageTooLarge, BatchTooLarge, UnsupportedFormat: as there.
+    """
+    parts = encode_parts(
+        topic, queue_id, rows, by=by, kind=kind, codec=codec, delay_level=delay_level, deliver_at=deliver_at
+    )
+    return bytearray().join(parts)
+
+
+def encode_parts(
+    topic: str,
+    queue_id: int,
+    rows: Rows,
+    *,
+    by: ProducerMark = _NOBODY,
+    kind: int = layout.KIND_DATA,
+    codec: Codec | None = None,
+    delay_level: int = 0,
+    deliver_at: int = 0,
+) -> list[Buffer]:
+    """
+    One batch, ready to send, in parts to be sent one behind the other: the bodies are not copied for that.
+
+    The broker's part is empty but for size, magic, queue and kind.
 
     ``codec`` compresses the bodies if that makes the batch smaller. The limits are those of the batch without it.
     ``delay_level`` (1 and up) or ``deliver_at`` (us since 1970) have it delivered later; 0 is neither.
@@ -209,12 +234,10 @@ def encode(
         place = queue_id.to_bytes(4, "big") + bytes((kind, 0, 0, 0, 0, 0, 0, 0))
     except (UnicodeEncodeError, OverflowError, struct.error) as error:
         raise BadBatch(f"the batch cannot be stored: {error}") from error
-    used = layout.FIXED_HEADER + len(name) + len(meta) + body_size
-    batch = bytearray().join(
-        (_BEFORE_PLACE, place, producer, name, meta, *pieces, _PADDINGS[-used & (layout.ALIGN - 1)])
-    )
-    layout.seal(batch, used)
-    return batch
+    head = bytearray().join((_BEFORE_PLACE, place, producer, name, meta))
+    padding = _PADDINGS[layout.padding(len(head) + body_size)]
+    layout.seal_parts(head, layout.FIXED_HEADER + len(name), pieces, len(head) + body_size + len(padding))
+    return [head, *pieces, padding] if padding else [head, *pieces]
 
 
 def check(data: Buffer, at: int = 0, *, stamped: bool, header: Header | None = None, unpack: bool = True) -> Checked:

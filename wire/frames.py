@@ -43,7 +43,8 @@ class FrameReader:
     Several readers may share one ``shared`` buffer: whole frames are returned as views of it, which are valid
     until the next call of :meth:`buffer` on any of them; so between :meth:`buffer` and :meth:`received` of one
     reader no other reader is asked. An unfinished frame moves to a buffer of its exact size, which is made when
-    :meth:`buffer` is asked for its rest: until then it costs what came, not what it announces.
+    :meth:`buffer` is asked for its rest: until then it costs what came, not what it announces. Where a quarter of it
+    came at once, that buffer is made at once, which saves a copy.
     """
 
     __slots__ = ("_filled", "_head", "_length", "_partial", "_prefix", "_shared", "max_frame")
@@ -108,7 +109,11 @@ class FrameReader:
             if end - at < length:
                 self._length = length
                 self._filled = end - at
-                self._head = bytes(shared[at:end])
+                if 4 * self._filled >= length:
+                    self._partial = bytearray(length)
+                    self._partial[: self._filled] = shared[at:end]
+                else:
+                    self._head = bytes(shared[at:end])
                 return frames
             frames.append(shared[at : at + length])
             at += length

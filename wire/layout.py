@@ -26,6 +26,7 @@ A batch with a ``delay_level`` or a ``deliver_at`` (never both) is delivered lat
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -167,6 +168,16 @@ def seal(batch: bytearray, body_end: int) -> None:
     _START.pack_into(batch, 0, len(batch), MAGIC, FORMAT, header_size // 8, 0)
     with memoryview(batch) as view:
         _U32.pack_into(batch, BROKER_PART, crc32(view[CRC_FROM:body_end]))
+
+
+def seal_parts(head: bytearray, header_size: int, bodies: Iterable[Buffer], size: int) -> None:
+    """The same for a batch of ``size`` bytes in parts, whose ``head`` holds all that comes before the bodies."""
+    _START.pack_into(head, 0, size, MAGIC, FORMAT, header_size // 8, 0)
+    with memoryview(head) as view:
+        crc = crc32(view[CRC_FROM:])
+    for body in bodies:
+        crc = crc32(body, crc)
+    _U32.pack_into(head, BROKER_PART, crc)
 
 
 def stamp(batch: Buffer, header_size: int, by: Stamp) -> bytes:

@@ -25,7 +25,6 @@ _NUMBERS: Final = {
     first: struct.Struct(code) for first, code in ((0xCC, ">B"), (0xCD, ">H"), (0xCE, ">I"), (0xCF, ">Q"))
 }
 _LENGTH: Final = struct.Struct(">I")
-_KEEPS: Final = 4  # a batch keeps its frame in memory if it is at least this part of it; smaller ones are copied
 
 
 class _Unusual(Exception):
@@ -65,7 +64,7 @@ def _split(view: memoryview) -> tuple[int, int, int, Send]:
         (length,) = _LENGTH.unpack_from(view, at + 1)
         at += 5
         end = at + length
-        batch: Buffer = view[at:end] if length * _KEEPS >= size else bytes(view[at:end])
+        batch = view[at:end]
         generation, at = _number(view, end)
         batches.append(OutgoingBatch(queue_id, batch, generation))  # type: ignore[arg-type]  # as good as bytes
     if at != size:

@@ -17,11 +17,20 @@ class Recent:
         self._limit = limit
         self._batches: dict[int, tuple[Buffer, Buffer]] = {}
         self._order: deque[tuple[int, int]] = deque()  # (position, size), oldest first
+        self._newest: object = None  # what the newest batch lies in: a buffer of its own, or the frame it came in
         self.size = 0
 
     def add(self, position: int, head: Buffer, rest: Buffer) -> None:
-        """Keep a batch that the log now holds: its stamped part and the rest."""
-        size = len(head) + len(rest) + OVERHEAD
+        """
+        Keep a batch that the log now holds: its stamped part and the rest.
+
+        A batch that is a part of its frame keeps all of the frame in memory. It is counted as a whole with the first.
+        """
+        size = len(head) + OVERHEAD
+        held = rest.obj if isinstance(rest, memoryview) else rest
+        if held is not self._newest:
+            self._newest = held
+            size += len(held)  # type: ignore[arg-type]  # bytes, or a bytearray
         self._batches[position] = (head, rest)
         self._order.append((position, size))
         self.size += size
@@ -29,6 +38,8 @@ class Recent:
             oldest, length = self._order.popleft()
             del self._batches[oldest]
             self.size -= length
+        if not self._order:
+            self._newest = None
 
     def get(self, position: int) -> tuple[Buffer, Buffer] | None:
         """The batch at a physical offset, if it is here."""

@@ -13,7 +13,7 @@ OUTBOX = Outbox("orders", 0)
 
 def line_of(count: int) -> tuple[Line, list[SentBatch]]:
     line = Line()
-    return line, [line.add(bytearray(10), OUTBOX, []) for _ in range(count)]
+    return line, [line.add([bytearray(10)], OUTBOX, []) for _ in range(count)]
 
 
 def numbers(batches: list[SentBatch]) -> list[int]:

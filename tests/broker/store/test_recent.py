@@ -17,7 +17,7 @@ def test_the_newest_batches_stay_and_their_size_is_bounded(sizes: list[int], lim
     recent, position = Recent(limit), 0
     added = []
     for size in sizes:
-        recent.add(position, b"h" * (size // 2), b"r" * (size - size // 2))
+        recent.add(position, b"h" * (size // 2), memoryview(bytearray(size - size // 2)))
         added.append((position, size))
         position += size
 
@@ -41,8 +41,8 @@ def test_a_batch_comes_back_as_it_was_given() -> None:
 
 def test_a_batch_larger_than_all_that_may_stay_is_not_kept() -> None:
     recent = Recent(OVERHEAD + 10)
-    recent.add(0, b"12345", b"")
-    recent.add(5, b"1234567890", b"1")
+    recent.add(0, b"12345", memoryview(b""))
+    recent.add(5, b"1234567890", memoryview(b"1"))
 
     assert (recent.get(0), recent.get(5), recent.size) == (None, None, 0)
 
@@ -60,3 +60,16 @@ def test_memory_is_bounded_however_small_the_batches_are() -> None:
         tracemalloc.stop()
 
     assert taken < 1.3 * limit
+
+
+def test_batches_of_one_frame_count_as_the_frame_that_they_keep_in_memory() -> None:
+    recent, frame, other = Recent(10_000), bytearray(4000), bytearray(3000)
+
+    recent.add(0, b"head", memoryview(frame)[72:100])
+    recent.add(100, b"head", memoryview(frame)[172:200])
+    assert recent.size == 2 * (4 + OVERHEAD) + 4000
+    recent.add(200, b"head", memoryview(other)[72:100])
+    assert recent.size == 3 * (4 + OVERHEAD) + 7000
+    recent.add(300, b"head", memoryview(bytearray(3000))[72:100])
+
+    assert (recent.get(0), recent.size) == (None, 3 * (4 + OVERHEAD) + 6000)
