@@ -42,9 +42,9 @@ def measure(
     if why_not := no_room(load):
         report.verdicts += [replace(target, why_not=why_not) for target in wanted]
         return report
-    known: Sequence[Peer] = ()  # a load that no target is about is not worth the time that they take
-    if wanted:
-        known = rivals(flush) if peers is None else peers
+    known: Sequence[Peer] = peers or ()  # a quick run, or a load that no target is about, is not worth their time
+    if wanted and peers is None and not options.quick:
+        known = rivals(flush)
     ours = our_side(load, options, flush)
     beside = _floor(load, flush, floor or machine())
     theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
@@ -68,7 +68,7 @@ def beside_peers(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str
     """
     missing = "; ".join(f"{name}: {why_not}" for name, why_not in reasons.items() if why_not)
     if missing or not found:
-        best = replace(PEER, why_not=missing or "there are no peers")
+        best = replace(PEER, why_not=missing or "no peer was measured")
     else:
         best = replace(PEER, samples=[mine / max(them) for mine, *them in _rounds(ours, *found.values())])
     each = replace(PEER, meaning="end to end, of its best Python client")

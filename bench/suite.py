@@ -11,8 +11,9 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -87,7 +88,7 @@ ENTRIES = (
     _entry("produce", "P6", 25, messages=20_000, batch=1, connections=64, flush="sync"),
     _entry("produce", "P10", 35, messages=300_000, tags=8, keys=True),
     _entry("consume", "P4", 70),
-    _entry("end-to-end", "P3", 70, messages=500_000),
+    _entry("end-to-end", "P3", 200, messages=500_000),
     _entry("latency", "P5 P7", 125),
     _entry("scale", "P8", 170, messages=300_000, shares_log=True),
     _entry("recovery", "P9", 75, shares_log=True),
@@ -141,11 +142,11 @@ class Suite:
 
     def parts(self, show: Show) -> Generator[Part, None, None]:
         """
-        Run each, and tell what came of it, in their order; ``show`` is told how far all of them are.
+        Run each in turn, and tell what came of it; ``show`` is told how far all of them are.
 
         On a machine that is too slow for all of it the later ones have fewer rounds, which their command lines say.
 
-        Quick runs measure nothing, so some of them go on at once.
+        Quick runs measure nothing, so some of them go on at once, the longest first, and are told of as they end.
         """
         began = self.clock()
         show(0.0, "machine")
@@ -154,9 +155,13 @@ class Suite:
         with scratch() as folder:
             run = partial(self._part, whole=whole, folder=folder, began=began)
             numbers = range(len(self.entries))
-            for part in _together(run, numbers, whole) if self.options.quick else map(run, numbers):
-                self.done.append(part)
-                yield part
+            longest_first = sorted(numbers, key=lambda number: -self.entries[number].about_s)
+            running = _together(run, longest_first, whole) if self.options.quick else (run(each) for each in numbers)
+            with closing(running) as parts:
+                for part in parts:
+                    self.done.append(part)
+                    yield part
+        self.done.sort(key=lambda part: self.entries.index(part.entry))
 
     def _part(self, number: int, whole: Whole, folder: Path, began: float) -> Part:
         entry = self.entries[number]
@@ -218,11 +223,12 @@ def rounds_within(left_s: float, needed_s: float, rounds: int) -> int:
     return rounds if needed_s <= left_s else max(1, int(rounds * left_s / needed_s))
 
 
-def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Iterator[Part]:
-    """Some at once, results in order; whoever stops early waits for those that run to end what they started."""
+def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Generator[Part, None, None]:
+    """Some at once, as they end; whoever stops early waits for those that run to end what they started."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        yield from pool.map(run, numbers)
+        for done in as_completed([pool.submit(run, number) for number in numbers]):
+            yield done.result()
     finally:
         whole.stop()
         pool.shutdown(wait=True, cancel_futures=True)

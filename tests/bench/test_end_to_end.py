@@ -49,7 +49,7 @@ def test_the_best_of_those_that_are_there_is_not_the_best_of_all() -> None:
     assert (best.met, best.why_not) == (None, "b: no server")
     assert (there.samples, there.met) == ([20.0], True)
     assert (missing.met, missing.why_not) == (None, "no server")
-    assert [one.why_not for one in beside_peers(figure(100), {}, {})] == ["there are no peers"]
+    assert [one.why_not for one in beside_peers(figure(100), {}, {})] == ["no peer was measured"]
 
 
 def test_a_disk_without_room_shows_no_target_and_says_why() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -150,6 +151,25 @@ def test_a_command_line_names_the_durability_that_its_target_is_about() -> None:
 
     assert entry.command_line(Options()) == "rmq-bench produce --flush sync"
     assert entry.options(Options("async")).flush == "sync"
+
+
+def test_quick_runs_are_told_of_as_they_end_and_kept_in_their_order() -> None:
+    all_of_them = suite("good", "bad", "full", quick=True)
+
+    told = [part.line for part in all_of_them.parts(lambda done, what: None)]
+
+    assert sorted(told) == sorted(part.line for part in all_of_them.done)
+    assert [part.report.benchmark for part in all_of_them.done] == ["good", "bad", "full"]
+
+
+def test_whoever_stops_early_leaves_nothing_running() -> None:
+    before = threading.active_count()
+    parts = suite("good", "bad", "full", "good", "good", quick=True).parts(lambda done, what: None)
+
+    next(parts)
+    parts.close()
+
+    assert threading.active_count() == before
 
 
 def test_quick_runs_are_small_and_say_that_they_mean_nothing() -> None:
