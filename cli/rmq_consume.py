@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from dataclasses import replace
 from io import TextIOWrapper
@@ -182,6 +183,8 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
     if not topics:
         await refuse_missing_topic(config.broker)
     consumer = Consumer(listener=listener, topics=topics, config=config)
+    gc.collect()
+    gc.freeze()  # what was imported stays for good: looking through it would hold the loop for 10 ms
     with stop_signals() as asked:
         running = asyncio.create_task(consumer.run())
         enough = asyncio.create_task(first_of(asked, done))

@@ -270,7 +270,7 @@ class ConcurrentService:
                 await self._give_back(lane, chunk, *chunk.asked)
                 return clock()
             context = ConcurrentContext(lane.generation)
-            listener = self._hooks.around(self._listener, clock) if self._hooks else self._listener
+            listener = self._hooks.around(self._listener, clock) if self._hooks.any else self._listener
             status: object
             chunk.called_at = call.began_at
             try:
@@ -282,8 +282,15 @@ class ConcurrentService:
             now = clock()
             if call.worker.cancelling():
                 await self._let_cancel_pass(call)
-            if status is SUCCESS and context.ack_index is None and self._is_plain(call, context, now):
-                lane.count(now, chunk.count, now - call.began_at)
+            took_s = now - call.began_at
+            if (
+                status is SUCCESS
+                and context.ack_index is None
+                and took_s < self._config.consume_timeout_s  # so it was not swept either
+                and call.sweep is None
+                and not context.is_left
+            ):
+                lane.count(now, chunk.count, took_s)
                 lane.cache.done(chunk)
                 return now
             await self._settle(lane, call, status, context, now)
@@ -293,14 +300,6 @@ class ConcurrentService:
             lane.calls.ended(call)
             if not self._running and not self._ready:
                 self._on_turn()
-
-    def _is_plain(self, call: Call, context: ConcurrentContext, now: float) -> bool:
-        """Whether a success is nothing more than that."""
-        return (
-            now - call.began_at < self._config.consume_timeout_s  # so it was not swept either
-            and call.sweep is None
-            and not context.is_left
-        )
 
     async def _settle(self, lane: Lane, call: Call, status: object, context: ConcurrentContext, now: float) -> None:
         """Record any result but a plain success."""

@@ -94,7 +94,7 @@ class ConcurrentQueue(ProcessQueue):
     @property
     def ready(self) -> bool:
         """Whether something may be taken."""
-        return bool(self._waiting) or self.next < len(self.line) or bool(self._arrived)
+        return self.next < len(self.line) or bool(self._arrived) or bool(self._waiting)
 
     @property
     def span(self) -> int:
@@ -172,10 +172,14 @@ class ConcurrentQueue(ProcessQueue):
         if self._waiting:
             chunk = self._waiting.popleft()
             return chunk, self.messages_of(chunk)
-        messages = self.take(most)
-        if not messages:
-            return None
-        count = len(messages)
+        if most == 1 and self.next < len(self.line):  # as take() does it, without the calls
+            messages, count = [self.line[self.next]], 1
+            self.next += 1
+        else:
+            messages = self.take(most)
+            count = len(messages)
+            if not count:
+                return None
         begin = self._passed + self.next - count
         chunk = self._out[begin] = Chunk(begin, count)
         return chunk, messages
@@ -184,10 +188,11 @@ class ConcurrentQueue(ProcessQueue):
         """All that is left of a chunk is done."""
         if not chunk.count:
             return  # the others were gone before
-        del self._out[chunk.begin]
-        self._pass(chunk.begin, chunk.begin + chunk.count)
-        chunk.gone += chunk.count
+        begin, count = chunk.begin, chunk.count
+        del self._out[begin]
+        chunk.gone += count
         chunk.count = 0
+        self._pass(begin, begin + count)
 
     def done_first(self, chunk: Chunk, count: int) -> None:
         """The first ``count`` messages of a chunk are done."""
@@ -220,7 +225,7 @@ class ConcurrentQueue(ProcessQueue):
     def _pass(self, begin: int, end: int) -> None:
         """The messages from one place to before another are done."""
         if begin == self._passed + self.first:
-            while (further := self._done.pop(end, None)) is not None:
+            while self._done and (further := self._done.pop(end, None)) is not None:
                 self._ahead -= further - end
                 end = further
             self.first = end - self._passed
@@ -230,5 +235,9 @@ class ConcurrentQueue(ProcessQueue):
             self._done[begin] = end
             self._ahead += end - begin
         room = self._room
-        if room is not None and self.messages <= room.messages and self.has_room(room.messages, room.size):
+        if (
+            room is not None
+            and len(self.line) - self.first + self._unread - self._ahead <= room.messages  # as has_room(), but cheap
+            and self.has_room(room.messages, room.size)
+        ):
             self.settle()

@@ -52,9 +52,10 @@ class Hooks:
         self._before: list[Callable[[CallInfo], object]] = []
         self._after: list[Callable[[CallInfo], object]] = []
         self._failures = 0
+        self.any = False  # whether there are any
 
     def __bool__(self) -> bool:
-        return bool(self._before or self._after)
+        return self.any
 
     def add(self, hook: object) -> None:
         """
@@ -73,6 +74,7 @@ class Hooks:
             self._before.append(before)
         if after is not None:
             self._after.append(after)
+        self.any = True
 
     def around(self, listener: AsyncListener, now: Callable[[], float]) -> AsyncListener:
         """The listener with its hooks."""

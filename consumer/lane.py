@@ -29,10 +29,12 @@ class Calls(ConsumeGuard):
     def ended(self, call: Call) -> None:
         """A call has ended, and all that is to be recorded of it is."""
         del self._running[call]
-        if not self._running:
+        if self._running:
+            self.since = next(iter(self._running)).began_at
+        elif self.waiters:
             self.release()
         else:
-            self.since = next(iter(self._running)).began_at
+            self.since = None
 
     def running(self) -> list[Call]:
         """The calls, the oldest first."""

@@ -33,7 +33,7 @@ class _Read(NamedTuple):
     size: int
 
 
-READ_AT_ONCE = 128  # messages made at a time
+READ_AT_ONCE = 256  # messages made at a time
 READ_MOST = 8192  # messages looked at in one go for wanted ones
 
 

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .delays import Delay, delay_of
@@ -243,7 +243,7 @@ def stored_messages(origin: BatchOrigin, bodies: Iterable[bytes], indexes: Seque
     The class has no ``__init__``: to call one for each message would cost more than all the rest of making it.
     """
     message: StoredMessage
-    messages = list(map(StoredMessage.__new__, repeat(StoredMessage, len(indexes))))
+    messages = list(starmap(StoredMessage, repeat((), len(indexes))))
     for message, message.body, message._index in zip(messages, bodies, indexes, strict=True):
         message._origin = origin
         message.attempt = 1
