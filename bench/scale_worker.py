@@ -35,7 +35,8 @@ async def main(address: str, topics: Sequence[tuple[str, int]], load: dict[str, 
             await asyncio.gather(*(stack.enter_async_context(producer) for producer in opened))
         names = [topic for topic, _ in topics]
         await send(producers[:1], names, [WARM] * sum(queues for _, queues in topics), sent.in_flight)
-        await send(producers, names, [WARM] * len(producers), sent.in_flight)
+        for name in names:  # each asks for the route of each
+            await send(producers, [name], [WARM] * len(producers), sent.in_flight)
         await worker.go()
         began = time.perf_counter()
         await send(producers, names, bodies, sent.in_flight)
