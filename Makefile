@@ -49,8 +49,9 @@ cov: install
 debug: install
 	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev $(BIN)/pytest -m "not slow and not spark" $(ARGS)
 
+# All benchmarks, in less than 20 minutes; ARGS="produce --size 1024" for one of them
 bench: install
-	$(BIN)/rmq-bench $(ARGS)
+	$(BIN)/rmq-bench $(or $(ARGS),all)
 
 # The measured part of docs/benchmarks.md and its plots, from docs/benchmarks.json; RUN=1 measures anew before
 bench-report: install

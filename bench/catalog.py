@@ -12,6 +12,7 @@ from .loads import Load
 from .options import Options, Steps
 
 QUICK_MESSAGES = 10_000  # of a quick run: enough to see that it works
+QUICK_PROCESSES = 2
 TOO_SMALL = "a quick run is too small to judge by"
 LOAD = ("messages", "size", "batch", "queues", "producers", "consumers", "in_flight")  # what every command takes
 EXTRA = ("connections", "tags", "keys")  # what only some take
@@ -54,14 +55,20 @@ CATALOG = {
         Benchmark("failover", ("queues", "consumers"), Load(consumers=3), "sync"),
         Benchmark("scale", ("messages", "size", "batch", "queues", "in_flight"), takes_broker=False),
         Benchmark("recovery", ("size", "batch", "queues", "in_flight"), takes_broker=False),
-        Benchmark("limit", ("messages", "size", "batch", "in_flight"), flush=None, takes_broker=False),
+        Benchmark("limit", ("messages", "size", "batch", "queues", "in_flight"), flush=None, takes_broker=False),
+        Benchmark("peers", tuple(name for name in LOAD if name not in ("producers", "consumers"))),
     )
 }
 
 
 def quickly(load: Load) -> Load:
-    """The same load with few messages."""
-    return dataclasses.replace(load, messages=min(load.messages, QUICK_MESSAGES))
+    """The same load with few messages and processes."""
+    return dataclasses.replace(
+        load,
+        messages=min(load.messages, QUICK_MESSAGES),
+        producers=min(load.producers, QUICK_PROCESSES),
+        consumers=min(load.consumers, QUICK_PROCESSES),
+    )
 
 
 def unjudged(verdict: Verdict) -> Verdict:

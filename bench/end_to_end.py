@@ -45,7 +45,7 @@ def measure(
     known: Sequence[Peer] = ()  # a load that no target is about is not worth the time that they take
     if wanted:
         known = rivals(flush) if peers is None else peers
-    ours = _ours(load, options, flush)
+    ours = our_side(load, options, flush)
     beside = _floor(load, flush, floor or machine())
     theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
     sides: list[Side] = [ours, beside, *theirs.values()]
@@ -83,7 +83,8 @@ def _rounds(*figures: Figure) -> Iterator[tuple[float, ...]]:
     return zip(*(figure.samples for figure in figures), strict=True)
 
 
-def _ours(load: Load, options: Options, flush: str) -> Side:
+def our_side(load: Load, options: Options, flush: str) -> Side:
+    """Our figure, and how a sample of it is taken."""
     meaning = "in order, one message a call of an async def listener"
     figure = Figure(f"{prefix(load, flush)}.messages", meaning, "msg/s", flush)
 

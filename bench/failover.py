@@ -113,7 +113,7 @@ class Fleet:
 
 def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> Report:
     """Each round lets a consumer join, stops the oldest, lets one join, and kills the oldest."""
-    members = 2 if options.quick else load.consumers
+    members = load.consumers
     if not 2 <= members <= load.queues:
         raise BenchError("a failover needs two consumers or more, and a queue for each of them")
     flush = options.flush

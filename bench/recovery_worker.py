@@ -15,7 +15,6 @@ from .loads import Load
 
 async def main(address: str, topic: str, load: dict[str, Any]) -> None:
     """Send until somebody ends this; says once that ``load.messages`` were answered."""
-    logging.getLogger("rmq.client").setLevel(logging.CRITICAL)  # that the connection is lost is what this is about
     sent = Load(**load)
     calls, answered = cycle(sent.bodies()), 0
 
@@ -36,4 +35,5 @@ async def main(address: str, topic: str, load: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("rmq.client").setLevel(logging.CRITICAL)  # that the connection is lost is what this is about
     worker.run(main)

@@ -1,27 +1,32 @@
 """
 What growth costs: queues, connections and the length of the log, at a constant size of batches.
 
-Two brokers run side by side, the small one and the grown one, and samples of them take turns. Each sample has a client
-process of its own, which opens its connections and touches every queue before the clock runs.
+A small broker and a grown one run side by side, and samples of them take turns. Each sample has a client process of its
+own, which opens its connections and touches every queue before the clock runs.
+
+Calls that a producer has in flight to one queue share a batch. So that batches are of constant size, queues are grown
+with as many connections as there are calls in flight, and connections with at least as many queues.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmq.broker.descriptors import RESERVED
+from rmq.client import Admin
 from rmq.wire.names import MAX_QUEUES
 
 from . import big_log
 from .figures import Figure, Report, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
-from .processes import BrokerProcess, scratch, worker
+from .processes import BenchError, BrokerProcess, scratch, worker
 
 QUEUES: Final = 10_000
 CONNECTIONS: Final = 1_000
@@ -44,6 +49,14 @@ class Side(NamedTuple):
             child.go()
             return float(child.told()["per_s"])
 
+    def consume(self) -> float:
+        """What all samples sent, read by one member of a new group: messages a second."""
+        names = [name for name, _ in topics(self.load.queues)]
+        orders = {"topics": names, "group": "scale", "messages": asyncio.run(stored(self.broker.address, names))}
+        with worker("rmq.bench.scale_consumer", address=self.broker.address, **orders) as child:
+            child.go()
+            return float(child.told()["per_s"])
+
 
 class Growth(NamedTuple):
     """One way to grow, from a size to another one; ``asked`` is the one that the target is about."""
@@ -55,6 +68,7 @@ class Growth(NamedTuple):
     asked: float
     make: Callable[[float], AbstractContextManager[Side]]
     why_not: str  # it cannot be measured here; empty if it can
+    is_consumed: bool = False  # what was sent is read as well, once
 
     @property
     def missing(self) -> str:
@@ -76,17 +90,18 @@ def measure(
     not_ours = "it is about brokers of its own, and one that runs was given" if options.broker else ""
 
     def with_queues(size: float) -> AbstractContextManager[Side]:
-        return side(options, dataclasses.replace(load, queues=int(size)))
+        return side(options, dataclasses.replace(load, queues=int(size), connections=load.in_flight))
 
     def with_connections(size: float) -> AbstractContextManager[Side]:
-        return side(options, dataclasses.replace(load, connections=int(size)))
+        spread = max(load.queues, load.in_flight)
+        return side(options, dataclasses.replace(load, connections=int(size), queues=spread))
 
     def with_log(size: float) -> AbstractContextManager[Side]:
         steps(f"filling {size:g} GB")
         return side(options, load, gb=size, data_dir=folder / big_log.NAME if folder and size == gb else None)
 
     growths = [
-        Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours),
+        Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours, is_consumed=True),
         Growth(
             "connections", "connections", 1, connections, CONNECTIONS, with_connections,
             not_ours or few_files(connections),
@@ -95,7 +110,9 @@ def measure(
             "log", "GB of log", gb / 10, gb, big_log.FULL_GB, with_log, not_ours or big_log.no_room(folder, gb)
         ),
     ]  # fmt: skip
-    steps.expect(sum(2 * options.rounds + 2 * (growth.make is with_log) for growth in growths if not growth.why_not))
+    for growth in growths:
+        if not growth.why_not:
+            steps.expect(2 * (options.rounds + (growth.make is with_log) + growth.is_consumed))
     for growth in growths:
         compare(report, growth, options, steps)
     return report
@@ -107,25 +124,47 @@ def compare(report: Report, growth: Growth, options: Options, steps: Steps) -> N
         Figure(f"scale.{growth.name}.{size:g}", f"produce, {size:g} {growth.meaning}", "msg/s", options.flush)
         for size in (growth.small, growth.grown)
     ]
-    peak = Figure(
-        f"scale.rss.{growth.name}", f"most memory of the broker, {growth.grown:g} {growth.meaning}", "MB", options.flush
-    )
+    of_memory = f"most memory of the broker, {growth.grown:g} {growth.meaning}"
+    peak = Figure(f"scale.rss.{growth.name}", of_memory, "MB", options.flush)
     if not growth.why_not:
-        with growth.make(growth.small) as small, growth.make(growth.grown) as grown:
-            interleave([(figures[0], small.take), (figures[1], grown.take)], options.rounds, steps)
-            peak.samples.append(grown.broker.memory_mb("VmHWM"))
-        report.figures += [*figures, peak]
+        with ExitStack() as stack:
+            sides = [stack.enter_context(growth.make(size)) for size in (growth.small, growth.grown)]
+            samplers = [(figure, side.take) for figure, side in zip(figures, sides, strict=True)]
+            interleave(samplers, options.rounds, steps)
+            read = consumed(report, growth, sides, options, steps) if growth.is_consumed else []
+            peak.samples.append(sides[-1].broker.memory_mb("VmHWM"))
+        report.figures += [*figures, *read, peak]
     kept, memory = ([], []) if growth.missing else (ratio(figures[1], figures[0]), peak.samples)
-    from_to = f"{growth.small:g} -> {growth.grown:g} {growth.meaning}"
+    from_to = f"produce, {growth.small:g} -> {growth.grown:g} {growth.meaning}"
     report.verdicts += [
+        Verdict(f"P8.{growth.name}", from_to, "x", options.flush, kept, at_least=KEPT, why_not=growth.missing),
         Verdict(
-            f"P8.{growth.name}", f"produce, {from_to}", "x", options.flush, kept, at_least=KEPT, why_not=growth.missing
+            f"P8.rss.{growth.name}", of_memory, "MB", options.flush, memory, at_most=MOST_MB, why_not=growth.missing
         ),
-        Verdict(
-            f"P8.rss.{growth.name}", f"most memory of the broker, {growth.grown:g} {growth.meaning}", "MB",
-            options.flush, memory, at_most=MOST_MB, why_not=growth.missing,
-        ),
-    ]  # fmt: skip
+    ]
+
+
+def consumed(report: Report, growth: Growth, sides: Sequence[Side], options: Options, steps: Steps) -> list[Figure]:
+    """
+    How fast one member reads what was sent; told and not judged, since members usually share the queues.
+
+    One that does not come to an end is no reason to lose what is judged: the report says why there is no figure.
+    """
+    figures = []
+    for side, size in zip(sides, (growth.small, growth.grown), strict=True):
+        key, meaning = f"scale.consume.{growth.name}.{size:g}", f"one ordered consumer, {size:g} {growth.meaning}"
+        steps(key)
+        try:
+            figures.append(Figure(key, meaning, "msg/s", options.flush, [side.consume()]))
+        except BenchError as error:
+            report.about[key] = f"not shown: {error}"
+    return figures
+
+
+async def stored(address: str, names: Sequence[str]) -> int:
+    """How many messages these topics hold."""
+    async with Admin(address, timeout_s=60) as admin:
+        return sum([(await admin.describe_topic(name)).messages for name in names])
 
 
 @contextmanager

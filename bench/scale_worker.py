@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from itertools import cycle
@@ -16,6 +17,7 @@ from . import worker
 from .loads import Load
 
 OPENING = 32  # connections that are opened at once
+WARM = [b"warm", b"up"]  # two messages: single ones of one moment would all go to one queue
 
 
 async def main(address: str, topics: Sequence[tuple[str, int]], load: dict[str, Any]) -> None:
@@ -32,23 +34,24 @@ async def main(address: str, topics: Sequence[tuple[str, int]], load: dict[str, 
             opened = producers[at : at + OPENING]
             await asyncio.gather(*(stack.enter_async_context(producer) for producer in opened))
         names = [topic for topic, _ in topics]
-        calls = max(sum(queues for _, queues in topics), len(producers))
-        await send(producers, names, [[b"warm"]] * calls, sent.in_flight)
+        await send(producers[:1], names, [WARM] * sum(queues for _, queues in topics), sent.in_flight)
+        await send(producers, names, [WARM] * len(producers), sent.in_flight)
         await worker.go()
         began = time.perf_counter()
         await send(producers, names, bodies, sent.in_flight)
         worker.say(per_s=sent.messages / (time.perf_counter() - began))
 
 
-async def send(
-    producers: Sequence[Producer], topics: Sequence[str], calls: Iterable[list[bytes]], in_flight: int
-) -> None:
-    """One call for each list, so many at once; producers take turns, topics too, and the queues within a topic."""
-    turns = zip(calls, cycle(producers), cycle(topics), strict=False)
+async def send(producers: list[Producer], topics: Sequence[str], calls: Iterable[list[bytes]], in_flight: int) -> None:
+    """One call for each list, so many at once, spread evenly over the producers; topics and queues take turns."""
+    free = deque(producers * -(-in_flight // len(producers)))  # each as often as it may have a call in flight
+    turns = zip(calls, cycle(topics), strict=False)
 
     async def send_in_turn() -> None:
-        for bodies, producer, topic in turns:  # shared: each is taken once
+        for bodies, topic in turns:  # shared: each is taken once
+            producer = free.popleft()
             await producer.send_bodies(topic, bodies)
+            free.append(producer)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(in_flight):

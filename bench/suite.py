@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from rmq.wire.errors import RmqError
 
 from .catalog import CATALOG, Benchmark, quickly
 from .figures import Report, Verdict
@@ -25,13 +28,15 @@ from .processes import BenchError, scratch
 from .progress import Show, Whole
 from .table import COLUMNS, as_text, verdicts_text
 
-AT_ONCE = 2  # quick runs
+ROUNDS = 5  # that the times below are for
+AT_ONCE = 3  # quick runs
+WITHIN_S = 1_140.0  # 20 minutes, less one that a part may take longer than it seemed
 TARGETS = tuple(f"P{number}" for number in range(1, 11))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A benchmark with a load, the targets it is for, and about how many seconds it takes on two cores."""
+    """A benchmark with a load, the targets it is for, and how many seconds 5 rounds take about, on two cores."""
 
     benchmark: Benchmark
     targets: tuple[str, ...]
@@ -74,19 +79,19 @@ def _entry(
 
 
 ENTRIES = (
-    _entry("limit", "", 90, messages=300_000),
-    _entry("produce", "P1", 110, messages=500_000),
-    _entry("produce", "P2", 90, messages=100_000, size=1024),
-    _entry("produce", "P5", 90, messages=50_000, batch=1),
-    _entry("produce", "P6", 90, messages=500_000, flush="sync"),
-    _entry("produce", "P6", 50, messages=20_000, batch=1, connections=64, flush="sync"),
-    _entry("produce", "P10", 70, messages=300_000, tags=8, keys=True),
-    _entry("consume", "P4", 100, messages=500_000),
-    _entry("end-to-end", "P3", 120, messages=300_000),
-    _entry("latency", "P5 P7", 120),
-    _entry("scale", "P8", 150, messages=300_000, shares_log=True),
-    _entry("recovery", "P9", 50, shares_log=True),
-    _entry("failover", "", 70),
+    _entry("limit", "", 25, messages=300_000),
+    _entry("produce", "P1", 65),
+    _entry("produce", "P2", 35, messages=100_000, size=1024),
+    _entry("produce", "P5", 40, messages=50_000, batch=1),
+    _entry("produce", "P6", 40, messages=500_000, flush="sync"),
+    _entry("produce", "P6", 25, messages=20_000, batch=1, connections=64, flush="sync"),
+    _entry("produce", "P10", 35, messages=300_000, tags=8, keys=True),
+    _entry("consume", "P4", 70),
+    _entry("end-to-end", "P3", 70, messages=500_000),
+    _entry("latency", "P5 P7", 125),
+    _entry("scale", "P8", 170, messages=300_000, shares_log=True),
+    _entry("recovery", "P9", 75, shares_log=True),
+    _entry("failover", "", 75),
 )
 
 
@@ -108,6 +113,7 @@ class Part:
 
     entry: Entry
     line: str
+    rounds: int
     report: Report
     why_not: str = ""
 
@@ -130,37 +136,49 @@ class Suite:
     entries: Sequence[Entry] = ENTRIES
     done: list[Part] = field(default_factory=list)
     machine: Callable[[], dict[str, Any]] = about_machine
+    clock: Callable[[], float] = time.monotonic
     about: dict[str, Any] = field(default_factory=dict)  # the machine
 
     def parts(self, show: Show) -> Generator[Part, None, None]:
         """
         Run each, and tell what came of it, in their order; ``show`` is told how far all of them are.
 
+        On a machine that is too slow for all of it the later ones have fewer rounds, which their command lines say.
+
         Quick runs measure nothing, so some of them go on at once.
         """
+        began = self.clock()
         show(0.0, "machine")
         self.about = self.machine()
         whole = Whole(show, [entry.about_s for entry in self.entries])
         with scratch() as folder:
-            run = partial(self._part, whole=whole, folder=folder)
+            run = partial(self._part, whole=whole, folder=folder, began=began)
             numbers = range(len(self.entries))
             for part in _together(run, numbers, whole) if self.options.quick else map(run, numbers):
                 self.done.append(part)
                 yield part
 
-    def _part(self, number: int, whole: Whole, folder: Path) -> Part:
+    def _part(self, number: int, whole: Whole, folder: Path, began: float) -> Part:
         entry = self.entries[number]
-        options = entry.options(self.options)
+        options = replace(entry.options(self.options), rounds=self._rounds(number, self.clock() - began))
         line = entry.command_line(options)
         more = {"folder": folder} if entry.shares_log and not options.quick else {}
         try:
             report = entry.benchmark.measure(entry.loaded(options), options, whole.part(number), **more)
-            return Part(entry, line, report)
-        except BenchError as error:
-            unseen = [Verdict(target, f"by {line}", why_not=str(error)) for target in entry.targets]
-            return Part(entry, line, Report(entry.benchmark.name, verdicts=unseen), str(error))
+            return Part(entry, line, options.rounds, report)
+        except (BenchError, RmqError, OSError) as error:  # what a machine can cause; all else is a defect
+            why_not = " ".join(str(error).split()) or type(error).__name__
+            unseen = [Verdict(target, f"by {line}", why_not=why_not) for target in entry.targets]
+            return Part(entry, line, options.rounds, Report(entry.benchmark.name, verdicts=unseen), why_not)
         finally:
             whole.ended(number)
+
+    def _rounds(self, number: int, elapsed_s: float) -> int:
+        """How often the samples of an entry are taken: less where this machine is too slow for all of it."""
+        expected_s = sum(part.entry.about_s * part.rounds for part in self.done)  # times 5
+        pace = max(1.0, elapsed_s * ROUNDS / expected_s) if expected_s else 1.0
+        needed_s = pace * sum(entry.about_s for entry in self.entries[number:]) * self.options.rounds / ROUNDS
+        return rounds_within(WITHIN_S - elapsed_s, needed_s, self.options.rounds)
 
     def verdicts(self) -> list[Verdict]:
         """What was found about every target, in their order; one that nothing was found about is not shown."""
@@ -193,6 +211,11 @@ class Suite:
 
 def _target(verdict: Verdict) -> str:
     return verdict.key.partition(".")[0]
+
+
+def rounds_within(left_s: float, needed_s: float, rounds: int) -> int:
+    """As many rounds as there is time for, one at least."""
+    return rounds if needed_s <= left_s else max(1, int(rounds * left_s / needed_s))
 
 
 def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Iterator[Part]:

@@ -20,7 +20,7 @@ COLUMNS = 80
 # Where a row is too long, these are wrapped, the first one first, and none to less than this.
 _LEAST = {"target": 17, "durability": 12, "what": 16, "found": 16}
 _GAP = "  "
-_OFTEN = 3  # a reason that is given more often is told once, below the table
+_OFTEN = 3  # a reason that is given more often, or is the only one, is told once below the table
 _ROUNDS = "ms, of all rounds"
 _LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found", _ROUNDS}
 
@@ -65,10 +65,10 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
         if not verdict.samples:
             notes[place] = f"not shown: {verdict.why_not or 'nothing was measured'}"
     usual, times = Counter(notes.values()).most_common(1)[0] if notes else ("", 0)
-    if times <= _OFTEN:
-        return _table(("target", "what", "found", "wanted", "result"), rows, notes)
-    others = {place: note for place, note in notes.items() if note != usual}
-    return _table(("target", "what", "found", "wanted", "result"), rows, others) + _wrapped(usual, "  ")
+    is_told_once = times > _OFTEN or 1 < times == len(notes)
+    beside = {place: note for place, note in notes.items() if note != usual or not is_told_once}
+    table = _table(("target", "what", "found", "wanted", "result"), rows, beside)
+    return table + _wrapped(usual, "  ") if is_told_once else table
 
 
 def found(verdict: Verdict) -> str:

@@ -109,10 +109,8 @@ def _of_load(name: str, benchmark: Benchmark) -> Decorator:
     if name == "keys":
         return click.option("--keys", is_flag=True, default=None, help="Give each message a key of its own.")
     kind, text = _SUBJECTS[name]
-    default = getattr(benchmark.load, name)
-    if name == "messages":
-        default = f"{default}, with --quick {quickly(benchmark.load).messages}"
-    text = f"{text}  [default: {default}]"
+    usual, quick = getattr(benchmark.load, name), getattr(quickly(benchmark.load), name)
+    text = f"{text}  [default: {usual}{f', with --quick {quick}' if quick != usual else ''}]"
     return click.option(f"--{_typed(name)}", name, type=kind, help=text, hidden=name not in benchmark.heeds)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -29,7 +31,7 @@ class Bar:
 
     def __exit__(self, *_error: object) -> None:
         if self._bar is not None:
-            self.clear()
+            self._clear()
             sys.stderr.write("\x1b[?25h")  # the bar hides the cursor; its own end would leave a line behind
             sys.stderr.flush()
 
@@ -40,8 +42,16 @@ class Bar:
             self._bar.update(round(done * _PARTS) - self._bar.pos)
             self._bar.render_progress()
 
-    def clear(self) -> None:
-        """Make room for a line of text."""
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within the block there is room for lines of text; afterwards the bar is there again."""
+        self._clear()
+        yield
+        if self._bar is not None:
+            sys.stderr.write(self._bar.format_progress_line())
+            sys.stderr.flush()
+
+    def _clear(self) -> None:
         if self._bar is not None:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()

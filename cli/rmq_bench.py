@@ -16,7 +16,7 @@ from .bench_options import load_of, load_options, options_of, quick_option, roun
 from .bench_progress import Bar
 from .command import Command, Failure, Group, version_option
 from .options import json_option, log_options
-from .render import to_json
+from .render import counted, to_json
 
 
 @click.group(
@@ -182,6 +182,23 @@ def limit() -> None:
     """
 
 
+@_benchmark(
+    "peers",
+    """
+    rmq-bench peers
+    rmq-bench peers --batch 1 --messages 50000
+    rmq-bench peers --flush sync --json
+    """,
+)
+def peers() -> None:
+    """
+    Redis, NATS and RabbitMQ beside rmq: the same messages, one process that sends and one that consumes.
+
+    Those whose server (apt install redis-server nats-server rabbitmq-server) and client (pip install 'rmq[peers]') are
+    installed are started, each with a directory of its own. The others are not shown.
+    """
+
+
 @command.command(
     "all",
     cls=Command,
@@ -200,7 +217,8 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     Run every benchmark with the loads that the targets P1 to P10 name, and end with a table of the targets.
 
     It takes up to 20 minutes on two cores, with --quick less than one. The command line of each part is printed, so
-    that it can be repeated alone. What one of them cannot measure is not shown, and the others go on.
+    that it can be repeated alone. Where one of them fails its targets are not shown, the others go on, and the exit
+    code is 3 in the end. It is 0 also where targets are not met.
     """
     from rmq.bench.options import Options
     from rmq.bench.suite import Suite
@@ -209,9 +227,12 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
         for part in parts:
             if not as_json:
-                bar.clear()
-                click.echo(part.as_text())
+                with bar.aside():
+                    click.echo(part.as_text())
     click.echo(to_json(suite.as_object()) if as_json else suite.as_text(), nl=as_json)
+    failed = [part.line for part in suite.done if part.why_not]
+    if failed:
+        raise Failure(f"{counted(len(failed), 'benchmark')} failed: {', '.join(failed)}", exit_codes.PARTIAL)
 
 
 @contextmanager

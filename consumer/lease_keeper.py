@@ -15,6 +15,7 @@ from . import timers
 from .config import ConsumerConfig
 from .generation import Generation
 from .group_client import GroupClient
+from .loss_log import listed
 
 log = get_logger("rmq.consumer")
 
@@ -172,5 +173,5 @@ class LeaseKeeper:
             else:
                 next_limit = limit if next_limit is None else min(limit, next_limit)
         if unproven:
-            log.warning("lease.unproven", queues=",".join(str(g.queue) for g in unproven), count=len(unproven))
+            log.warning("lease.unproven", queues=listed(g.queue for g in unproven), count=len(unproven))
         return next_limit

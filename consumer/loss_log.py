@@ -8,6 +8,9 @@ operator should read one sentence, not one for each queue.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
 
 from rmq.client.log import get_logger
 
@@ -15,6 +18,7 @@ from .generation import Generation
 
 log = get_logger("rmq.consumer")
 
+MOST_NAMED: Final = 100  # a member may have thousands of queues, and a line of the log has an end
 GATHER_S = 0.1  # answers to requests of all queues, read after a stop of the process, come within this
 
 
@@ -40,8 +44,15 @@ class LossLog:
         if lost:
             log.warning(
                 "lease.lost",
-                queues=",".join(str(generation.queue) for generation, _ in lost),
-                epochs=",".join(str(generation.epoch) for generation, _ in lost),
+                queues=listed(generation.queue for generation, _ in lost),
+                epochs=listed(generation.epoch for generation, _ in lost),
                 count=len(lost),
                 reason=lost[0][1],
             )
+
+
+def listed(things: Iterable[object]) -> str:
+    """The first of them for a line of the log, and a sign if there are more."""
+    rest = iter(things)
+    named = ",".join(map(str, islice(rest, MOST_NAMED)))
+    return named if next(rest, None) is None else f"{named},..."

@@ -195,7 +195,7 @@ def encode(
         raise UnsupportedFormat(f"a batch of kind {kind} is never compressed")
     if delay_level or deliver_at:
         layout.check_delay(kind, delay_level, deliver_at)
-    names = [] if rows.tags is None else sorted({tag for tag in rows.tags if tag})
+    names = [] if rows.tags is None else sorted(filter(None, set(rows.tags)))
     pieces, attributes, body_size = bodies.pieces, 0, bodies.size
     try:
         name, meta = layout.pack_topic(topic), _pack_meta(rows, bodies.lengths, names)
@@ -359,17 +359,31 @@ def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
 
 def _pack_tags(tags: Sequence[str | None], names: list[str]) -> list[object]:
     check_names("tags", names, layout.MAX_TAG)
-    code: dict[str | None, int] = {name: i for i, name in enumerate(names, 1)}
-    return [names, _little("H", [code.get(tag, 0) for tag in tags])]
+    code: dict[str | None, int] = {None: 0, "": 0} | {name: i for i, name in enumerate(names, 1)}
+    return [names, _little("H", list(map(code.__getitem__, tags)))]
 
 
 def _pack_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:
-    encoded = [" ".join(keys).encode() for keys in rows]
-    hashes = [crc32(key.encode()) for keys in rows for key in keys]
-    lengths, blob = [len(text) for text in encoded], b"".join(encoded)
+    try:
+        texts = keys = [key for (key,) in rows]  # one each is the rule
+    except ValueError:
+        texts, keys = [" ".join(row) for row in rows], [key for row in rows for key in row]
+    encoded, blob = _encode_all(texts)
+    hashes = list(map(crc32, encoded if keys is texts else _encode_all(keys)[0]))
+    lengths = list(map(len, encoded))
     if count_keys(lengths, blob) != len(hashes):
         raise BadBatch("a key is empty or holds a space")
     return [_little("I", lengths), blob], _little("I", hashes)
+
+
+def _encode_all(texts: list[str]) -> tuple[list[bytes], bytes]:
+    """Each text, and all of them in a row. Encoding them together takes half the time of one by one."""
+    together = "\0".join(texts).encode()
+    encoded = together.split(b"\0")
+    if len(encoded) == len(texts):
+        return encoded, together.replace(b"\0", b"")
+    encoded = [text.encode() for text in texts]  # one of them has the separator
+    return encoded, b"".join(encoded)
 
 
 def _pack_text(texts: list[str]) -> list[bytes] | None:
@@ -378,19 +392,19 @@ def _pack_text(texts: list[str]) -> list[bytes] | None:
     if texts.count(texts[0]) == len(texts):  # many messages of one key are the rule: no work for each
         text = texts[0].encode()
         return [_little("I", [len(text)]) * len(texts), text * len(texts)]
-    encoded = [text.encode() for text in texts]
-    return [_little("I", [len(text) for text in encoded]), b"".join(encoded)]
+    encoded, blob = _encode_all(texts)
+    return [_little("I", list(map(len, encoded))), blob]
 
 
 def _pack_properties(rows: Sequence[Mapping[str, str]]) -> list[object]:
     names = sorted({name for row in rows for name in row})
     check_names("properties", names)
     code = {name: i for i, name in enumerate(names)}
-    values = [value.encode() for row in rows for value in row.values()]
+    values, blob = _encode_all([value for row in rows for value in row.values()])
     return [
         names,
         _little("H", [len(row) for row in rows]),
         _little("H", [code[name] for row in rows for name in row]),
-        _little("I", [len(value) for value in values]),
-        b"".join(values),
+        _little("I", list(map(len, values))),
+        blob,
     ]

@@ -7,6 +7,7 @@ Times are of the machine's monotonic clock, which all its processes share.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -15,7 +16,8 @@ from ..loads import Load
 from ..worker import go, say
 
 STREAM = "messages"
-WARM_UP = 20_000  # messages, on a stream of its own
+FETCH = 500  # messages that consumers ask for at least: how they were sent is not their concern
+WARM_UP = 5_000  # messages, on a stream of its own
 
 Listener = Callable[[Any], Awaitable[None]]
 
@@ -33,7 +35,7 @@ class Client(Protocol):
         """Await the listener for each message, acknowledge; returns when the last is handled and acknowledged."""
 
     async def stored(self, stream: str) -> int:
-        """How many messages the broker has taken, as it says itself; those consumed included."""
+        """How many messages the broker has taken from us, by its own word; those consumed included."""
 
 
 async def work(client: Client, role: str, load: Load) -> None:
@@ -44,7 +46,7 @@ async def work(client: Client, role: str, load: Load) -> None:
     if role == "produce":
         batches = load.bodies()
         await client.create(STREAM)
-        await go()
+        await ready()
         began = time.monotonic()
         await client.produce(STREAM, load, batches)
         ended = time.monotonic()
@@ -52,9 +54,21 @@ async def work(client: Client, role: str, load: Load) -> None:
         return
     await consume(client, f"warm-up-{role}", warm_up)
     await client.create(STREAM)
-    await go()
+    await ready()
     handled = await consume(client, STREAM, load)
     say(ended=time.monotonic(), handled=handled)
+
+
+def fetched(load: Load) -> int:
+    """How many messages a consumer asks for at once, and acknowledges at once."""
+    return max(load.batch, FETCH)
+
+
+async def ready() -> None:
+    """Wait for the word; what was made before is no burden to the garbage collector, as with our own clients."""
+    gc.collect()
+    gc.freeze()
+    await go()
 
 
 async def consume(client: Client, stream: str, load: Load) -> int:

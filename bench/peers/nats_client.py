@@ -8,7 +8,6 @@ asked for before the last is handled.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -16,9 +15,9 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
 from ..loads import Load
-from ..processes import BenchError
 from ..worker import run
-from .client import Listener, work
+from .client import Listener, fetched, work
+from .counts import Count
 from .server import LOCAL
 
 CONSUMER = "consumer"
@@ -61,7 +60,7 @@ class NatsClient:
         """A durable pull consumer; an acknowledgement stands for all before it."""
         settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.ALL, max_ack_pending=1 << 20)
         await self._jetstream.add_consumer(stream, settings)
-        count, batch = Count(), load.batch
+        count, batch = Count(), fetched(load)
         inbox, more = self._connection.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{CONSUMER}"
         order = json.dumps({"batch": batch}).encode()
         publish = self._connection.publish
@@ -92,36 +91,6 @@ class NatsClient:
         return await self._connection.subscribe(
             inbox, cb=callback, pending_msgs_limit=NO_LIMIT, pending_bytes_limit=NO_LIMIT
         )
-
-
-class Count:
-    """How many have come, for one who waits for so many."""
-
-    def __init__(self) -> None:
-        self.value = 0
-        self._wanted = 0
-        self._reached: asyncio.Future[None] | None = None
-        self._failure = ""
-
-    def add(self) -> None:
-        """One more."""
-        self.value += 1
-        if self._reached is not None and self.value >= self._wanted and not self._reached.done():
-            self._reached.set_result(None)
-
-    def fail(self, why: str) -> None:
-        """Whoever waits now or later is told that it went wrong."""
-        self._failure = self._failure or why
-        if self._reached is not None and not self._reached.done():
-            self._reached.set_result(None)
-
-    async def reaches(self, wanted: int) -> None:
-        """Wait until so many have come."""
-        if self.value < wanted and not self._failure:
-            self._wanted, self._reached = wanted, asyncio.get_running_loop().create_future()
-            await self._reached
-        if self._failure:
-            raise BenchError(self._failure)
 
 
 async def main(role: str, port: int, load: dict[str, Any]) -> None:

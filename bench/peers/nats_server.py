@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .peer import Peer, missing_client, missing_server
-from .server import LOCAL, Server, free_port, run_server
+from .server import LOCAL, Server, found, free_port, run_server
+
+MAX_PAYLOAD = 8 << 20
 
 
 def peer() -> Peer:
     """NATS as it is installed: its streams have no setting that syncs before the answer."""
     return Peer(
         name="nats",
-        durability="JetStream in files, fsync every two minutes",
+        durability="fsync later",
         why_not=missing_server("nats-server", "nats-server") or missing_client("nats"),
         client="rmq.bench.peers.nats_client",
         start=start,
@@ -23,8 +25,10 @@ def peer() -> Peer:
 
 
 def configuration(port: int, folder: Path) -> str:
-    """The whole of its settings: nothing of the machine's own is read."""
-    return f'listen: "{LOCAL}:{port}"\njetstream: {{ store_dir: {json.dumps(str(folder))} }}\n'
+    """The whole of its settings: nothing of the machine's own is read. Messages may be as large as ours."""
+    return (
+        f'listen: "{LOCAL}:{port}"\nmax_payload: {MAX_PAYLOAD}\njetstream: {{ store_dir: {json.dumps(str(folder))} }}\n'
+    )
 
 
 @contextmanager
@@ -33,6 +37,6 @@ def start(folder: Path) -> Iterator[Server]:
     port = free_port()
     settings = folder / "nats.conf"
     settings.write_text(configuration(port, folder))
-    command = ["nats-server", "--config", str(settings)]
+    command = [found("nats-server"), "--config", str(settings)]
     with run_server("nats-server", command, port, folder, answer=b"INFO ") as server:
         yield server

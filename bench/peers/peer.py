@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from ..loads import Load
 from ..processes import BenchError, free_bytes, scratch, worker
-from .server import Server
+from .server import Server, found
 
 Native = Callable[[Load, Server], float]
 OVERHEAD = 200  # bytes beside the body that a stored message costs the worst of them, about
@@ -42,9 +41,9 @@ class Peer:
         load = one_each(load)
         with self._ground(load) as server, self._client("produce", server, load) as producer:
             producer.go()
-            found = producer.told()
-        self._check(found["stored"], load)
-        return rate(load, found["began"], found["ended"])
+            sent = producer.told()
+        self._check(sent["stored"], load)
+        return rate(load, sent["began"], sent["ended"])
 
     def consume(self, load: Load) -> float:
         """Messages a second end to end: from the first send until the listener has had the last message."""
@@ -79,9 +78,9 @@ class Peer:
     def _client(self, role: str, server: Server, load: Load) -> AbstractContextManager[Any]:
         return worker(self.client, role=role, port=server.port, load=load.as_object())
 
-    def _check(self, found: int, load: Load) -> None:
-        if found != load.messages:
-            raise BenchError(f"{self.name} has {found} messages instead of {load.messages}")
+    def _check(self, messages: int, load: Load) -> None:
+        if messages != load.messages:
+            raise BenchError(f"{self.name} has {messages} messages instead of {load.messages}")
 
 
 def one_each(load: Load) -> Load:
@@ -96,7 +95,7 @@ def rate(load: Load, began: float, ended: float) -> float:
 
 def missing_server(program: str, package: str) -> str:
     """Why a server cannot be started; empty where it can."""
-    return "" if shutil.which(program) else f"{program} is not installed: apt install {package}"
+    return "" if found(program) else f"{program} is not installed: apt install {package}"
 
 
 def missing_client(*modules: str) -> str:
@@ -111,8 +110,8 @@ def peers(flush: str = "async") -> list[Peer]:
 
     Comparable with ``sync`` is what is on the disk before it is acknowledged; with ``async`` also anything stricter.
     """
-    from . import nats_server, redis_server
+    from . import nats_server, rabbitmq_server, redis_server
 
     if flush == "sync":
-        return [redis_server.peer("always")]
-    return [redis_server.peer("everysec"), nats_server.peer()]
+        return [redis_server.peer("always"), rabbitmq_server.peer()]
+    return [redis_server.peer("everysec"), nats_server.peer(), rabbitmq_server.peer()]

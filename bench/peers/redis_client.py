@@ -7,6 +7,7 @@ is between us and the connection, not on the wire), so the requests of a batch a
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Any
 
@@ -14,10 +15,12 @@ import redis
 
 from ..loads import Load
 from ..worker import run
-from .client import Listener, work
+from .client import Listener, fetched, work
 from .server import LOCAL
 
 AHEAD = 2000  # messages that wait for their answers; more is not quicker
+# A read that blocks gives each message by itself where the producer is slower: a batch gathers in this time instead.
+PAUSE_S = 0.005
 GROUP, CONSUMER = "group", "consumer"
 
 
@@ -48,24 +51,32 @@ class RedisClient:
         self._read(sum(waiting))
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
-        """XREADGROUP of a batch together with the XACK of the one before, while that is handled."""
-        read = ("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", load.batch, "BLOCK", 0, "STREAMS", stream, ">")
+        """XREADGROUP of a batch while the one before is handled, together with the XACK of the one before that."""
+        batch = fetched(load)
+        read = ("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", batch, "STREAMS", stream, ">")
         left = load.messages
         handled: list[bytes] = []
-        self._send([read])
+
+        def ask() -> int:
+            acknowledge = [("XACK", stream, GROUP, *handled)] if handled else []
+            handled.clear()
+            self._send([*acknowledge, read])
+            return len(acknowledge)
+
+        acknowledgements = ask()
         while left:
-            ((_, entries),) = self._connection.read_response()
+            self._read(acknowledgements)
+            found = self._connection.read_response()
+            entries = found[0][1] if found else []
             left -= len(entries)
-            requests: list[tuple[Any, ...]] = [("XACK", stream, GROUP, *handled)] if handled else []
-            acknowledged = len(requests)
-            if left:
-                requests.append(read)
-            if requests:
-                self._send(requests)
+            if is_full := left and len(entries) == batch:
+                acknowledgements = ask()
             for entry in entries:
                 await listener(entry)
-            handled = [entry[0] for entry in entries]
-            self._read(acknowledged)
+            handled += [entry[0] for entry in entries]
+            if left and not is_full:
+                await asyncio.sleep(PAUSE_S)
+                acknowledgements = ask()
         self._redis.xack(stream, GROUP, *handled)
 
     async def stored(self, stream: str) -> int:

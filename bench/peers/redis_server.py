@@ -13,12 +13,12 @@ from ..loads import Load
 from ..processes import WORK_S, BenchError
 from .client import STREAM, WARM_UP
 from .peer import Peer, missing_client, missing_server
-from .server import LOCAL, Server, asked, free_port, run_server
+from .server import LOCAL, Server, asked, found, free_port, run_server
 
 PIPELINE = 100  # requests that redis-benchmark sends at once on each of its 50 connections
 DURABILITY = {
-    "everysec": "appendonly, fsync every second",
-    "always": "appendonly, fsync before each answer",
+    "everysec": "fsync every second",
+    "always": "fsync before answers",
 }
 
 
@@ -58,7 +58,7 @@ def start(folder: Path, fsync: str) -> Iterator[Server]:
     settings = folder / "redis.conf"
     settings.write_text(configuration(port, folder, fsync))
     with run_server(
-        "redis-server", ["redis-server", str(settings)], port, folder, ask=b"PING\r\n", answer=b"+PONG"
+        "redis-server", [found("redis-server"), str(settings)], port, folder, ask=b"PING\r\n", answer=b"+PONG"
     ) as server:
         yield server
 
@@ -75,7 +75,7 @@ def benchmark(load: Load, server: Server) -> float:
 
 def redis_benchmark(server: Server, load: Load, stream: str, messages: int) -> float:
     """Requests a second."""
-    command = ["redis-benchmark", "-h", LOCAL, "-p", str(server.port), "-P", str(PIPELINE), "-n", str(messages)]
+    command = [found("redis-benchmark"), "-h", LOCAL, "-p", str(server.port), "-P", str(PIPELINE), "-n", str(messages)]
     xadd = ["XADD", stream, "*", "body", "x" * load.size]
     done = subprocess.run([*command, "--csv", *xadd], capture_output=True, text=True, timeout=WORK_S, check=False)
     if done.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -62,6 +63,13 @@ def run_server(
         yield Server(port, folder, process.pid)
     finally:
         _end(process)
+
+
+def found(program: str) -> str:
+    """Where a program is, empty where it is not: also in the sbin beside a bin, where Debian keeps servers."""
+    folders = [Path(name) for name in os.environ.get("PATH", os.defpath).split(os.pathsep) if name]
+    folders += [folder.with_name("sbin") for folder in folders if folder.name == "bin"]
+    return shutil.which(program, path=os.pathsep.join(map(str, folders))) or ""
 
 
 def free_port() -> int:

@@ -72,6 +72,7 @@ class PullHandler:
         self._call_soon = call_soon
         self._max_hold_s = max_hold_s
         self._line: deque[PullRequest | Parked] = deque()  # to be served, or to be looked at
+        self._overdue: deque[PullRequest] = deque()  # whose time is up; behind the line, since there is no hurry
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
         self._reads: dict[Connection, _Reads] = {}
@@ -171,8 +172,8 @@ class PullHandler:
 
     def expire(self) -> None:
         """Answer the parked pulls whose time is up."""
-        for parked in self._holds.expired(now=self._now()):
-            self._enqueue(_request(parked))
+        self._overdue.extend(map(_request, self._holds.expired(now=self._now())))
+        self._begin()
 
     def sweep(self) -> None:
         """Look for parked pulls that an arrival should have woken; finding one is a defect worth knowing."""
@@ -199,17 +200,20 @@ class PullHandler:
 
     def _enqueue(self, item: PullRequest | Parked) -> None:
         self._line.append(item)
-        if not self._working:
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._working and (self._line or self._overdue):
             self._working = True
             self._call_soon(self._work)
 
     def _work(self) -> None:
         began = self._clock()
         try:
-            while self._line and self._clock() - began <= WORK_S:
-                self._work_off(self._line.popleft())
+            while (line := self._line or self._overdue) and self._clock() - began <= WORK_S:
+                self._work_off(line.popleft())
         finally:
-            self._working = bool(self._line)
+            self._working = bool(self._line or self._overdue)
             if self._working:  # asked for here only: who gets into line meanwhile does not make a second turn of it
                 self._call_soon(self._work)
 

@@ -80,7 +80,7 @@ class Backlog:
         The log is ``durable`` up to there.
         """
         chosen, self._worth_it = (self._waiting if everything else self._worth_it), {}
-        runs = [(queue, waiting) for queue in chosen if (waiting := queue.take_waiting()) is not None]
+        runs = [(queue, taken) for queue in chosen if (taken := queue.take_waiting()) is not None]
         until = self._reached if everything or self._keyed else self._keys_from
         keys = KeyWork(self._keys_from, until, self._keyed)
         self._keys_from, self._keyed, self._keys_busy = until, [], True

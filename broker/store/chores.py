@@ -13,7 +13,7 @@ from ..services.state import Change
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
 from .commitlog import Extent
-from .consume_queue import ConsumeQueue, Waiting
+from .consume_queue import ConsumeQueue, Taken
 from .files import AnyPath, Files
 from .key_blocks import Entry, hash_column
 from .key_index import KeyIndex
@@ -55,14 +55,14 @@ class IndexWork(NamedTuple):
     files: Files
     key_index: KeyIndex
     extents: Sequence[Extent]
-    runs: list[tuple[ConsumeQueue, Waiting]]
+    runs: list[tuple[ConsumeQueue, Taken]]
     keys: KeyWork
     garbage: list[tuple[int, str]]
 
     def run(self) -> None:
         """Do it; raises OSError, and all of it can be done again."""
-        for _, waiting in self.runs:
-            waiting.write(self.files)
+        for _, taken in self.runs:
+            taken.write(self.files)
         self.keys.run(self.key_index, self.extents)
         for _, directory in self.garbage:
             self.files.remove_tree(directory)

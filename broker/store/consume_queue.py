@@ -2,9 +2,9 @@
 The index of one queue: which batch of the log holds which queue offset.
 
 An entry has 20 bytes (physical offset 8, size 4, tag hash 8), one a message; the entries of a batch point to the
-same record. The index is a function of the log: entries are collected in memory and written in large pieces by a
-thread beside the loop. Size 0 stands for messages that are damaged. Neither descriptors nor directories are had
-before they are needed, so that a queue with few messages costs a few hundred bytes and no file.
+same record. The index is a function of the log: the loop notes a few bytes a batch, and a thread beside it makes the
+entries and writes them in large pieces. Size 0 stands for messages that are damaged. Neither descriptors nor
+directories are had before they are needed, so that a queue with few messages costs a few hundred bytes and no file.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmq.wire.columns import TagColumn
 
@@ -26,6 +26,7 @@ _POSITION = struct.Struct(">Q")
 ENTRIES_PER_FILE = 300_000
 RECENT_BATCHES = 512
 FLUSH_BYTES = 16 << 10
+_PIECE = 256 << 10  # bytes of entries that are made before they are written
 MAX_EPOCHS = 32  # starts of the broker that a queue remembers
 
 ReadEntries = Callable[[str, int, int], bytes]  # path, size, place
@@ -130,6 +131,46 @@ class Waiting(NamedTuple):
             files.close(fd)
 
 
+class Taken(NamedTuple):
+    """Batches whose entries are to be made and written, by whichever thread; ``end`` is the offset behind the last."""
+
+    directory: str
+    per_file: int
+    bases: array[int]
+    positions: array[int]
+    sizes: array[int]
+    end: int
+    tags: Mapping[int, TagColumn]  # of the batches that have some, by their bases
+
+    def write(self, files: Files) -> None:
+        """
+        Write them to their files.
+
+        Raises:
+            OSError: a part may be written; writing all of it again is right.
+        """
+        offset = self.bases[0]
+        for piece in self._pieces():
+            Waiting(self.directory, self.per_file, offset, piece).write(files)
+            offset += len(piece) // ENTRY.size
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The entries of all of them, some batches at a time: those of one queue can be more than the memory likes."""
+        parts: list[bytes] = []
+        size = 0
+        ends = [*self.bases[1:], self.end]
+        for base, end, position, extent in zip(self.bases, ends, self.positions, self.sizes, strict=True):
+            parts.append(entries(position, extent, end - base, self.tags.get(base)))
+            size += len(parts[-1])
+            if size >= _PIECE:
+                yield b"".join(parts)
+                parts, size = [], 0
+        yield b"".join(parts)
+
+
+_NO_TAGS: Final[Mapping[int, TagColumn]] = {}
+
+
 class ConsumeQueue:
     """
     Index and bounds of one queue; it belongs to the event loop.
@@ -139,8 +180,8 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_bases", "_directory", "_flushed", "_pending", "_per_file", "_positions", "_recent", "_sizes", "_writing",
-        "end", "epochs", "generation", "min_offset", "published", "readable",
+        "_bases", "_directory", "_flushed", "_per_file", "_positions", "_recent", "_sizes", "_tags", "_writing", "end",
+        "epochs", "generation", "min_offset", "published", "readable",
     )  # fmt: skip
 
     def __init__(self, *, entries_per_file: int = ENTRIES_PER_FILE, recent_batches: int = RECENT_BATCHES) -> None:
@@ -153,12 +194,13 @@ class ConsumeQueue:
         self.published = 0
         self.readable = 0
         self.epochs: list[int] = []  # pairs, flat: a log epoch, and the first offset that was stored under it
-        self._bases = array("Q")  # of the newest batches, and beside them their place in the log
+        # Of the newest batches, and of all whose entries are in no file yet; beside them their place in the log.
+        self._bases = array("Q")
         self._positions = array("Q")
         self._sizes = array("I")
-        self._pending = bytearray()  # entries not yet in a file; always covered by the columns above
-        self._writing = 0  # how many bytes of them are on their way
-        self._flushed = 0  # the queue offset up to which the files reach
+        self._tags: dict[int, TagColumn] = {}  # of batches in no file that have some, by their bases
+        self._flushed = 0  # the queue offset up to which the files reach: a batch ends there
+        self._writing = 0  # how many entries behind it are on their way
 
     def belong(self, generation: int, directory: str) -> None:
         """Be a queue of this generation of its topic, with files in this directory."""
@@ -175,20 +217,20 @@ class ConsumeQueue:
 
     def add(self, position: int, size: int, count: int, tags: TagColumn | None) -> bool:
         """Index a batch that the log now holds; say whether enough entries wait to be worth writing."""
-        self._append(position, size, count, entries(position, size, count, tags))
-        return len(self._pending) >= FLUSH_BYTES
+        if tags is not None:
+            self._tags[self.published] = tags
+        self._append(position, size, count)
+        return (self.published - self._flushed) * ENTRY.size >= FLUSH_BYTES
 
     def add_gap(self, position: int, end_offset: int) -> None:
         """The messages up to ``end_offset``, which lay at ``position`` or right behind, are damaged."""
-        count = end_offset - self.published
         self.end = end_offset
-        self._append(position, 0, count, ENTRY.pack(position, 0, 0) * count)
+        self._append(position, 0, end_offset - self.published)
 
-    def _append(self, position: int, size: int, count: int, packed: bytes) -> None:
+    def _append(self, position: int, size: int, count: int) -> None:
         self._bases.append(self.published)
         self._positions.append(position)
         self._sizes.append(size)
-        self._pending += packed
         self.published += count
         if not len(self._bases) % self._recent:
             self._forget_old()
@@ -204,7 +246,7 @@ class ConsumeQueue:
             return False
         for column in (self._bases, self._positions, self._sizes):
             del column[at:]
-        del self._pending[max(offset - self._flushed, 0) * ENTRY.size :]
+        self._tags = {base: tags for base, tags in self._tags.items() if base < offset}
         self._flushed = min(self._flushed, offset)  # entries in files are written over
         self.end = self.published = self.readable = offset
         while self.epochs and self.epochs[-1] >= offset:
@@ -241,20 +283,25 @@ class ConsumeQueue:
     @property
     def waiting(self) -> int:
         """How many bytes of entries are in no file yet."""
-        return len(self._pending)
+        return (self.published - self._flushed) * ENTRY.size
 
-    def take_waiting(self) -> Waiting | None:
-        """The entries to be written now; they stay readable, and :meth:`written` or :meth:`not_written` must follow."""
-        if not self._pending or self._writing:
+    def take_waiting(self) -> Taken | None:
+        """What is to be written now; it stays readable, and :meth:`written` or :meth:`not_written` must follow."""
+        if self._writing or self.published == self._flushed:
             return None
-        self._writing = len(self._pending)
-        return Waiting(self._directory, self._per_file, self._flushed, bytes(self._pending))
+        self._writing = self.published - self._flushed
+        first = bisect_left(self._bases, self._flushed)
+        return Taken(
+            self._directory, self._per_file, self._bases[first:], self._positions[first:], self._sizes[first:],
+            self.published, self._tags.copy() if self._tags else _NO_TAGS,
+        )  # fmt: skip
 
     def written(self) -> None:
         """What was taken is in the files."""
-        self._flushed += self._writing // ENTRY.size
-        del self._pending[: self._writing]
+        self._flushed += self._writing
         self._writing = 0
+        if self._tags:
+            self._tags = {base: tags for base, tags in self._tags.items() if base >= self._flushed}
         if len(self._bases) >= 2 * self._recent:
             self._forget_old()
 

@@ -52,13 +52,8 @@ class StoppedQueue(ConsumeQueue):
 
     def add(self, position: int, size: int, count: int, tags: TagColumn | None) -> bool:
         """Note where a batch lies."""
-        self._append(position, size, count, b"")
+        self._append(position, size, count)
         return False
-
-    def add_gap(self, position: int, end_offset: int) -> None:
-        """The messages up to ``end_offset`` are damaged."""
-        self.end = end_offset
-        self._append(position, 0, end_offset - self.published, b"")
 
     def first_behind(self, position: int) -> int:
         """The first offset whose batch lies at a position of the log or behind it."""

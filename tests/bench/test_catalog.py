@@ -15,7 +15,7 @@ from rmq.bench.loads import Load
 
 def test_every_benchmark_of_the_command_is_there() -> None:
     assert list(CATALOG) == [
-        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit",
+        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit", "peers",
     ]  # fmt: skip
 
 
@@ -32,9 +32,10 @@ def test_what_a_benchmark_does_not_heed_is_not_its_own_either(benchmark: Benchma
     assert own <= set(benchmark.heeds)
 
 
-def test_a_quick_load_is_the_same_with_few_messages() -> None:
+def test_a_quick_load_is_the_same_with_few_messages_and_processes() -> None:
     assert quickly(Load(size=1024, tags=3)) == Load(10_000, size=1024, tags=3)
     assert quickly(Load(100)) == Load(100)
+    assert quickly(Load(consumers=3, producers=9)) == Load(10_000, consumers=2, producers=2)
 
 
 def test_after_a_quick_run_no_target_is_met_and_a_better_reason_is_kept() -> None:

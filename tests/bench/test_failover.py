@@ -34,7 +34,7 @@ def test_no_consumer_is_left_without_a_queue_and_none_is_alone(load: Load) -> No
 def test_kills_stops_and_joins_are_measured() -> None:
     steps = Steps()
 
-    report = measure(Load(queues=4), Options("sync", rounds=1, quick=True), steps)
+    report = measure(Load(queues=4, consumers=2), Options("sync", rounds=1, quick=True), steps, rate=200)
 
     figures = {figure.key: figure for figure in report.figures}
     assert {key: len(figure.samples) for key, figure in figures.items()} == {

@@ -13,6 +13,7 @@ from rmq.bench.big_log import NAME, log_bytes
 from rmq.bench.figures import Report
 from rmq.bench.loads import Load
 from rmq.bench.options import Options
+from rmq.bench.processes import BenchError
 from rmq.bench.scale import Growth, few_files, measure, topics
 
 
@@ -75,6 +76,16 @@ def test_the_grown_one_must_keep_four_fifths(grown: float, is_met: bool) -> None
     assert (memory.key, memory.met) == ("P8.rss.queues", True)
 
 
+def test_a_consumer_that_does_not_come_to_an_end_spoils_nothing_else() -> None:
+    rates = iter([100.0, 90.0])
+    growth = Growth("queues", "queues", 1, 10_000, 10_000, lambda size: nullcontext(_Side(rates)), "", is_consumed=True)
+
+    report = _compared(growth, Steps())
+
+    assert report.about == {f"scale.consume.queues.{size}": "not shown: no end" for size in (1, 10000)}
+    assert [verdict.met for verdict in report.verdicts] == [True, True]
+
+
 def test_with_a_broker_that_runs_nothing_is_shown_and_the_reason_is_told() -> None:
     steps = Steps()
 
@@ -82,7 +93,8 @@ def test_with_a_broker_that_runs_nothing_is_shown_and_the_reason_is_told() -> No
 
     assert report.figures == []
     assert [verdict.key for verdict in report.verdicts] == [
-        "P8.queues", "P8.rss.queues", "P8.connections", "P8.rss.connections", "P8.log", "P8.rss.log",
+        "P8.queues", "P8.rss.queues", "P8.connections", "P8.rss.connections",
+        "P8.log", "P8.rss.log",
     ]  # fmt: skip
     assert all(verdict.met is None and "one that runs" in verdict.why_not for verdict in report.verdicts)
     assert (steps.expected, steps.taken) == (0, [])
@@ -94,6 +106,7 @@ def test_a_side_has_a_broker_with_a_long_log_in_the_folder_that_is_kept(tmp_path
 
     with scale.side(Options(), load, gb=0.003, data_dir=tmp_path / NAME) as made:
         assert made.take() > 0
+        assert made.consume() > 0
         assert made.broker.memory_mb("VmHWM") > 1
 
     assert log_bytes(tmp_path / NAME) > 3_000_000 + 2000 * load.size
@@ -110,6 +123,9 @@ class _Side(scale.Side):
 
     def take(self) -> float:
         return next(self._rates)  # type: ignore[call-overload, no-any-return]
+
+    def consume(self) -> float:
+        raise BenchError("no end")
 
 
 class _Broker:

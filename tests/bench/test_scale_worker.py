@@ -43,7 +43,8 @@ async def test_every_queue_is_touched_before_the_clock_runs(
 
         async with Admin(broker.address) as admin:
             held = [bounds.max_offset for bounds in await admin.ranges(MessageQueue("t", i) for i in range(4))]
-            assert sum(held) == 30 + 4
+            assert min(held) >= 2
+            assert sum(held) == 30 + 4 * 2 + 2 * 2
     ready, found = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert ready == {"ready": True}
     assert found["per_s"] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from rmq.bench.figures import Figure, Report, Verdict
 from rmq.bench.loads import Load
 from rmq.bench.options import Options, Steps
 from rmq.bench.processes import BenchError
-from rmq.bench.suite import ENTRIES, TARGETS, Entry, Suite
+from rmq.bench.suite import ENTRIES, TARGETS, Entry, Suite, rounds_within
+from rmq.wire.errors import ConnectionLost
 
 MACHINE = {"cores": 2, "python": "3", "kernel": "6", "fdatasync_ms": 1.0}
 
@@ -37,7 +39,20 @@ def bad(load: Load, options: Options, steps: Steps) -> Report:
     raise BenchError("the disk is full")
 
 
-SCRIPTS: dict[str, Callable[[Load, Options, Steps], Report]] = {"good": good, "bad": bad}
+def full(load: Load, options: Options, steps: Steps) -> Report:
+    raise OSError(28, "No space left on device")
+
+
+def unreachable(load: Load, options: Options, steps: Steps) -> Report:
+    raise ConnectionLost("no broker answers")
+
+
+SCRIPTS: dict[str, Callable[[Load, Options, Steps], Report]] = {
+    "good": good,
+    "bad": bad,
+    "full": full,
+    "unreachable": unreachable,
+}
 
 
 def suite(*names: str, quick: bool = False) -> Suite:
@@ -64,12 +79,34 @@ def test_a_benchmark_that_fails_does_not_end_the_others_and_its_targets_are_not_
     assert (first.key, first.met, first.why_not) == ("P1", None, "the disk is full")
 
 
+def test_what_a_machine_can_cause_does_not_end_the_others_either() -> None:
+    parts = list(suite("full", "unreachable", "good").parts(lambda done, what: None))
+
+    assert [part.why_not for part in parts] == ["[Errno 28] No space left on device", "no broker answers", ""]
+
+
 def test_targets_come_in_their_order_and_one_without_a_verdict_is_not_shown() -> None:
     all_of_them = suite("good", "bad")
     list(all_of_them.parts(lambda done, what: None))
 
     assert [verdict.key.partition(".")[0] for verdict in all_of_them.verdicts()] == list(TARGETS)
     assert {verdict.why_not for verdict in all_of_them.verdicts()[2:]} == {"no benchmark was run for it"}
+
+
+@pytest.mark.parametrize(
+    ("left_s", "needed_s", "rounds"), [(100, 100, 5), (100, 101, 4), (100, 250, 2), (100, 900, 1), (-5, 10, 1)]
+)
+def test_there_are_as_many_rounds_as_there_is_time_for(left_s: float, needed_s: float, rounds: int) -> None:
+    assert rounds_within(left_s, needed_s, 5) == rounds
+
+
+def test_a_machine_that_is_too_slow_for_all_has_fewer_rounds_towards_the_end_and_says_so() -> None:
+    times = iter([0.0, 0.0, 600.0, 1100.0])
+    slow = replace(suite("good", "good", "good"), clock=lambda: next(times))
+
+    lines = [part.line for part in slow.parts(lambda done, what: None)]
+
+    assert lines == ["rmq-bench good", "rmq-bench good --rounds 2", "rmq-bench good --rounds 1"]
 
 
 def test_progress_goes_over_all_of_them() -> None:

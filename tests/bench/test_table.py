@@ -73,6 +73,16 @@ def test_a_reason_that_is_given_often_is_told_once_below_the_table() -> None:
     assert text.splitlines()[-2].strip() == "not shown: no redis"
 
 
+def test_the_only_reason_is_told_once_too() -> None:
+    text = verdicts_text([Verdict("P1.x", "words", why_not="too small"), Verdict("P2.x", "more", why_not="too small")])
+
+    assert text.splitlines()[1:] == [
+        "P1.x    words  -      -       not shown",
+        "P2.x    more   -      -       not shown",
+        "not shown: too small",
+    ]
+
+
 def test_what_has_no_target_is_told_without_a_word_about_it() -> None:
     verdict = Verdict("P3.stretch", "half of the floor", samples=[0.4, 0.5])
 

@@ -62,6 +62,7 @@ def test_a_quick_run_is_small_and_once_unless_told_otherwise() -> None:
 
     assert load_of(produce, given("produce --quick")).messages == 10_000
     assert load_of(produce, given("produce --quick --messages 30000")).messages == 30_000
+    assert load_of(CATALOG["failover"], given("failover --quick --consumers 5")).consumers == 5
     assert options_of(produce, given("produce --quick")).rounds == 1
     assert options_of(produce, given("produce --quick --rounds 2")).rounds == 2
 

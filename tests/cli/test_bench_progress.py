@@ -20,9 +20,25 @@ class Screen(io.StringIO):
 def test_nothing_is_drawn_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar() as bar:
         bar(0.5, "produce.bodies")
-        bar.clear()
+        with bar.aside():
+            pass
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_bar_makes_room_for_text_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    with Bar() as bar:
+        bar(0.5, "produce.bodies")
+        with bar.aside():
+            screen.write("a table\n")
+        lines = screen.getvalue().split("\r\x1b[2K")[1].split("\n")
+
+    assert lines[0] == "a table"
+    assert lines[1].startswith("produce.bodies")
+    assert "50%" in lines[1]
 
 
 def test_the_bar_says_how_far_it_is_and_what_is_measured_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rmq.consumer.generation import Generation
 from rmq.consumer.lease import Lease
-from rmq.consumer.loss_log import GATHER_S, LossLog
+from rmq.consumer.loss_log import GATHER_S, MOST_NAMED, LossLog, listed
 from rmq.consumer.process_queue import ProcessQueue
 from rmq.wire.model import MessageQueue
 
@@ -65,3 +65,9 @@ async def test_a_stop_tells_at_once_and_nothing_is_told_twice(caplog: pytest.Log
     losses.tell()
     await asyncio.sleep(GATHER_S + EPS)
     assert len(lines(caplog)) == 1
+
+
+def test_of_thousands_the_first_are_named() -> None:
+    assert listed([]) == ""
+    assert listed(range(MOST_NAMED)).endswith(",98,99")
+    assert listed(range(MOST_NAMED + 1)).endswith(",98,99,...")

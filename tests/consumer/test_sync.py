@@ -41,7 +41,11 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 class Heard:
-    """A listener that notes what it got; ``then`` is done at the message with that number, before it returns."""
+    """
+    A listener that notes what it got; ``then`` is done at the message with that number, before it returns.
+
+    What ``then`` refers to must be there before the consumer is started.
+    """
 
     def __init__(self, then: Callable[[], object] | None = None, at: int = 3) -> None:
         self.bodies: list[bytes] = []
@@ -75,7 +79,8 @@ def test_a_listener_consumes_and_stops_the_consumer(broker: BrokerThread, topic:
     sent = send(broker, topic)
     heard = Heard(lambda: running.stop())
 
-    with Consumer(broker.address, group=topic, listener=heard) as running:
+    running = Consumer(broker.address, group=topic, listener=heard)
+    with running:
         running.subscribe(topic)
         running.run()
 
@@ -87,8 +92,10 @@ def test_a_listener_consumes_and_stops_the_consumer(broker: BrokerThread, topic:
 def test_what_was_consumed_is_committed_by_the_stop(broker: BrokerThread, topic: str) -> None:
     sent = send(broker, topic, 3)
     for _ in range(2):
-        heard = Heard(lambda: running.stop())
-        with Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"}) as running:
+        heard = Heard()
+        running = Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"})
+        heard.then = running.stop
+        with running:
             running.run()
         assert heard.bodies == sent
         sent = send(broker, topic, 3)
@@ -108,7 +115,8 @@ def test_a_coroutine_listener_runs_on_the_loop_and_may_use_all_calls_that_do_not
             running.stop()
         return SUCCESS
 
-    with Consumer(broker.address, group=topic, listener=listener, topics={topic: "*"}) as running:
+    running = Consumer(broker.address, group=topic, listener=listener, topics={topic: "*"})
+    with running:
         running.run()
 
     assert heard.bodies == sent
@@ -156,7 +164,8 @@ def test_ctrl_c_stops_cleanly_and_is_raised_then(broker: BrokerThread, topic: st
 
     sent_later = send(broker, topic, 1)
     again = Heard(lambda: running.stop(), at=1)
-    with Consumer(broker.address, group=topic, listener=again, topics={topic: "*"}) as running:
+    running = Consumer(broker.address, group=topic, listener=again, topics={topic: "*"})
+    with running:
         running.run()
     assert (heard.bodies, again.bodies) == (sent, sent_later)
 
@@ -202,7 +211,8 @@ def test_it_is_paused_looked_at_and_resumed_while_it_runs(broker: BrokerThread, 
     done = threading.Event()
     heard = Heard(done.set)
 
-    with Consumer(broker.address, group=topic, listener=heard) as running:
+    running = Consumer(broker.address, group=topic, listener=heard)
+    with running:
         running.pause()
         running.subscribe(topic)
         eventually(lambda: MessageQueue(topic, 0) in running.assignment, "the assignment")
@@ -231,7 +241,8 @@ def test_hooks_are_called(broker: BrokerThread, topic: str) -> None:
         def after(self, info: Any) -> None:
             called.append("after")
 
-    with Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"}) as running:
+    running = Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"})
+    with running:
         running.add_hook(Hook())
         running.run()
 
@@ -346,7 +357,8 @@ def test_a_program_that_does_not_stop_it_ends_and_loses_nothing(broker: BrokerTh
     assert (done.stdout, done.stderr) == ("True\n", "")
     again = Heard(lambda: running.stop(), at=1)
     sent = send(broker, topic, 1)
-    with Consumer(broker.address, group=topic, listener=again, topics={topic: "*"}) as running:
+    running = Consumer(broker.address, group=topic, listener=again, topics={topic: "*"})
+    with running:
         running.run()
     assert again.bodies == sent
 
@@ -395,6 +407,7 @@ def test_a_message_that_comes_while_the_program_ends_has_not_failed_and_comes_ag
     assert "passed" not in done.stderr
     again = Heard(lambda: running.stop(), at=1)
     settings: dict[str, Any] = {"model": "broadcasting", "offsets_dir": str(tmp_path), "orderly": False}
-    with Consumer(broker.address, group=topic, listener=again, topics={topic: "*"}, **settings) as running:
+    running = Consumer(broker.address, group=topic, listener=again, topics={topic: "*"}, **settings)
+    with running:
         running.run()
     assert again.bodies == [b"late"]

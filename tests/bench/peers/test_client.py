@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rmq.bench.loads import Load
-from rmq.bench.peers.client import STREAM, Listener, work
+from rmq.bench.peers.client import STREAM, Listener, fetched, work
 
 
 class Memory:
@@ -37,9 +39,10 @@ class Memory:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
-    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    yield lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    gc.unfreeze()  # what a client does for good
 
 
 async def test_a_producer_sends_everything_once_after_a_warm_up_elsewhere(told: Any) -> None:
@@ -63,3 +66,7 @@ async def test_a_consumer_counts_what_its_listener_was_given(told: Any) -> None:
 
     assert told()[1]["handled"] == 1199
     assert broker.calls == [("produce", "warm-up-consume"), ("consume", "warm-up-consume"), ("consume", STREAM)]
+
+
+def test_consumers_ask_for_many_also_where_messages_were_sent_one_by_one() -> None:
+    assert [fetched(Load(batch=batch)) for batch in (1, 500, 2000)] == [500, 500, 2000]

@@ -33,5 +33,5 @@ def test_its_settings_keep_what_is_added_on_disk_and_stay_on_loopback(fsync: str
 
 
 def test_the_durability_is_told() -> None:
-    assert "every second" in redis_server.peer("everysec").durability
-    assert "before each answer" in redis_server.peer("always").durability
+    assert redis_server.peer("everysec").durability == "fsync every second"
+    assert redis_server.peer("always").durability == "fsync before answers"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.bench.peers.server import asked, free_port, last_words, run_server
+from rmq.bench.peers.server import asked, found, free_port, last_words, run_server
 from rmq.bench.processes import BenchError
 
 ECHO = """
@@ -82,3 +82,16 @@ def test_a_server_without_words_is_said_to_have_none(tmp_path: Path) -> None:
 def test_a_free_port_can_be_listened_on() -> None:
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+def test_a_server_is_also_found_beside_the_programs_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sbin" / "some-server"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    beside = found("some-server")
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+
+    assert beside == str(program)
+    assert found("some-server") == ""

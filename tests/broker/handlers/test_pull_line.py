@@ -160,6 +160,18 @@ def test_the_sweep_looks_for_2_ms_a_turn_and_comes_to_an_end(rig: Rig) -> None:
     assert rig.pulls.rescued == 10
 
 
+def test_what_arrives_is_answered_before_pulls_whose_time_is_up(rig: Rig) -> None:
+    for i in range(3):
+        rig.peer.send(request(i, Op.PULL, Pull(None, 15_000, 1 << 20, [PullQueue("orders", 1, 0)])))
+    rig.peer.send(pull(9, wait_ms=20_000))
+
+    rig.service.time = 16.0
+    rig.pulls.expire()
+    rig.arrive()
+
+    assert rig.statuses() == [(9, 0), (0, EMPTY), (1, EMPTY), (2, EMPTY)]
+
+
 def wide(request_id: int, *, wait_ms: int = 15_000) -> bytes:
     queues = [PullQueue("orders", i % 4, 0) for i in range(1024)]
     return request(request_id, Op.PULL, Pull(None, wait_ms, 1 << 20, queues))

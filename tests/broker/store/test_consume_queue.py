@@ -249,6 +249,33 @@ def test_entries_on_their_way_are_readable_and_not_taken_twice(tmp_path: Path) -
     assert (tmp_path / f"{0:020d}").stat().st_size == 3 * ENTRY.size
 
 
+def test_more_than_one_piece_of_entries_is_written_whole_with_the_tags_that_came_meanwhile(tmp_path: Path) -> None:
+    queue, paid = make(tmp_path), TagColumn(["paid"], array("H", [1]))
+    queue.add(0, 800, 20_000, None)
+    queue.add(800, 8, 1, paid)
+    taken = queue.take_waiting()
+    assert taken is not None
+    queue.add(808, 8, 1, paid)
+    taken.write(Files())
+    queue.written()
+    flush(queue)
+    rows = list(ENTRY.iter_unpack((tmp_path / f"{0:020d}").read_bytes()))
+    assert rows == [(0, 800, 0)] * 20_000 + [(800, 8, tag_hash("paid")), (808, 8, tag_hash("paid"))]
+    assert not queue._tags
+
+
+def test_a_batch_that_waits_takes_no_more_memory_than_one_that_is_written(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    tracemalloc.start()
+    try:
+        for i in range(100):
+            queue.add(50_000 * i, 50_000, 500, None)
+        assert tracemalloc.get_traced_memory()[0] < 100 * 40 + (4 << 10)
+    finally:
+        tracemalloc.stop()
+    assert queue.waiting == 100 * 500 * ENTRY.size
+
+
 def test_a_queue_has_no_folder_before_it_has_something_to_write(tmp_path: Path) -> None:
     queue = make(tmp_path / "orders@1" / "0")
     fill(queue, [Run(0, 8, (0,))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rmq.broker.store.consume_queue import Bounds
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import Files
 from rmq.broker.store.stopped_index import StoppedIndex, StoppedQueue, log_pieces
+from rmq.wire.columns import TagColumn
 from rmq.wire.errors import BadRequest
 
 from ..builders import ORDERS, Opened, segment_files
@@ -74,8 +76,12 @@ def test_the_first_offset_behind_a_position_is_known(position: int, offset: int)
 def test_memory_holds_a_batch_in_twenty_bytes_and_never_forgets_one() -> None:
     queue = queue_of([(1, 1, 0)] * 5000)
 
-    assert len(queue.locate(0, ALL)) == 5000
-    assert queue.waiting == 0
+    queue.add(1 << 20, 8, 1, TagColumn(["paid"], array("H", [1])))
+    queue.readable = queue.published
+
+    assert len(queue.locate(0, ALL)) == 5001
+    assert sum(column.itemsize for column in (queue._bases, queue._positions, queue._sizes)) == 20
+    assert not queue._tags
 
 
 def test_a_directory_without_a_log_is_refused(memory_path: Path) -> None:

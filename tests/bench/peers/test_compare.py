@@ -1,0 +1,64 @@
+"""Brokers beside ours: ratios round by round, and a reason for every peer that has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq.bench.figures import Figure, Side
+from rmq.bench.loads import Load
+from rmq.bench.options import Options
+from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
+from rmq.bench.yardsticks import Tried
+
+from support.bench_stand_ins import FixedPeer, Noted
+
+
+def side(*samples: float) -> Side:
+    return Figure("any", "", "msg/s", "async", list(samples)), lambda: 0.0
+
+
+MINE = {PRODUCE: side(30.0, 20.0), END_TO_END: side(8.0, 8.0)}
+
+
+@pytest.mark.parametrize(("what", "samples"), [(PRODUCE, [3.0, 5.0]), (NATIVE, [3.0, 5.0]), (END_TO_END, [0.8, 2.0])])
+def test_a_ratio_is_how_many_times_theirs_ours_is(what: str, samples: list[float]) -> None:
+    figure, take = side(10.0, 4.0)
+
+    found = verdict(FixedPeer(), what, MINE, (figure, Tried(take)))
+
+    assert (found.key, found.samples, found.met) == (f"peers.redis.{what}", samples, None)
+
+
+def test_a_peer_that_is_not_there_is_not_shown() -> None:
+    found = verdict(FixedPeer(why_not="no server"), PRODUCE, MINE, None)
+
+    assert (found.samples, found.why_not) == ([], "no server")
+
+
+@pytest.mark.slow
+def test_a_run_takes_turns_and_goes_on_when_a_peer_fails() -> None:
+    steps = Noted()
+    known = [
+        FixedPeer("redis", 8.0),
+        FixedPeer("nats", why_not="no client"),
+        FixedPeer("rabbitmq", native_why_not="none", breaks="it has lost a message"),
+    ]
+
+    found = measure(Load(2000, producers=3), Options(rounds=1), steps, known=known)
+
+    assert steps.expected == len(steps.taken) == 8
+    figures = {figure.key: figure for figure in found.figures}
+    assert set(figures) == {
+        "peers.rmq.produce", "peers.rmq.end_to_end",
+        "peers.redis.produce", "peers.redis.end_to_end", "peers.redis.native_produce",
+        "peers.nats.native_produce", "peers.rabbitmq.produce",
+    }  # fmt: skip
+    ours = figures["peers.rmq.produce"]
+    assert (ours.flush, figures["peers.redis.produce"].flush) == ("async", "fsync every second")
+    verdicts = {one.key: one for one in found.verdicts}
+    assert verdicts["peers.redis.native_produce"].samples == [ours.middle / 16.0]
+    assert {key: one.why_not for key, one in verdicts.items() if not one.samples} == {
+        "peers.nats.produce": "no client",
+        "peers.nats.end_to_end": "no client",
+        "peers.rabbitmq.end_to_end": "it has lost a message",
+    }
