@@ -244,7 +244,8 @@ class ConcurrentService:
             lane.withdraw()
         if self._ready and not self._waking:
             self._wake()
-        return lane, *taken
+        chunk, messages = taken
+        return lane, chunk, messages
 
     async def _give_way(self) -> None:
         """Let everybody else on the loop run, and go on together with the other workers."""
