@@ -322,7 +322,7 @@ async def test_a_batch_that_was_stored_in_spite_of_the_defect_is_answered(
     broker.frame_refusals = [errors.Internal("id 7")] * 5
     sending = asyncio.create_task(producer.send(message(1), sharding_key="k"))
     await until(lambda: len(broker.frame_refusals) < 5)
-    broker.store(1, bytes(producer._sender._line.unresolved()[0].data))
+    broker.store(1, b"".join(producer._sender._line.unresolved()[0].data))
 
     receipt = await sending
 
