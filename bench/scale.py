@@ -33,6 +33,7 @@ CONNECTIONS: Final = 1_000
 KEPT: Final = 0.8  # of the throughput
 MOST_MB: Final = 200.0  # that a broker may need
 QUICK: Final = 50  # times fewer queues and connections
+SETTLED_GB: Final = 0.6  # of log, after which every queue that was touched has its index file
 CLIENT_FILES: Final = 50  # that a client has open besides its connections
 
 
@@ -89,8 +90,13 @@ def measure(
     report = Report("scale", {"load": load.as_object(), "rounds": options.rounds})
     not_ours = "it is about brokers of its own, and one that runs was given" if options.broker else ""
 
-    def with_queues(size: float) -> AbstractContextManager[Side]:
-        return side(options, dataclasses.replace(load, queues=int(size), connections=load.in_flight))
+    @contextmanager
+    def with_queues(size: float) -> Iterator[Side]:
+        with side(options, dataclasses.replace(load, queues=int(size), connections=load.in_flight)) as made:
+            if not options.quick:  # the first checkpoint makes a folder for each queue, which is no matter of growth
+                made.take()
+                big_log.fill(made.broker, SETTLED_GB)
+            yield made
 
     def with_connections(size: float) -> AbstractContextManager[Side]:
         spread = max(load.queues, load.in_flight)
