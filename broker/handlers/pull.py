@@ -41,6 +41,7 @@ from .pull_request import PullRequest, Read
 log = get_logger(__name__)
 
 MAX_WAITING_QUEUES = 16_384  # of all unanswered pulls of a connection
+OVERDUE_S = 0.0005  # of each turn, for pulls whose time is up, while the line does not end
 
 
 class _Reads:
@@ -212,10 +213,20 @@ class PullHandler:
         try:
             while (line := self._line or self._overdue) and self._clock() - began <= WORK_S:
                 self._work_off(line.popleft())
+            if self._line and self._overdue:
+                self._work_off_overdue()
         finally:
             self._working = bool(self._line or self._overdue)
             if self._working:  # asked for here only: who gets into line meanwhile does not make a second turn of it
                 self._call_soon(self._work)
+
+    def _work_off_overdue(self) -> None:
+        """Some of them, at least one: a line that does not end must not keep them for ever."""
+        began = self._clock()
+        while self._overdue:
+            self._work_off(self._overdue.popleft())
+            if self._clock() - began > OVERDUE_S:
+                break
 
     def _work_off(self, item: PullRequest | Parked) -> None:
         request = item if isinstance(item, PullRequest) else _request(item)
