@@ -18,7 +18,6 @@ from .errors import BadBatch
 from .layout import Header
 
 
-
 class RawBatch(NamedTuple):
     """
     The header, the columns of the meta as :mod:`~rmq.wire.batch` names them, and the bodies back to back.
