@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import UserDict
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -91,6 +92,27 @@ def test_what_nobody_waits_for_is_left_out() -> None:
     gone.give_up()
 
     assert bodies_of(outbox) == [[b"1", b"3"]]
+
+
+class _Broken(UserDict[str, str]):
+    """Properties that are in order when a message is made, and nothing but trouble later."""
+
+    broken = False
+
+    def __len__(self) -> int:
+        if self.broken:
+            raise RuntimeError("cannot be looked at")
+        return super().__len__()
+
+
+def test_whatever_a_callers_own_mapping_raises_fails_that_message_alone() -> None:
+    properties = _Broken(a="b")
+    bad = of_messages(Message("orders", b"bad", properties=properties))
+    outbox = outbox_of(of_bodies(b"1"), of_messages(Message("orders", b"2", tag="t")), bad, of_bodies(b"3"))
+    properties.broken = True
+
+    assert [body for cut in bodies_of(outbox) for body in cut] == [b"1", b"2", b"3"]
+    assert bad.settled
 
 
 def test_an_outbox_is_full_with_many_at_once_or_many_bytes() -> None:
