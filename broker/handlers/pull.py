@@ -73,6 +73,7 @@ class PullHandler:
         self._max_hold_s = max_hold_s
         self._line: deque[PullRequest | Parked] = deque()  # to be served, or to be looked at
         self._overdue: deque[PullRequest] = deque()  # whose time is up; behind the line, since there is no hurry
+        self._late = False  # some of them waited for a whole turn: now one goes first each turn
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
         self._reads: dict[Connection, _Reads] = {}
@@ -210,10 +211,13 @@ class PullHandler:
     def _work(self) -> None:
         began = self._clock()
         try:
+            if self._overdue and self._late:  # the line did not end for a turn, and may not for long
+                self._work_off(self._overdue.popleft())
             while (line := self._line or self._overdue) and self._clock() - began <= WORK_S:
                 self._work_off(line.popleft())
         finally:
             self._working = bool(self._line or self._overdue)
+            self._late = bool(self._overdue)
             if self._working:  # asked for here only: who gets into line meanwhile does not make a second turn of it
                 self._call_soon(self._work)
 
