@@ -21,6 +21,7 @@ from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.bodies import pack_bodies, put_together
 from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT, Buffer
+from rmq.wire.single import OLDEST, encode_single
 
 from .parcels import Cut, Parcel, Single
 
@@ -77,6 +78,8 @@ class Outbox:
         A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
         """
         self._waiting = self._size = 0
+        if len(self.parcels) == 1 and (alone := self._alone(self.parcels[0], by)) is not None:
+            return alone
         limit = most
         while runs := self._collect(limit):
             try:
@@ -93,6 +96,17 @@ class Outbox:
                 continue
             return data, self._take(runs)
         return None
+
+    def _alone(self, parcel: Parcel, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
+        """The short way for a message that waits alone and has nothing but a body; None if it is not like that."""
+        if type(parcel) is not Single or self._codec is not None or not parcel.is_plain or parcel.born_at < OLDEST:
+            return None
+        try:
+            data = encode_single(self.topic, self.queue_id, parcel.body, parcel.born_at, by)
+        except Exception:
+            return None  # the long way tells whose fault it is
+        self.parcels.clear()
+        return data, [parcel.cut(1, parcel.size)]
 
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []

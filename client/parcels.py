@@ -251,6 +251,12 @@ class Single(Parcel):
         """Whether its message has a tag, a key or a property."""
         return self.messages is not None and self.messages[0].is_rich
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it waits to be cut, and its message has nothing but a body: neither a delay nor a sharding key."""
+        waits = not self.settled and not self._cut
+        return waits and self._delay is None and self.ordering_key is None and not self.is_rich
+
     def fit(self, count: int, size: int) -> tuple[int, int]:
         """Whether it fits."""
         return (1, self.size) if count and self.size <= size else (0, 0)

@@ -77,7 +77,10 @@ def choose(info: TopicInfo, wanted: Choice, message: Message | None, turn: int) 
 
 
 def _existing(info: TopicInfo, queue_id: int) -> int:
-    if any(queue.queue_id == queue_id for queue in info.queues):
+    queues = info.queues
+    if type(queue_id) is int and 0 <= queue_id < len(queues) and queues[queue_id].queue_id == queue_id:
+        return queue_id  # found where brokers put it
+    if any(queue.queue_id == queue_id for queue in queues):
         return queue_id
     ids = [queue.queue_id for queue in info.queues]
     raise QueueNotFound(f"the topic {info.topic!r} has no queue {queue_id}: it has {min(ids)} to {max(ids)}")

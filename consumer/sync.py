@@ -102,6 +102,8 @@ class Consumer(BlockingConsumer):
         """
         Consume until :meth:`stop` is called; Ctrl-C stops the consumer and is raised after that.
 
+        In a ``with`` block it returns at once if a listener has stopped the consumer before this was called.
+
         Raises:
             ConfigError: there is no subscription.
             GroupMismatch: the group runs with other settings.
@@ -109,8 +111,14 @@ class Consumer(BlockingConsumer):
         """
         self._start_thread()
         try:
-            self._thread.call(self._consumer.run)
+            self._thread.call(self._run)
         except LoopEnded:
             raise RuntimeError(STOPPED) from None
         finally:
             self._end()
+
+    async def _run(self) -> None:
+        if self._is_entered and self._consumer._stop is not None:
+            await self._consumer._stopped.wait()
+        else:
+            await self._consumer.run()

@@ -45,7 +45,6 @@ from .layout import Buffer, Header
 from .model import StoredMessage, stored_messages
 
 _SWAP = sys.byteorder == "big"
-_PADDINGS = tuple(bytes(n) for n in range(layout.ALIGN))
 _BEFORE_PLACE = bytes(60)  # the broker's part up to queue and kind
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}\Z", re.ASCII)
 
@@ -235,7 +234,7 @@ def encode_parts(
     except (UnicodeEncodeError, OverflowError, struct.error) as error:
         raise BadBatch(f"the batch cannot be stored: {error}") from error
     head = bytearray().join((_BEFORE_PLACE, place, producer, name, meta))
-    padding = _PADDINGS[layout.padding(len(head) + body_size)]
+    padding = layout.PADDINGS[layout.padding(len(head) + body_size)]
     layout.seal_parts(head, layout.FIXED_HEADER + len(name), pieces, len(head) + body_size + len(padding))
     return [head, *pieces, padding] if padding else [head, *pieces]
 
@@ -290,7 +289,7 @@ def _judge(data: Buffer, at: int, stamped: bool, header: Header | None) -> tuple
     if crc32(view[at + layout.CRC_FROM : end]) != header.batch_crc:
         raise BadBatch("the checksum does not match the content")
     stop = at + header.size
-    if view[end:stop] != _PADDINGS[stop - end]:
+    if view[end:stop] != layout.PADDINGS[stop - end]:
         raise BadBatch("the padding is not zero")
     return header, check_columns(view[meta_at:body_at], header), body_at
 

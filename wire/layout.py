@@ -43,6 +43,7 @@ BROKER_PART: Final = 72
 HEADER_CRC_FROM: Final = 12
 CRC_FROM: Final = 76
 ALIGN: Final = 8
+PADDINGS: Final = tuple(bytes(n) for n in range(ALIGN))  # by their length
 
 MAX_COUNT: Final = 4096
 MAX_BODY: Final = 4 << 20

@@ -17,8 +17,6 @@ from .compression import CODECS
 from .errors import BadBatch
 from .layout import Header
 
-_PADDINGS = tuple(bytes(n) for n in range(layout.ALIGN))
-
 
 class RawBatch(NamedTuple):
     """
@@ -48,7 +46,7 @@ def read_raw(data: memoryview, at: int = 0, *, verify: bool = True, bodies: bool
     layout.check_stamp(header)
     if verify and crc32(data[at + layout.CRC_FROM : end]) != header.batch_crc:
         raise BadBatch("the checksum does not match the content")
-    if data[end:stop] != _PADDINGS[stop - end]:
+    if data[end:stop] != layout.PADDINGS[stop - end]:
         raise BadBatch("the padding is not zero")
     columns = unpack_meta(data[meta_at:body_at], header)
     if not bodies:

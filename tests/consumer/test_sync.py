@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import subprocess
@@ -99,6 +100,18 @@ def test_what_was_consumed_is_committed_by_the_stop(broker: BrokerThread, topic:
             running.run()
         assert heard.bodies == sent
         sent = send(broker, topic, 3)
+
+
+def test_a_listener_may_stop_it_before_run_is_called(broker: BrokerThread, topic: str) -> None:
+    sent, heard = send(broker, topic), Heard()
+    running = Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"})
+    heard.then = running.stop
+
+    with running:
+        asyncio.run_coroutine_threadsafe(running._member._stopped.wait(), running._thread._loop).result(DEADLINE_S)
+        running.run()
+
+    assert heard.bodies == sent
 
 
 def test_a_coroutine_listener_runs_on_the_loop_and_may_use_all_calls_that_do_not_wait(
