@@ -255,7 +255,7 @@ class Single(Parcel):
     def is_plain(self) -> bool:
         """Whether it waits to be cut, and its message has nothing but a body: neither a delay nor a sharding key."""
         waits = not self.settled and not self._cut
-        return waits and self._delay is None and self.ordering_key is None and not self.is_rich
+        return waits and self._delay is None and self.ordering_key is None and not self.is_rich(1)
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
         """Whether it fits."""
