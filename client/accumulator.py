@@ -82,11 +82,10 @@ class Outbox:
             return alone
         limit = most
         while runs := self._collect(limit):
-            rows = _rows(runs)
-            delay_level, deliver_at = _due(runs)
             try:
+                delay_level, deliver_at = _due(runs)
                 data = batches.encode_parts(
-                    self.topic, self.queue_id, rows, by=by, codec=self._codec,
+                    self.topic, self.queue_id, _rows(runs), by=by, codec=self._codec,
                     delay_level=delay_level, deliver_at=deliver_at,
                 )  # fmt: skip
             except Exception as error:  # texts and mappings of the caller's may raise anything
@@ -173,7 +172,7 @@ def _rows(runs: list[_Run]) -> Rows:
     ordering = None
     if any(parcel.ordering_key for parcel, _, _ in runs):
         ordering = list(chain.from_iterable([[parcel.ordering_key] * count for parcel, count, _ in runs]))
-    if not any(parcel.is_rich for parcel, _, _ in runs):
+    if not any(parcel.is_rich(count) for parcel, count, _ in runs):
         return Rows(bodies, born_at, ordering_keys=ordering)
     tags: list[str | None] = []
     keys_of: list[Sequence[str]] = []

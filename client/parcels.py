@@ -98,10 +98,9 @@ class Parcel:
         assert self._bodies is not None, "nothing is cut of what is settled"
         return self._bodies if count == self.count else self._bodies.run(self._cut, count, self._at, size)
 
-    @property
-    def is_rich(self) -> bool:
-        """Whether one of its messages has a tag, a key or a property."""
-        return self.messages is not None and any(map(_is_rich, self.messages))
+    def is_rich(self, count: int) -> bool:
+        """Whether one of the next ``count`` messages has a tag, a key or a property."""
+        return any(map(_is_rich, self.messages_ahead(count)))
 
     def messages_ahead(self, count: int) -> Sequence[Message]:
         """The next ``count`` messages; none for a parcel of bare bodies."""
@@ -248,8 +247,7 @@ class Single(Parcel):
         """As a piece it is a part of itself."""
         return self
 
-    @property
-    def is_rich(self) -> bool:
+    def is_rich(self, count: int) -> bool:
         """Whether its message has a tag, a key or a property."""
         return self.messages is not None and self.messages[0].is_rich
 
@@ -257,7 +255,7 @@ class Single(Parcel):
     def is_plain(self) -> bool:
         """Whether it waits to be cut, and its message has nothing but a body: neither a delay nor a sharding key."""
         waits = not self.settled and not self._cut
-        return waits and self._delay is None and self.ordering_key is None and not self.is_rich
+        return waits and self._delay is None and self.ordering_key is None and not self.is_rich(1)
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
         """Whether it fits."""

@@ -169,11 +169,12 @@ class Sender:
         How many of the messages sent one by one go ahead of the others, 0: none do.
 
         While the broker works on these, the others are encoded; from then on each side always has one of the halves.
-        Where answers wait for the disk, that would be two waits instead of one.
+        Where answers wait for the disk, that would be two waits instead of one; so it would where one batch only may be
+        in flight.
         """
-        return (
-            0 if self._line.flying or self._durable else outbox.singles // 2 if outbox.singles >= WORTH_HALVING else 0
-        )
+        if self._line.flying or self._durable or self._window == 1 or outbox.singles < WORTH_HALVING:
+            return 0
+        return outbox.singles // 2
 
     def _has_room(self, connection: Connection) -> bool:
         line = self._line

@@ -56,9 +56,13 @@ def pack_bodies(bodies: Sequence[Buffer]) -> Bodies:
         TypeError: one of them is not bytes.
     """
     count = len(bodies)
-    lengths = tuple(map(len, bodies))
+    try:
+        lengths = tuple(map(len, bodies))
+        piece = bodies[0] if count == 1 and type(bodies[0]) is bytes else b"".join(bodies)
+    except TypeError as error:
+        unfit = next((type(body).__name__ for body in bodies if not isinstance(body, Buffer)), None)
+        raise error if unfit is None else TypeError(f"a body must be bytes, not {unfit}") from None
     size = sum(lengths)
-    piece = bodies[0] if count == 1 and type(bodies[0]) is bytes else b"".join(bodies)
     if len(piece) != size:
         raise TypeError("a body must be bytes, not numbers of another size")
     return Bodies(count, _column(count).pack(*lengths), (piece,), size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
@@ -38,9 +38,16 @@ class ConsumeStatus(Enum):
     RETRY = "retry"
 
 
-@dataclass(slots=True)
-class _Draft:
-    """The fields of a message while it is made; then it becomes a :class:`Message`, which cannot be changed."""
+@dataclass(frozen=True, slots=True, init=False)
+class Message:
+    """
+    A message to send. ``keys`` may hold no white space; names and values of ``properties`` are text.
+
+    It waits in the broker if one of three is given: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s
+    30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless it is set otherwise), ``delay_s`` (seconds from the call
+    that sends it, by the clock of this machine), or ``deliver_at`` (a time; local if it has no zone). A time that has
+    passed is no delay.
+    """
 
     topic: str
     body: bytes
@@ -52,19 +59,6 @@ class _Draft:
     deliver_at: datetime | None = None
     delay: Delay | None = field(default=None, init=False, repr=False, compare=False)  # what the three come to
     is_rich: bool = field(default=False, init=False, repr=False, compare=False)  # has a tag, a key or a property
-
-
-class Message(_Draft):
-    """
-    A message to send. ``keys`` may hold no white space; names and values of ``properties`` are text.
-
-    It waits in the broker if one of three is given: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s
-    30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless it is set otherwise), ``delay_s`` (seconds from the call
-    that sends it, by the clock of this machine), or ``deliver_at`` (a time; local if it has no zone). A time that has
-    passed is no delay.
-    """
-
-    __slots__ = ()
 
     def __new__(  # noqa: PLR0917  # as many as a message has fields, in their order
         cls,
@@ -79,7 +73,7 @@ class Message(_Draft):
     ) -> Self:
         """Make it; it cannot be changed any more."""
         # Senders make millions: plain assignments to a draft take a quarter of what a frozen dataclass does.
-        draft = _new(_Draft)
+        draft: Any = _new(_Draft)
         draft.topic = topic
         draft.body = body
         draft.tag = tag
@@ -97,28 +91,25 @@ class Message(_Draft):
         if delay_level != 0 or delay_s is not None or deliver_at is not None:
             draft.delay = delay_of(delay_level, delay_s, deliver_at)
         draft.__class__ = cls
-        return draft  # type: ignore[return-value]  # it is one now
-
-    if not TYPE_CHECKING:
-        __init__ = object.__init__  # all is done; that of the draft would write
+        return draft  # type: ignore[no-any-return]  # it is one now
 
     def __init_subclass__(cls) -> None:
         raise TypeError("Message cannot be subclassed: keep what belongs to it beside it, or in its properties")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Message, tuple(getattr(self, of.name) for of in fields(self) if of.init)
 
 
+class _Draft:
+    """A message while it is made: it can be written, and lies in memory as a :class:`Message`, which it becomes."""
+
+    __slots__ = tuple(of.name for of in fields(Message))
+
+
 _new = object.__new__
 
 
-def _check_rich(draft: _Draft) -> None:
+def _check_rich(draft: Any) -> None:
     draft.is_rich = True
     if isinstance(draft.keys, str):
         raise TypeError(f"keys must be a tuple of texts: ({draft.keys!r},)")
@@ -138,6 +129,8 @@ def _check_rich(draft: _Draft) -> None:
 
 @lru_cache(maxsize=1024)  # there are few tags, and many messages with each
 def _check_tag(tag: str) -> None:
+    if not isinstance(tag, str):
+        raise TypeError(f"the tag {tag!r} must be a text")
     if tag.split() != [tag] or "|" in tag:
         raise ValueError(f"the tag {tag!r} is empty or holds white space or '|'")
     if len(tag) * 4 > MAX_TAG and len(tag.encode()) > MAX_TAG:

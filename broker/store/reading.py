@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also if it is in the page cache
 RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
+MUCH_LONGER = 4  # times a batch: a frame that is not kept in memory for it
 
 
 class Only(NamedTuple):
@@ -178,7 +179,7 @@ class Taken:
         if self._only is None or _holds(self._only.wanted, *parts):
             if self._is_full(location.size):
                 return False
-            self.buffers += parts
+            self.buffers += (parts[0], _apart(parts[1]))
             self._size += location.size
         self._next_offset = location.end_offset
         return True
@@ -269,6 +270,13 @@ def _holds(wanted: Wanted, head: Buffer, rest: Buffer) -> bool:
         return False
     meta_at = head[7] * 8 - layout.BROKER_PART
     return wanted.among(tag_names(memoryview(rest)[meta_at : meta_at + meta_size]))
+
+
+def _apart(rest: Buffer) -> Buffer:
+    """A batch without the frame that it came in, if that is far longer: who reads slowly would keep all of it."""
+    if isinstance(rest, memoryview) and MUCH_LONGER * len(rest) < len(rest.obj):  # type: ignore[arg-type]  # has one
+        return bytes(rest)
+    return rest
 
 
 def possible(where: list[Location], start: int, end: int) -> list[Location]:

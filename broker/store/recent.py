@@ -24,13 +24,17 @@ class Recent:
         """
         Keep a batch that the log now holds: its stamped part and the rest.
 
-        A batch that is a part of its frame keeps all of the frame in memory. It is counted as a whole with the first.
+        A batch that is a part of its frame keeps all of the frame in memory, until the last one of it falls out: with
+        that one it is counted.
         """
-        size = len(head) + OVERHEAD
         held = rest.obj if isinstance(rest, memoryview) else rest
-        if held is not self._newest:
-            self._newest = held
-            size += len(held)  # type: ignore[arg-type]  # bytes, or a bytearray
+        kept: int = len(held)  # type: ignore[arg-type]  # bytes, or a bytearray
+        if held is self._newest:
+            before, counted = self._order[-1]
+            self._order[-1] = (before, counted - kept)
+            self.size -= kept
+        self._newest = held
+        size = len(head) + OVERHEAD + kept
         self._batches[position] = (head, rest)
         self._order.append((position, size))
         self.size += size

@@ -55,6 +55,7 @@ class FakeBroker:
         self.stored: list[layout.Header] = []
         self.arrived: list[layout.Header] = []
         self.duplicates = 0
+        self.durable = True  # what its answers say of the disk
         self.answering = True  # False: nothing is answered but the hello
         self.before_store: Callable[[layout.Header], None] | None = None  # may raise Refused, DropBefore, DropAfter
         self.route_refusals: list[Refused] = []  # what the next routes are answered with
@@ -213,7 +214,7 @@ class FakeBroker:
         queue = self.queues.setdefault((header.topic, queue_id), [])
         is_delayed = bool(header.delay_level or header.deliver_at)  # they wait for ever
         offset = -1 if is_delayed else len(queue)
-        answer = SendResult(OK, offset, 4096 * len(self.stored), 1_700_000_000_000_000, True)
+        answer = SendResult(OK, offset, 4096 * len(self.stored), 1_700_000_000_000_000, self.durable)
         (self.parked if is_delayed else queue).extend(_bodies(header, data))
         self.stored.append(header)
         self._note(producer, header.sequence, answer)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import UserDict
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.client.accumulator import DUE_TOGETHER_US, PACKED_BYTES, Outbox
-from rmq.client.parcels import Parcel
+from rmq.client.parcels import Parcel, Single
 from rmq.client.routing import Choice
 from rmq.wire import batch as batches
 from rmq.wire import layout
@@ -17,7 +20,9 @@ from rmq.wire.batch import ProducerMark
 from rmq.wire.bodies import pack_bodies
 from rmq.wire.compression import CODECS
 from rmq.wire.delays import Delay
-from rmq.wire.model import Message, StoredMessage
+from rmq.wire.model import Message, StoredMessage, from_us
+
+from support.batches import BORN_AT
 
 BY = ProducerMark(7, 1)
 
@@ -91,6 +96,55 @@ def test_what_nobody_waits_for_is_left_out() -> None:
     gone.give_up()
 
     assert bodies_of(outbox) == [[b"1", b"3"]]
+
+
+class _Broken(UserDict[str, str]):
+    """Properties that are in order when a message is made, and nothing but trouble later."""
+
+    broken = False
+
+    def __len__(self) -> int:
+        if self.broken:
+            raise RuntimeError("cannot be looked at")
+        return super().__len__()
+
+
+def test_whatever_a_callers_own_mapping_raises_fails_that_message_alone() -> None:
+    properties = _Broken(a="b")
+    bad = of_messages(Message("orders", b"bad", properties=properties))
+    outbox = outbox_of(of_bodies(b"1"), of_messages(Message("orders", b"2", tag="t")), bad, of_bodies(b"3"))
+    properties.broken = True
+
+    assert [body for cut in bodies_of(outbox) for body in cut] == [b"1", b"2", b"3"]
+    assert bad.settled
+
+
+def single(message: Message, key: str | None = None) -> Single:
+    return Single("orders", message, Choice(), key, BORN_AT, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "is_short"),
+    [
+        ({}, None, True),
+        ({"tag": "t"}, None, False),
+        ({"keys": ("k",)}, None, False),
+        ({"delay_level": 1}, None, False),
+        ({}, "k", False),
+    ],
+)
+def test_a_message_alone_goes_the_short_way_if_it_has_nothing_but_a_body(
+    fields: dict[str, Any], key: str | None, is_short: bool
+) -> None:
+    message = Message("orders", b"paid", **fields)
+
+    cut = outbox_of(single(message, key)).cut(BY)
+
+    assert cut is not None
+    (read_back,) = read(bytearray().join(cut[0]))
+    assert (read_back.body, read_back.tag, read_back.keys) == (b"paid", message.tag, message.keys)
+    assert (read_back.ordering_key, read_back.born_at) == (key, from_us(BORN_AT))
+    assert (len(cut[0]) == 1) == is_short, "in one part, or with its body apart"
 
 
 def test_an_outbox_is_full_with_many_at_once_or_many_bytes() -> None:

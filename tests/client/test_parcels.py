@@ -87,6 +87,17 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
     assert b"".join(ahead.pieces) == b"bbccc"
 
 
+async def test_only_what_is_cut_next_tells_whether_there_is_more_than_bodies() -> None:
+    messages = [Message("orders", b"x"), Message("orders", b"x", tag="t"), Message("orders", b"x")]
+    made = Parcel(
+        "orders", pack_bodies([b"x"] * 3), messages, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0
+    )
+
+    assert (made.is_rich(1), made.is_rich(2)) == (False, True)
+    made.cut(2, 2)
+    assert (made.is_rich(1), parcel(1).is_rich(1)) == (False, False)
+
+
 async def test_a_settled_parcel_keeps_no_bytes_and_changes_no_more() -> None:
     one = parcel(1)
     piece = one.cut(1, 1)

@@ -59,7 +59,7 @@ def test_a_single_body_is_not_copied() -> None:
 @pytest.mark.parametrize("body", ["text", 5, None, array("I", [1, 2]), memoryview(array("I", [1, 2]))])
 @pytest.mark.parametrize("others", [[], [b"x"]])
 def test_what_is_not_bytes_is_refused(body: object, others: list[bytes]) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a body must be bytes, not "):
         pack_bodies([*others, body])  # type: ignore[list-item]
 
 

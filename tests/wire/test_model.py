@@ -43,6 +43,7 @@ def test_messages_do_not_share_their_properties() -> None:
         ({"keys": ("",)}, ValueError, "empty or holds white space"),
         ({"keys": ("a", "b c")}, ValueError, "'b c' is empty or holds white space"),
         ({"keys": ("a\t",)}, ValueError, "empty or holds white space"),
+        ({"tag": 5}, TypeError, "the tag 5 must be a text"),
         ({"tag": ""}, ValueError, "the tag '' is empty"),
         ({"tag": "a|b"}, ValueError, "the tag 'a|b'"),
         ({"tag": "a b"}, ValueError, "the tag 'a b'"),
@@ -174,9 +175,10 @@ def test_a_message_cannot_be_changed() -> None:
     message = Message("orders", b"paid")
 
     with pytest.raises(FrozenInstanceError):
-        message.body = b"not paid"
+        message.body = b"not paid"  # type: ignore[misc]  # also told by whoever checks types
     with pytest.raises(FrozenInstanceError):
         del message.tag
+    assert Message.__dataclass_params__.frozen, "what is read by tools that look at dataclasses"  # type: ignore[attr-defined]
 
 
 def test_a_message_survives_being_pickled_and_copied() -> None:

@@ -10,7 +10,7 @@ from rmq.broker.store.consume_queue import Location
 from rmq.broker.store.reading import ColdRead, DamagedRange, Found
 from rmq.wire import batch as batches
 
-from ..builders import ORDERS, Opened, segment_files
+from ..builders import ORDERS, Opened, make_batch, segment_files
 from ..faulty_files import FaultyFiles, error_of, flip
 
 BODIES = [b"%d" % i * 100 for i in range(8)]
@@ -42,6 +42,23 @@ def test_the_newest_are_read_from_memory(memory_path: Path) -> None:
 
     assert bodies(read(opened, 0)) == BODIES
     assert files.done == []
+    opened.close()
+
+
+def test_what_is_read_keeps_no_frame_in_memory_that_is_far_longer(memory_path: Path) -> None:
+    opened = Opened(memory_path, recent_bytes=1 << 20)
+    short, long = make_batch(b"short"), make_batch(b"long" * 5000)
+    frame = bytearray().join((short, long))
+    for batch in (memoryview(frame)[: len(short)], memoryview(frame)[len(short) :]):
+        opened.store.stage(ORDERS, 1, batch, batches.check(batch, stamped=False))  # type: ignore[arg-type]  # as good
+    opened.write()
+    opened.sync()
+
+    found = read(opened, 0)
+
+    assert bodies(found) == [b"short", b"long" * 5000]
+    assert isinstance(found, Found)
+    assert [isinstance(part, memoryview) for part in found.buffers] == [False, False, False, True]
     opened.close()
 
 

@@ -70,6 +70,26 @@ def test_batches_of_one_frame_count_as_the_frame_that_they_keep_in_memory() -> N
     assert recent.size == 2 * (4 + OVERHEAD) + 4000
     recent.add(200, b"head", memoryview(other)[72:100])
     assert recent.size == 3 * (4 + OVERHEAD) + 7000
-    recent.add(300, b"head", memoryview(bytearray(3000))[72:100])
+    recent.add(300, b"head", memoryview(bytearray(800))[72:100])
+    assert recent.get(0) is None
+    assert recent.size == 3 * (4 + OVERHEAD) + 7800, "the second one keeps the frame"
 
-    assert (recent.get(0), recent.size) == (None, 3 * (4 + OVERHEAD) + 6000)
+
+def test_a_frame_is_in_memory_and_counts_until_the_last_of_its_batches_is_gone() -> None:
+    recent, frame = Recent(10_000), bytearray(4000)
+    for position in (0, 100, 200):
+        recent.add(position, b"head", memoryview(frame)[position : position + 28])
+
+    recent.add(300, b"head", memoryview(bytearray(5000))[72:100])
+
+    assert [recent.get(position) is not None for position in (0, 100, 200, 300)] == [False, False, False, True]
+    assert recent.size == 4 + OVERHEAD + 5000
+
+
+def test_a_frame_that_did_not_fit_is_counted_anew_with_its_next_batch() -> None:
+    recent, frame = Recent(3000), bytearray(4000)
+
+    for position in (0, 100):
+        recent.add(position, b"head", memoryview(frame)[position : position + 28])
+
+    assert (recent.get(0), recent.get(100), recent.size) == (None, None, 0)
