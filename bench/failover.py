@@ -160,7 +160,7 @@ def _ground(options: Options) -> Iterator[str]:
     if options.broker is not None:
         yield options.broker
         return
-    with own_broker(options.flush, "--log-level", "error") as broker:  # kills are meant
+    with own_broker(options.flush) as broker:
         yield broker.address
 
 

@@ -91,7 +91,7 @@ class Runs:
 
     def wake(self, rounds: int) -> Generator[list[float], None, None]:
         """
-        From just before ``send`` to the call of the listener, round by round.
+        From when a message was due to the call of its listener, round by round.
 
         All rounds are of the same processes: pulls end and begin anew meanwhile as they would, without any message.
         """
