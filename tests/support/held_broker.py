@@ -40,7 +40,9 @@ class HeldBroker(InMemoryBroker):
 
     async def start(self) -> None:
         """Start; ``async with`` does this."""
-        self.broker = Broker(self.config, now=asyncio.get_running_loop().time, flusher=self._make)
+        now = asyncio.get_running_loop().time
+        # Work is measured by the same clock, so that a slow machine does not cut it into other turns than a fast one.
+        self.broker = Broker(self.config, now=now, clock=now, flusher=self._make)
         await self.broker.start()
         self.config = replace(self.config, listen=self.broker.address)
 
