@@ -2,8 +2,8 @@
 How fast consumers read a backlog: by batches, message by message, concurrently, and by polls, beside the floor.
 
 The backlog is sent once, before any clock runs; every sample reads all of it, as a new group of new processes. The
-clock runs from the first message that a listener got to the last one. Nothing is fetched before, but for what the first
-answers bring; all other settings are the defaults.
+clock runs from the word to begin, when consumers hold their queues and have fetched nothing, to the last message that a
+listener got. All other settings are the defaults.
 """
 
 from __future__ import annotations
@@ -77,6 +77,6 @@ def _taken(ground: Ground, load: Load, style: str, ends: list[int], warm: int) -
         with receivers(ground, load, style, warm=warm, paused=True) as children:
             begin(children)
             got = receive(children, load, ends)
-        return load.messages / (got.last_at - got.first_at)
+        return load.messages / (got.last_at - got.began)
 
     return take

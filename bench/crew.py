@@ -128,9 +128,9 @@ class Sent:
 
 @dataclass(frozen=True)
 class Received:
-    """When the first message of all consumers came, and when the last one did."""
+    """When the first of all consumers was let begin, and when the last message came."""
 
-    first_at: float
+    began: float
     last_at: float
 
 
@@ -190,8 +190,7 @@ def gathered(told: Sequence[Mapping[str, Any]], load: Load) -> Received:
         raise BenchError(
             f"{count} messages of {size} bytes came instead of {load.messages} of {load.messages * load.size}"
         )
-    some = [each for each in told if each["count"]]
-    return Received(min(each["first_at"] for each in some), max(each["last_at"] for each in some))
+    return Received(min(each["began"] for each in told), max(each["last_at"] for each in told))
 
 
 def check_stored(ground: Ground, load: Load) -> list[int]:

@@ -28,6 +28,7 @@ from .figures import Figure, Report, Verdict
 from .loads import Load
 from .options import Options, Steps
 from .processes import STOP_S, BenchError, own_broker
+from .worker import first_leaf
 
 PATIENCE_S = 90.0  # longer than the lease: what only its end brings back is measured, not given up
 TICK_S = 0.01
@@ -140,7 +141,7 @@ def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> 
         try:
             uvloop.run(run(address))
         except BaseExceptionGroup as errors:  # of the tasks: the first is the cause
-            raise _first_leaf(errors) from errors
+            raise first_leaf(errors) from errors
     figures = [killed, stopped, joined, process]
     about = {"queues": load.queues, "consumers": members, "messages_per_s": rate, "rounds": options.rounds}
     return Report("failover", about, figures, list(verdicts(figures)))
@@ -160,7 +161,7 @@ def _ground(options: Options) -> Iterator[str]:
     if options.broker is not None:
         yield options.broker
         return
-    with own_broker(options.flush, "--log-level", "error") as broker:  # kills are meant
+    with own_broker(options.flush) as broker:
         yield broker.address
 
 
@@ -221,9 +222,3 @@ async def _member(orders: str) -> AsyncIterator[Process]:
         except TimeoutError:
             process.kill()
             await process.wait()
-
-
-def _first_leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -22,7 +22,7 @@ import msgpack
 from .floor_frames import ANSWER, HEADER, LENGTH, PULL, packed, unpacked
 from .floor_server import HOST, Receiver
 from .loads import Load
-from .worker import run, say, wait_for_go
+from .worker import run, say, settle, wait_for_go
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -188,6 +188,7 @@ async def produce(load: Load, ports: dict[str, int]) -> None:
     sender = await connected(Sender(load.queues, load.in_flight), ports["append"])
     await sender.send(warm(load).bodies())
     batches = load.bodies()
+    settle()
     wait_for_go()
     began = perf_counter()
     await sender.send(batches)

@@ -3,7 +3,7 @@ How long a message takes: one send at a time, to a consumer that waits, under a 
 
 *round trip*: ``producer.send`` one after the other, beside an empty echo over the same kind of loop, and with ``sync``
 beside ``fdatasync`` alone. *wake*: 1,000 pulls of 50 ordered consumers are parked, one message every 50 ms goes to a
-random queue; from just before ``send`` to the call of the listener. *rate*: 20,000 messages a second by a schedule, to
+random queue, to the call of its listener. *rate*: 20,000 messages a second by a schedule, to
 the call of the listener of an ordered consumer. *ping*: one every 10 ms by a schedule, beside a sender that floods the
 broker.
 
@@ -38,7 +38,7 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
     singles = {flush: _single(flush) for flush in flushes(options)}
     echo = Figure("latency.echo", "one empty frame at a time", "ms")
     fdatasync = Figure("latency.fdatasync", "fdatasync alone", "ms")
-    wake = Part("latency.wake", "send to parked consumer", options.flush, ("p50", "p99", "max"))
+    wake = Part("latency.wake", "due to parked consumer", options.flush, ("p50", "p99", "max"))
     rate = Part("latency.rate", f"due to listener, {sizes.rate // 1000} k msg/s", options.flush)
     late_sender = Part("latency.rate.behind", "sender behind schedule", None, ("p99",))
     ping = Part("latency.ping", "ping beside a flood", options.flush, why_not=_no_room(options))

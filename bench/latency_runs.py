@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ from rmq.client import Admin
 
 from .loads import Load
 from .options import Options
-from .processes import START_S, Child
+from .processes import START_S, Child, worker_process
 
 FLOOD = 50_000  # bodies that a flood sends again and again
 
@@ -91,7 +89,7 @@ class Runs:
 
     def wake(self, rounds: int) -> Generator[list[float], None, None]:
         """
-        From just before ``send`` to the call of the listener, round by round.
+        From when a message was due to the call of its listener, round by round.
 
         All rounds are of the same processes: pulls end and begin anew meanwhile as they would, without any message.
         """
@@ -140,11 +138,7 @@ async def _delete(address: str, topics: list[str]) -> None:
 def _clients(*orders: tuple[str, dict[str, Any]]) -> Iterator[list[Child]]:
     """Clients that prepare beside each other and are all ready to begin: a module of this package and its orders."""
     with ExitStack() as stack:
-        clients = []
-        for module, told in orders:
-            client = Child(module, [sys.executable, "-m", f"{__package__}.{module}", json.dumps(told)])
-            stack.callback(client.close)
-            clients.append(client)
+        clients = [stack.enter_context(worker_process(f"{__package__}.{module}", **told)) for module, told in orders]
         for client in clients:
             client.told(START_S)
         yield clients

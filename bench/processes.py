@@ -25,6 +25,7 @@ READY = re.compile(r"\bready on (\S+?),?\s")
 START_S = 60.0
 WORK_S = 600.0
 STOP_S = 30.0
+LOOK_S = 0.5  # how often one who waits looks whether that is in vain
 
 
 class BenchError(Exception):
@@ -34,8 +35,11 @@ class BenchError(Exception):
 class Child:
     """A process that says lines on its standard output."""
 
-    def __init__(self, name: str, command: Sequence[str], folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], folder: Path | None = None, needs: Child | None = None
+    ) -> None:
         self.name = name
+        self._needs = needs  # without it nothing would ever be said
         # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
@@ -54,8 +58,11 @@ class Child:
         while b"\n" not in self._unread:
             with selectors.DefaultSelector() as selector:
                 selector.register(self.process.stdout, selectors.EVENT_READ)
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    raise BenchError(f"the {self.name} of this benchmark said nothing for {timeout_s:g} s")
+                while not selector.select(max(0.0, min(LOOK_S, until - time.monotonic()))):
+                    if self._needs is not None and (code := self._needs.process.poll()) is not None:
+                        raise BenchError(f"the {self._needs.name} of this benchmark ended in the middle (code {code})")
+                    if time.monotonic() >= until:
+                        raise BenchError(f"the {self.name} of this benchmark said nothing for {timeout_s:g} s")
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
                 raise BenchError(f"the {self.name} of this benchmark ended too early: see above")
@@ -109,11 +116,18 @@ class Child:
         return int(re.search(rf"^{what}:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024 / 1e6  # type: ignore[index]
 
 
+_brokers: dict[str, BrokerProcess] = {}  # that run, by their addresses
+
+
 class BrokerProcess(Child):
-    """A broker with its own port; ``ready_s`` is how long its start took; ``launcher`` is a module that runs it."""
+    """
+    A broker with its own port; ``ready_s`` is how long its start took; ``launcher`` is a module that runs it.
+
+    It logs errors only: being stopped under clients, or a torn end of its log, is what benchmarks do to it.
+    """
 
     def __init__(self, data_dir: Path, flush: str = "async", *options: str, launcher: Sequence[str] = ()) -> None:
-        where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warning", "--flush", flush)
+        where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "error", "--flush", flush)
         began = time.monotonic()
         command = [sys.executable, "-m", *launcher, "rmq.cli.rmq_broker", "start", *where, *options]
         super().__init__("broker", command)
@@ -126,6 +140,12 @@ class BrokerProcess(Child):
             raise
         self.ready_s = time.monotonic() - began
         self.address = ready[1]
+        _brokers[self.address] = self
+
+    def close(self) -> None:
+        """The same as of others; its clients are gone by now."""
+        _brokers.pop(getattr(self, "address", ""), None)
+        super().close()
 
 
 @contextmanager
@@ -148,8 +168,13 @@ def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
 
 @contextmanager
 def worker_process(module: str, **orders: Any) -> Iterator[Child]:
-    """A client: the module's ``main`` with these orders, which has yet to say that it is ready."""
-    child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)])
+    """
+    A client: the module's ``main`` with these orders, which has yet to say that it is ready.
+
+    Where they name a broker of ours, its end is the end of waiting for the client.
+    """
+    broker = _brokers.get(orders.get("address", ""))
+    child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)], needs=broker)
     try:
         yield child
     finally:

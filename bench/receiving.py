@@ -39,7 +39,7 @@ SUCCESS = ConsumeStatus.SUCCESS
 
 class Tally:
     """
-    The listener: counts messages and bytes, and remembers when the first and the last one came.
+    The listener: counts messages and bytes, and remembers when the last one came.
 
     It does little, since all of it is inside the clock: once it knows how many come, it reads no clock in between.
     """
@@ -47,7 +47,6 @@ class Tally:
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.count = 0
         self.bytes = 0
-        self.first_at = 0.0
         self.last_at = 0.0
         self.done = asyncio.Event()
         self._expected: float = math.inf
@@ -56,9 +55,7 @@ class Tally:
 
     def expect(self, messages: int) -> None:
         """So many come in all."""
-        self._expected = messages
-        if self.count:
-            self._mark_from = messages
+        self._expected = self._mark_from = messages
         if self.count >= messages:
             self.done.set()
 
@@ -79,8 +76,6 @@ class Tally:
         """Count what came; nothing is nothing."""
         if not messages:
             return
-        if not self.count:
-            self.first_at = self._now()
         for message in messages:
             self.bytes += len(message.body)
         self.count += len(messages)
@@ -89,12 +84,8 @@ class Tally:
 
     def _mark(self) -> None:
         self.last_at = self._now()
-        if not self.first_at:
-            self.first_at = self.last_at
         if self.count >= self._expected:
             self.done.set()
-        elif self._expected != math.inf:
-            self._mark_from = self._expected
 
 
 @asynccontextmanager
@@ -150,7 +141,7 @@ async def main(
     consumers: int,
     paused: bool,
 ) -> None:
-    """Warm up, join, consume; say how much came, and when the first and the last of it did."""
+    """Warm up, join, consume; say how much came, when that began, and when the last of it came."""
     logging.getLogger("rmq.consumer").setLevel(logging.ERROR)  # that a listener is slower than pulls is what we measure
     warm = Tally()
     warm.expect(warm_messages)
@@ -163,10 +154,11 @@ async def main(
         while not is_share(len(member.assignment), queues, consumers):
             await asyncio.sleep(LOOK_AGAIN_S)
         await go()
+        began = monotonic()  # before anything of a backlog is asked for
         member.resume()
         tally.expect(share_end(member.assignment, json.loads(await _line())["ends"]))
         await tally.done.wait()
-    say(count=tally.count, bytes=tally.bytes, first_at=tally.first_at, last_at=tally.last_at)
+    say(count=tally.count, bytes=tally.bytes, began=began, last_at=tally.last_at)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ KILLED_S: Final = 10.0
 TOPIC: Final = "recovery"
 BEHIND: Final = 220e6  # bytes sent before the end; a checkpoint is due after 268e6, so that is almost the worst
 QUICK_BEHIND: Final = 2e6
-QUIET: Final = ("--log-level", "error")  # that a torn tail was cut is what this is about
 
 
 def measure(
@@ -133,7 +132,7 @@ class Ground:
             return took
 
     def _started(self, stack: ExitStack) -> BrokerProcess:
-        broker = BrokerProcess(self._data_dir, self._flush, *QUIET)
+        broker = BrokerProcess(self._data_dir, self._flush)
         stack.callback(broker.close)
         return broker
 

@@ -53,7 +53,8 @@ class Side(NamedTuple):
     def consume(self) -> float:
         """What all samples sent, read by one member of a new group: messages a second."""
         names = [name for name, _ in topics(self.load.queues)]
-        orders = {"topics": names, "group": "scale", "messages": asyncio.run(stored(self.broker.address, names))}
+        orders = {"topics": names, "queues": self.load.queues, "group": "scale"}
+        orders["messages"] = asyncio.run(stored(self.broker.address, names))
         with worker("rmq.bench.scale_consumer", address=self.broker.address, **orders) as child:
             child.go()
             return float(child.told()["per_s"])

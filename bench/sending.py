@@ -2,15 +2,13 @@
 A process that sends: by one of the ways of :class:`~rmq.client.Producer`, so many calls at once.
 
 All that the producer does is inside the clock, and nothing that only the benchmark does: bodies (and, unless ``style``
-says otherwise, messages) are made before, and taken out of the sight of the garbage collector, which a program that
-makes its messages as it goes would not burden with a million of them.
+says otherwise, messages) are made before (see also :func:`~rmq.bench.worker.settle`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import count
@@ -22,7 +20,7 @@ from rmq.wire.model import Message
 
 from .loads import Load
 from .processes import BenchError
-from .worker import go, run, say
+from .worker import go, run, say, settle
 
 STYLES = ("messages", "messages_inside", "bodies")
 WARM_UP = 20_000  # messages at most
@@ -110,8 +108,7 @@ async def main(*, address: str, topic: str, warm_topic: str, style: str, load: d
         producers = [await stack.enter_async_context(Producer(address)) for _ in range(work.connections)]
         await send_all(producers, *prepared(style, warm_topic, warm_up(work), part), work.in_flight)
         items, send = prepared(style, topic, work, part)
-        gc.collect()
-        gc.freeze()
+        settle()
         await go()
         began = monotonic()  # the machine's clock: the same in all processes
         await send_all(producers, items, send, work.in_flight)

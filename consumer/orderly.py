@@ -31,7 +31,7 @@ from .hooks import Hooks
 from .lease_keeper import Leases, until_proven
 from .listeners import AsyncListener, Threads
 from .orderly_results import OrderlyResults, is_cancelled
-from .process_queue import in_order
+from .process_queue import READ_AT_ONCE, in_order
 from .queue_gates import QueueGates
 from .results import SUCCESS
 from .retries import AWAY_S, Failed, Retries
@@ -258,7 +258,7 @@ class OrderlyScheduler:
         status: object
         context.auto_commit, context.suspend_s = True, None
         try:
-            for message in cache.line[begin:]:
+            for message in cache.line[begin : begin + READ_AT_ONCE]:  # after a rollback there may be many more
                 cache.next = at + 1
                 guard.since = called_at = now
                 try:
@@ -280,7 +280,7 @@ class OrderlyScheduler:
                 if now > look_at or generation.halted:
                     break
                 context.suspend_s = None
-            else:
+            if at == begin:
                 return Step.RUN
             guard.since = None
             return None

@@ -7,13 +7,12 @@ Times are of the machine's monotonic clock, which all its processes share.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..loads import Load
-from ..worker import go, say
+from ..worker import go, say, settle
 
 STREAM = "messages"
 FETCH = 500  # messages that consumers ask for at least: how they were sent is not their concern
@@ -55,8 +54,8 @@ async def work(client: Client, role: str, load: Load) -> None:
     await consume(client, f"warm-up-{role}", warm_up)
     await client.create(STREAM)
     await ready()
-    handled = await consume(client, STREAM, load)
-    say(ended=time.monotonic(), handled=handled)
+    handled, ended = await consume(client, STREAM, load)
+    say(ended=ended, handled=handled)
 
 
 def fetched(load: Load) -> int:
@@ -65,19 +64,20 @@ def fetched(load: Load) -> int:
 
 
 async def ready() -> None:
-    """Wait for the word; what was made before is no burden to the garbage collector, as with our own clients."""
-    gc.collect()
-    gc.freeze()
+    """Wait for the word."""
+    settle()
     await go()
 
 
-async def consume(client: Client, stream: str, load: Load) -> int:
-    """Consume as many messages as the load has; how many the listener was given."""
-    handled = 0
+async def consume(client: Client, stream: str, load: Load) -> tuple[int, float]:
+    """Consume as many messages as the load has; how many the listener was given, and when the last of them."""
+    handled, expected, ended = 0, load.messages, 0.0
 
     async def listener(message: Any) -> None:
-        nonlocal handled
+        nonlocal handled, ended
         handled += 1
+        if handled == expected:  # what acknowledges it is in no clock, of ours neither
+            ended = time.monotonic()
 
     await client.consume(stream, load, listener)
-    return handled
+    return handled, ended

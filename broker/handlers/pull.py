@@ -41,6 +41,7 @@ from .pull_request import PullRequest, Read
 log = get_logger(__name__)
 
 MAX_WAITING_QUEUES = 16_384  # of all unanswered pulls of a connection
+OVERDUE_S = 0.0005  # of each turn, for pulls whose time is up, while the line does not end
 
 
 class _Reads:
@@ -73,7 +74,6 @@ class PullHandler:
         self._max_hold_s = max_hold_s
         self._line: deque[PullRequest | Parked] = deque()  # to be served, or to be looked at
         self._overdue: deque[PullRequest] = deque()  # whose time is up; behind the line, since there is no hurry
-        self._late = False  # some of them waited for a whole turn: now one goes first each turn
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
         self._reads: dict[Connection, _Reads] = {}
@@ -211,15 +211,22 @@ class PullHandler:
     def _work(self) -> None:
         began = self._clock()
         try:
-            if self._overdue and self._late:  # the line did not end for a turn, and may not for long
-                self._work_off(self._overdue.popleft())
             while (line := self._line or self._overdue) and self._clock() - began <= WORK_S:
                 self._work_off(line.popleft())
+            if self._line and self._overdue:
+                self._work_off_overdue()
         finally:
             self._working = bool(self._line or self._overdue)
-            self._late = bool(self._overdue)
             if self._working:  # asked for here only: who gets into line meanwhile does not make a second turn of it
                 self._call_soon(self._work)
+
+    def _work_off_overdue(self) -> None:
+        """Some of them, at least one: a line that does not end must not keep them for ever."""
+        began = self._clock()
+        while self._overdue:
+            self._work_off(self._overdue.popleft())
+            if self._clock() - began > OVERDUE_S:
+                break
 
     def _work_off(self, item: PullRequest | Parked) -> None:
         request = item if isinstance(item, PullRequest) else _request(item)

@@ -12,14 +12,15 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rmq.wire.columns import TagColumn
 
 from .files import Files
 from .lookup import Locator
+from .waiting_tags import WaitingTags
 
 ENTRY = struct.Struct(">QIq")
 _POSITION = struct.Struct(">Q")
@@ -48,10 +49,12 @@ class Bounds(NamedTuple):
     max_entries: int
 
 
-def entries(position: int, size: int, count: int, tags: TagColumn | None) -> bytes:
-    """The index entries of a batch."""
+def entries(position: int, size: int, count: int, tags: TagColumn | array[int] | None) -> bytes:
+    """The index entries of a batch, with its tags or a hash a message."""
     if tags is None:
         return ENTRY.pack(position, size, 0) * count
+    if isinstance(tags, array):
+        return b"".join([ENTRY.pack(position, size, value) for value in tags])
     packed = [ENTRY.pack(position, size, value) for value in tags.hashes()]
     return b"".join(map(packed.__getitem__, tags.codes))
 
@@ -140,7 +143,7 @@ class Taken(NamedTuple):
     positions: array[int]
     sizes: array[int]
     end: int
-    tags: Mapping[int, TagColumn]  # of the batches that have some, by their bases
+    tags: WaitingTags | None
 
     def write(self, files: Files) -> None:
         """
@@ -160,15 +163,13 @@ class Taken(NamedTuple):
         size = 0
         ends = [*self.bases[1:], self.end]
         for base, end, position, extent in zip(self.bases, ends, self.positions, self.sizes, strict=True):
-            parts.append(entries(position, extent, end - base, self.tags.get(base)))
+            tags = None if self.tags is None else self.tags.of(base, end)
+            parts.append(entries(position, extent, end - base, tags))
             size += len(parts[-1])
             if size >= _PIECE:
                 yield b"".join(parts)
                 parts, size = [], 0
         yield b"".join(parts)
-
-
-_NO_TAGS: Final[Mapping[int, TagColumn]] = {}
 
 
 class ConsumeQueue:
@@ -198,7 +199,7 @@ class ConsumeQueue:
         self._bases = array("Q")
         self._positions = array("Q")
         self._sizes = array("I")
-        self._tags: dict[int, TagColumn] = {}  # of batches in no file that have some, by their bases
+        self._tags: WaitingTags | None = None  # of batches in no file, if any has some
         self._flushed = 0  # the queue offset up to which the files reach: a batch ends there
         self._writing = 0  # how many entries behind it are on their way
 
@@ -218,7 +219,9 @@ class ConsumeQueue:
     def add(self, position: int, size: int, count: int, tags: TagColumn | None) -> bool:
         """Index a batch that the log now holds; say whether enough entries wait to be worth writing."""
         if tags is not None:
-            self._tags[self.published] = tags
+            if self._tags is None:
+                self._tags = WaitingTags()
+            self._tags.add(self.published, tags)
         self._append(position, size, count)
         return (self.published - self._flushed) * ENTRY.size >= FLUSH_BYTES
 
@@ -246,7 +249,7 @@ class ConsumeQueue:
             return False
         for column in (self._bases, self._positions, self._sizes):
             del column[at:]
-        self._tags = {base: tags for base, tags in self._tags.items() if base < offset}
+        self._keep_tags(0, offset)
         self._flushed = min(self._flushed, offset)  # entries in files are written over
         self.end = self.published = self.readable = offset
         while self.epochs and self.epochs[-1] >= offset:
@@ -293,17 +296,20 @@ class ConsumeQueue:
         first = bisect_left(self._bases, self._flushed)
         return Taken(
             self._directory, self._per_file, self._bases[first:], self._positions[first:], self._sizes[first:],
-            self.published, self._tags.copy() if self._tags else _NO_TAGS,
+            self.published, None if self._tags is None else self._tags.part(self._flushed, self.published),
         )  # fmt: skip
 
     def written(self) -> None:
         """What was taken is in the files."""
         self._flushed += self._writing
         self._writing = 0
-        if self._tags:
-            self._tags = {base: tags for base, tags in self._tags.items() if base >= self._flushed}
+        self._keep_tags(self._flushed, self.published)
         if len(self._bases) >= 2 * self._recent:
             self._forget_old()
+
+    def _keep_tags(self, start: int, end: int) -> None:
+        if self._tags is not None:
+            self._tags = self._tags.part(start, end) or None
 
     def not_written(self) -> None:
         """What was taken waits on."""

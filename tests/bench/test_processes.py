@@ -54,6 +54,17 @@ def test_a_child_that_ends_too_early_is_an_error() -> None:
         child.close()
 
 
+def test_nobody_waits_for_what_a_child_would_say_if_what_it_needs_were_still_there() -> None:
+    gone = Child("broker", [sys.executable, "-S", "-c", "raise SystemExit(7)"])
+    child = Child("client", [sys.executable, "-S", "-c", "input()"], needs=gone)
+    try:
+        with pytest.raises(BenchError, match=r"the broker of this benchmark ended in the middle \(code 7\)"):
+            child.line(30)
+    finally:
+        child.close()
+        gone.close()
+
+
 def test_a_child_that_does_not_heed_a_stop_is_killed() -> None:
     child = python(STUBBORN)
     child.line(30)

@@ -25,7 +25,7 @@ async def test_it_says_how_fast_it_got_everything(
             for topic in ("a", "b"):
                 for queue_id in range(3):
                     await producer.send_bodies(topic, [b"x"] * 10, queue_id=queue_id)
-        await scale_consumer.main(broker.address, ["a", "b"], "g", 60)
+        await scale_consumer.main(broker.address, ["a", "b"], 6, "g", 60)
 
     ready, found = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{")
     assert ready == {"ready": True}

@@ -13,7 +13,7 @@ from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.generation import Generation
 from rmq.consumer.lease import Lease
 from rmq.consumer.orderly import OrderlyScheduler
-from rmq.consumer.process_queue import ProcessQueue
+from rmq.consumer.process_queue import READ_AT_ONCE, ProcessQueue
 from rmq.consumer.tasks import TaskSet
 from rmq.wire import batch
 from rmq.wire.model import MessageQueue
@@ -199,6 +199,45 @@ class Harness:
 
     async def attempt(self, *args: Any) -> None:
         pass
+
+
+# What a call costs
+
+
+class Watched(list[Any]):
+    """Knows how long its slices were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slices: list[int] = []
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        if isinstance(key, slice):
+            self.slices.append(len(part))
+        return part
+
+
+async def test_what_a_call_costs_does_not_grow_with_how_much_was_rolled_back() -> None:
+    line, calls, most = Watched(), 0, 3 * READ_AT_ONCE
+
+    async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.auto_commit = False
+        return ConsumeStatus.ROLLBACK if calls == most else ConsumeStatus.COMMIT if calls == 2 * most else SUCCESS
+
+    harness = Harness(listener)
+    generation = harness.generation(most)
+    cache = generation.cache
+    assert isinstance(cache, ProcessQueue)
+    cache.line = line
+    harness.scheduler.start(generation)
+    await asyncio.sleep(5)
+
+    assert (calls, cache.commit_offset, cache.messages) == (2 * most, most, 0)
+    assert sum(length > READ_AT_ONCE for length in line.slices) < 5  # to roll back, not for each call
+    await harness.end(generation)
 
 
 # Races, each driven in exactly one order

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -66,6 +67,22 @@ async def test_a_consumer_counts_what_its_listener_was_given(told: Any) -> None:
 
     assert told()[1]["handled"] == 1199
     assert broker.calls == [("produce", "warm-up-consume"), ("consume", "warm-up-consume"), ("consume", STREAM)]
+
+
+async def test_the_clock_of_a_consumer_ends_with_its_listener_and_not_with_what_acknowledges_then(told: Any) -> None:
+    acknowledged_at = []
+
+    class Acknowledging(Memory):
+        async def consume(self, stream: str, load: Load, listener: Listener) -> None:
+            await super().consume(stream, load, listener)
+            acknowledged_at.append(perf_counter())  # the same clock
+
+    broker = Acknowledging()
+    broker.streams[STREAM] = [b"body"] * 10
+
+    await work(broker, "consume", Load(messages=10))
+
+    assert acknowledged_at[0] < told()[1]["ended"] < acknowledged_at[1]  # the first was of the warm-up
 
 
 def test_consumers_ask_for_many_also_where_messages_were_sent_one_by_one() -> None:

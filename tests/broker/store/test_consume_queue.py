@@ -261,7 +261,7 @@ def test_more_than_one_piece_of_entries_is_written_whole_with_the_tags_that_came
     flush(queue)
     rows = list(ENTRY.iter_unpack((tmp_path / f"{0:020d}").read_bytes()))
     assert rows == [(0, 800, 0)] * 20_000 + [(800, 8, tag_hash("paid")), (808, 8, tag_hash("paid"))]
-    assert not queue._tags
+    assert queue._tags is None
 
 
 def test_a_batch_that_waits_takes_no_more_memory_than_one_that_is_written(tmp_path: Path) -> None:
@@ -286,11 +286,12 @@ def test_a_queue_has_no_folder_before_it_has_something_to_write(tmp_path: Path) 
     assert [path.name for path in tmp_path.glob("orders@1/0/*")] == [f"{0:020d}"]
 
 
-def test_a_busy_queue_of_small_batches_takes_at_most_60_kib(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [[], ["paid"]])
+def test_a_busy_queue_of_small_batches_takes_at_most_60_kib(tmp_path: Path, names: list[str]) -> None:
     def most(batches: int) -> int:
         queue, most = make(tmp_path / "busy"), 0
         for i in range(batches):
-            if queue.add((1 << 40) + 200 * i, 200, 1, None):
+            if queue.add((1 << 40) + 200 * i, 200, 1, TagColumn(names[:], array("H", [1])) if names else None):
                 flush(queue)
             most = max(most, tracemalloc.get_traced_memory()[0])
         return most
@@ -422,8 +423,7 @@ def test_a_queue_remembers_its_last_epochs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", [False, True])
 def test_a_queue_that_goes_back_has_others_in_place_of_its_newest(tmp_path: Path, written: bool) -> None:
-    queue = ConsumeQueue()
-    queue.belong(1, str(tmp_path))
+    queue = make(tmp_path)
     for position, count in ((0, 2), (8, 3), (16, 1)):
         queue.note_epoch(1)
         queue.add(position, 8, count, None)
