@@ -46,6 +46,7 @@ from .sender import Sender
 log = get_logger("rmq.client")
 
 ONE_WAY_BYTES: Final = 64 << 20
+ONE_WAY_OVERHEAD: Final = 600  # bytes that a message takes beside its body, so that many small ones are bounded too
 MANY_TOPICS: Final = 10_000
 MAX_IN_FLIGHT: Final = 256  # as many batches of a producer as the broker remembers
 
@@ -276,12 +277,12 @@ class Producer:
         Raises:
             TooManyInFlight: 64 MiB of one-way messages wait already; :meth:`flush` waits for them.
         """
-        if self._one_way_bytes + len(message.body) > ONE_WAY_BYTES:
+        if self._one_way_bytes + len(message.body) + ONE_WAY_OVERHEAD > ONE_WAY_BYTES:
             raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
         parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
         self._accept(parcel)
         parcel.on_settled = self._one_way_settled
-        self._one_way_bytes += parcel.size
+        self._one_way_bytes += parcel.size + ONE_WAY_OVERHEAD
 
     # Inside
 
@@ -349,7 +350,7 @@ class Producer:
         self._deadlines.add(parcel)
 
     def _one_way_settled(self, parcel: Parcel, error: Exception | None) -> None:
-        self._one_way_bytes -= parcel.size
+        self._one_way_bytes -= parcel.size + ONE_WAY_OVERHEAD
         if error is not None:
             self.failed_one_way += parcel.count
             log.warning("producer.one_way_failed", topic=parcel.topic, error=error)

@@ -261,13 +261,17 @@ async def test_one_way_failures_are_counted_and_logged(broker: FakeBroker, caplo
             assert "producer.one_way_failed topic=orders error='no good'" in caplog.text
 
 
-async def test_one_way_messages_do_not_fill_memory(broker: FakeBroker) -> None:
+@pytest.mark.parametrize(("size", "accepted"), [(MAX_BODY, 15), (0, 111_848)])
+async def test_one_way_messages_do_not_fill_memory_however_short_they_are(
+    broker: FakeBroker, size: int, accepted: int
+) -> None:
     async with Producer(broker.address) as producer:
         broker.holding = True
-        for _ in range(16):
-            producer.send_nowait(Message(TOPIC, bytes(MAX_BODY)))
+        sent = Message(TOPIC, bytes(size))
+        for _ in range(accepted):
+            producer.send_nowait(sent)
         with pytest.raises(errors.TooManyInFlight, match="flush"):
-            producer.send_nowait(message(1))
+            producer.send_nowait(sent)
         broker.release()
         await producer.flush()
         producer.send_nowait(message(1))
