@@ -39,3 +39,4 @@ class Outgoing:
                 connection.flush()
             except Exception:  # the defect of one must not keep the others back
                 log.exception("answer.failed")
+                connection.abort()  # its client would wait for answers that are lost; so it asks again

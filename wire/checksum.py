@@ -7,15 +7,13 @@ the other wrote.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 __all__ = ["MADE_BY", "crc32"]
 
-if find_spec("zlib_ng") is not None:
+try:
     from zlib_ng.zlib_ng import crc32
 
     MADE_BY = "zlib-ng"
-else:
+except ImportError:
     from zlib import crc32
 
     MADE_BY = "zlib"

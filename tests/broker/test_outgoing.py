@@ -12,6 +12,10 @@ from .fakes import Turns
 class Speaker:
     def __init__(self, said: list[str], name: str, *, broken: bool = False) -> None:
         self.said, self.name, self.broken = said, name, broken
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def flush(self) -> None:
         if self.broken:
@@ -48,7 +52,7 @@ def test_whoever_is_flushed_at_once_does_not_speak_again_at_the_end_of_the_turn(
     assert said == ["a", "a"]
 
 
-def test_the_defect_of_one_does_not_keep_the_others_back() -> None:
+def test_the_defect_of_one_ends_it_and_does_not_keep_the_others_back() -> None:
     loop, said = Turns(), list[str]()
     outgoing = Outgoing(loop.call_soon)
     speakers: list[Any] = [Speaker(said, "a", broken=True), Speaker(said, "b")]
@@ -58,3 +62,4 @@ def test_the_defect_of_one_does_not_keep_the_others_back() -> None:
     loop.turn()
 
     assert said == ["b"]
+    assert [speaker.aborted for speaker in speakers] == [True, False]
