@@ -25,6 +25,7 @@ READY = re.compile(r"\bready on (\S+?),?\s")
 START_S = 60.0
 WORK_S = 600.0
 STOP_S = 30.0
+LEAST = 512 << 20  # bytes of disk that a broker should find: it takes no messages where half of it is left
 LOOK_S = 0.5  # how often one who waits looks whether that is in vain
 
 
@@ -127,6 +128,10 @@ class BrokerProcess(Child):
     """
 
     def __init__(self, data_dir: Path, flush: str = "async", *options: str, launcher: Sequence[str] = ()) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        if (free := free_bytes(data_dir)) < LEAST:
+            text = f"the disk of {data_dir.parent} has {free / 1e6:,.0f} MB left, and a broker needs {LEAST / 1e6:,.0f}"
+            raise BenchError(text)
         where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "error", "--flush", flush)
         began = time.monotonic()
         command = [sys.executable, "-m", *launcher, "rmq.cli.rmq_broker", "start", *where, *options]
@@ -187,6 +192,13 @@ def worker(module: str, **orders: Any) -> Iterator[Child]:
     with worker_process(module, **orders) as child:
         child.told(START_S)
         yield child
+
+
+def free_memory() -> int:
+    """How many bytes of memory the machine has for us."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def free_bytes(folder: Path) -> int:
