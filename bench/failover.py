@@ -143,7 +143,7 @@ def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> 
         except BaseExceptionGroup as errors:  # of the tasks: the first is the cause
             raise first_leaf(errors) from errors
     figures = [killed, stopped, joined, process]
-    about = {"queues": load.queues, "consumers": members, "messages_per_s": rate, "rounds": options.rounds}
+    about = {"load": load.as_object(), "flush": flush, "rounds": options.rounds, "messages_per_s": rate}
     return Report("failover", about, figures, list(verdicts(figures)))
 
 

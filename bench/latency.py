@@ -72,6 +72,7 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
         "latency",
         about={
             "load": load.as_object(),
+            "flush": options.flush,
             "rounds": options.rounds,
             "parked_pulls": sizes.connections * sizes.queues,
             "pull_connections": sizes.connections,

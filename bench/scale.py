@@ -89,7 +89,7 @@ def measure(
     if options.quick:
         queues, connections, gb = queues // QUICK, connections // QUICK, big_log.QUICK_GB
     load = dataclasses.replace(load, producers=1, connections=1)
-    report = Report("scale", {"load": load.as_object(), "rounds": options.rounds})
+    report = Report("scale", {"load": load.as_object(), "flush": options.flush, "rounds": options.rounds})
     not_ours = "it is about brokers of its own, and one that runs was given" if options.broker else ""
     not_ours = not_ours or no_room(load, 2 * (options.rounds + 1))
     no_queues = "" if options.quick else big_log.no_room(None, 2 * SETTLED_GB)
