@@ -11,6 +11,7 @@ import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from .janitor import JANITOR
 
 READY = re.compile(r"\bready on (\S+?),?\s")
 START_S = 60.0
@@ -46,6 +49,7 @@ class Child:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
         )
         self._unread = b""
+        JANITOR.add(self.pid)
 
     @property
     def pid(self) -> int:
@@ -104,6 +108,7 @@ class Child:
     def close(self) -> None:
         """Stop, and give back what is open."""
         self.stop()
+        JANITOR.remove(self.pid)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 try:
@@ -156,8 +161,13 @@ class BrokerProcess(Child):
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A directory that is removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="rmq-bench-", ignore_cleanup_errors=True) as folder:
+    folder = tempfile.mkdtemp(prefix="rmq-bench-")
+    JANITOR.add(folder)
+    try:
         yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        JANITOR.remove(folder)
 
 
 @contextmanager

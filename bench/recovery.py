@@ -36,7 +36,7 @@ def measure(
     load: Load, options: Options, steps: Steps, *, gb: float = big_log.FULL_GB, folder: Path | None = None
 ) -> Report:
     """Restarts of both kinds in turns; a long log that an earlier benchmark left in ``folder`` is used."""
-    gb = big_log.QUICK_GB if options.quick else gb
+    gb = min(gb, big_log.QUICK_GB) if options.quick else gb
     sent = dataclasses.replace(load, messages=int((QUICK_BEHIND if options.quick else BEHIND) // load.size))
     about = {"load": sent.as_object(), "flush": options.flush, "rounds": options.rounds, "gb": gb, "page_cache": "warm"}
     report = Report("recovery", about)
