@@ -37,9 +37,11 @@ class Benchmark:
     rounds: int = 5
 
     def measure(self, load: Load, options: Options, steps: Steps, **more: Any) -> Report:
-        """Run it; a quick run shows no target as met or not."""
+        """Run it; of the load it tells what it heeds, and a quick run shows no target as met or not."""
         module = importlib.import_module(f"rmq.bench.{self.name.replace('-', '_')}")
         report = cast(Measure, module.measure)(load, options, steps, **more)
+        load_told = report.about.get("load", {})
+        report.about["load"] = {name: value for name, value in load_told.items() if name in self.heeds}
         if options.quick:
             report.verdicts = [unjudged(verdict) for verdict in report.verdicts]
         return report

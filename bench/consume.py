@@ -42,7 +42,7 @@ def targets(load: Load) -> tuple[Verdict, ...]:
 def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None = None) -> Report:
     """Take all samples; the floor is that of this machine unless another is given."""
     flush = durability(options)
-    report = Report("consume", {**load.as_object(), "flush": flush, "rounds": options.rounds})
+    report = Report("consume", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = [replace(target, flush=flush) for target in targets(load)]
     if why_not := no_room(load):
         report.verdicts += [replace(target, why_not=why_not) for target in wanted]

@@ -19,10 +19,12 @@ from rmq.wire.model import MessageQueue
 
 from .loads import Load
 from .options import Options
-from .processes import START_S, BenchError, Child, free_bytes, scratch, worker_process
+from .processes import START_S, BenchError, Child, free_bytes, free_memory, scratch, worker_process
 from .sending import prepared, send_all, warm_up
 
 OVERHEAD = 64  # bytes that a message takes beside its body, at most: its key, its share of a header, its index
+OBJECT = 200  # bytes that a message takes in memory beside its body, about
+HELD = 2  # times that a client may hold its messages: as they were made, and on their way
 SPARE = 256 << 20  # bytes that a disk should have left over
 
 
@@ -98,13 +100,17 @@ async def _flush_of(address: str) -> Any:
 
 
 def no_room(load: Load, copies: int = 1) -> str:
-    """Why the disk cannot hold so many copies of the load; empty where it can."""
-    needed = copies * load.messages * (load.size + OVERHEAD) + SPARE
+    """Why the disk cannot hold so many copies of the load, or the memory what is made before; empty where they can."""
     with scratch() as folder:
-        free = free_bytes(folder)
-    if free >= needed:
-        return ""
-    return f"the disk has {free / 1e6:,.0f} MB left, and {needed / 1e6:,.0f} MB are needed"
+        rooms = {
+            "disk": (free_bytes(folder), copies * load.messages * (load.size + OVERHEAD) + SPARE),
+            "machine": (free_memory(), HELD * load.messages * (load.size + OBJECT)),
+        }
+    for of, (free, needed) in rooms.items():
+        if free < needed:
+            what = "MB of memory" if of == "machine" else "MB"
+            return f"the {of} has {free / 1e6:,.0f} {what} left, and {needed / 1e6:,.0f} are needed"
+    return ""
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def measure(
 ) -> Report:
     """Take all samples; ``floor`` and ``peers`` are those of this machine unless others are given."""
     flush = durability(options)
-    report = Report("end-to-end", {**load.as_object(), "flush": flush, "rounds": options.rounds})
+    report = Report("end-to-end", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = [replace(target, flush=flush) for target in targets(load)]
     if why_not := no_room(load):
         report.verdicts += [replace(target, why_not=why_not) for target in wanted]

@@ -25,6 +25,7 @@ from rmq.client import Admin, Producer
 
 from .failover_calls import QUIET_S, Calls, FirstCall
 from .figures import Figure, Report, Verdict
+from .janitor import JANITOR
 from .loads import Load
 from .options import Options, Steps
 from .processes import STOP_S, BenchError, own_broker
@@ -143,7 +144,7 @@ def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> 
         except BaseExceptionGroup as errors:  # of the tasks: the first is the cause
             raise first_leaf(errors) from errors
     figures = [killed, stopped, joined, process]
-    about = {"queues": load.queues, "consumers": members, "messages_per_s": rate, "rounds": options.rounds}
+    about = {"load": load.as_object(), "flush": flush, "rounds": options.rounds, "messages_per_s": rate}
     return Report("failover", about, figures, list(verdicts(figures)))
 
 
@@ -211,6 +212,7 @@ async def _member(orders: str) -> AsyncIterator[Process]:
     command = (sys.executable, "-m", "rmq.bench.failover_member", orders)
     # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
     process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, start_new_session=True)
+    JANITOR.add(process.pid)
     try:
         yield process
     finally:
@@ -222,3 +224,4 @@ async def _member(orders: str) -> AsyncIterator[Process]:
         except TimeoutError:
             process.kill()
             await process.wait()
+        JANITOR.remove(process.pid)

@@ -57,7 +57,8 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
         return found.took_us
 
     sides: list[Side] = [part.side(partial(runs.single, flush)) for flush, part in singles.items()]
-    sides += [(echo, floor.echo_ms), (fdatasync, floor.fdatasync_ms), rate.side(take_rate)]
+    sides += [(echo, lambda: floor.echo_ms(sizes.echoes)), (fdatasync, lambda: floor.fdatasync_ms(times=sizes.syncs))]
+    sides.append(rate.side(take_rate))
     if not ping.why_not:
         sides.append(ping.side(take_ping))
     steps.expect((len(sides) + 1) * options.rounds)
@@ -72,6 +73,7 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
         "latency",
         about={
             "load": load.as_object(),
+            "flush": options.flush,
             "rounds": options.rounds,
             "parked_pulls": sizes.connections * sizes.queues,
             "pull_connections": sizes.connections,

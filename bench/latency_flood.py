@@ -12,10 +12,8 @@ from rmq.client import Producer
 from .loads import Load
 from .worker import go, run, say
 
-WARM_S = 0.3
 
-
-async def main(address: str, topic: str, load: dict[str, Any]) -> None:
+async def main(address: str, topic: str, load: dict[str, Any], warm_s: float) -> None:
     """Say how many messages a second it sent while it was to."""
     asked = Load(**load)
     batches = cycle(asked.bodies())
@@ -33,7 +31,7 @@ async def main(address: str, topic: str, load: dict[str, Any]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(asked.in_flight):
                 tasks.create_task(send_on())
-            await asyncio.sleep(WARM_S)
+            await asyncio.sleep(warm_s)
             began, before = time.perf_counter(), sent
             await go()
             rate = (sent - before) / (time.perf_counter() - began)

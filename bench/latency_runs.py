@@ -32,9 +32,14 @@ class Sizes:
     rate_warm_s: float = 1.0
     pings: int = 300
     pings_per_s: float = 100
+    flood_warm_s: float = 0.3
+    echoes: int = 5_000
+    syncs: int = 200
 
 
-QUICK = Sizes(single_s=0.2, connections=5, drips=10, drips_per_s=50, rate_s=0.2, rate_warm_s=0.1, pings=20)
+QUICK = Sizes(
+    single_s=0.2, connections=5, drips=10, drips_per_s=50, rate_s=0.2, rate_warm_s=0.1, pings=20, echoes=500, syncs=20
+)  # fmt: skip
 
 
 class Scheduled(NamedTuple):
@@ -79,7 +84,7 @@ class Runs:
         """From when a ping was due to its answer, and how many messages a second the flood beside it sent."""
         sizes, load = self._sizes, replace(self._load, messages=FLOOD)
         with self._ground(1, load.queues) as (address, (topic,)):
-            floods = {"address": address, "topic": topic, "load": load.as_object()}
+            floods = {"address": address, "topic": topic, "load": load.as_object(), "warm_s": sizes.flood_warm_s}
             pings = {"address": address, "per_second": sizes.pings_per_s, "count": sizes.pings}
             with _clients(("latency_ping", pings), ("latency_flood", floods)) as (pinger, flood):
                 pinger.go()

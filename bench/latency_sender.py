@@ -22,7 +22,7 @@ from .worker import go, run, say
 LEAD_NS = SECOND // 20  # between the word and the first message
 SETTLE_NS = SECOND // 2  # the same of a drip: consumers report their progress, and their pulls are parked again
 TICK_S = 0.001
-NEAR_S = 0.002  # before a message that is alone
+NEAR_S = 0.001  # before a message that is alone
 
 
 async def main(

@@ -38,7 +38,7 @@ def _rate(key: str, meaning: str, take: floor.Rate, load: Load) -> Side:
 
 
 def _fdatasync(load: Load, times: int) -> Side:
-    size = load.batch * load.size
+    size = min(load.batch, load.messages) * load.size
     figure = Figure("limit.fdatasync", f"append of {size / 1e3:g} KB and fdatasync, one at a time", "ms", "sync")
     return figure, lambda: floor.fdatasync_ms(size, times)
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .janitor import JANITOR
+
 READY = re.compile(r"\bready on (\S+?),?\s")
 START_S = 60.0
 WORK_S = 600.0
 STOP_S = 30.0
+LEAST = 512 << 20  # bytes of disk that a broker should find: it takes no messages where half of it is left
 LOOK_S = 0.5  # how often one who waits looks whether that is in vain
 
 
@@ -45,6 +49,7 @@ class Child:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
         )
         self._unread = b""
+        JANITOR.add(self.pid)
 
     @property
     def pid(self) -> int:
@@ -103,6 +108,7 @@ class Child:
     def close(self) -> None:
         """Stop, and give back what is open."""
         self.stop()
+        JANITOR.remove(self.pid)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 try:
@@ -127,6 +133,10 @@ class BrokerProcess(Child):
     """
 
     def __init__(self, data_dir: Path, flush: str = "async", *options: str, launcher: Sequence[str] = ()) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        if (free := free_bytes(data_dir)) < LEAST:
+            text = f"the disk of {data_dir.parent} has {free / 1e6:,.0f} MB left, and a broker needs {LEAST / 1e6:,.0f}"
+            raise BenchError(text)
         where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "error", "--flush", flush)
         began = time.monotonic()
         command = [sys.executable, "-m", *launcher, "rmq.cli.rmq_broker", "start", *where, *options]
@@ -151,8 +161,13 @@ class BrokerProcess(Child):
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A directory that is removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="rmq-bench-", ignore_cleanup_errors=True) as folder:
+    folder = tempfile.mkdtemp(prefix="rmq-bench-")
+    JANITOR.add(folder)
+    try:
         yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        JANITOR.remove(folder)
 
 
 @contextmanager
@@ -187,6 +202,13 @@ def worker(module: str, **orders: Any) -> Iterator[Child]:
     with worker_process(module, **orders) as child:
         child.told(START_S)
         yield child
+
+
+def free_memory() -> int:
+    """How many bytes of memory the machine has for us."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def free_bytes(folder: Path) -> int:

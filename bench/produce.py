@@ -31,7 +31,7 @@ def measure(
 ) -> Report:
     """Take all samples; ``floor`` and ``peers`` are those of this machine unless others are given."""
     flush = durability(options)
-    report = Report("produce", {**load.as_object(), "flush": flush, "rounds": options.rounds})
+    report = Report("produce", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = targets(load, flush)
     if why_not := no_room(load):
         report.verdicts += [verdict(target, {}, {}, flush, why_not) for target in wanted]

@@ -36,9 +36,10 @@ def measure(
     load: Load, options: Options, steps: Steps, *, gb: float = big_log.FULL_GB, folder: Path | None = None
 ) -> Report:
     """Restarts of both kinds in turns; a long log that an earlier benchmark left in ``folder`` is used."""
-    gb = big_log.QUICK_GB if options.quick else gb
+    gb = min(gb, big_log.QUICK_GB) if options.quick else gb
     sent = dataclasses.replace(load, messages=int((QUICK_BEHIND if options.quick else BEHIND) // load.size))
-    report = Report("recovery", {"load": sent.as_object(), "rounds": options.rounds, "gb": gb, "page_cache": "warm"})
+    about = {"load": sent.as_object(), "flush": options.flush, "rounds": options.rounds, "gb": gb, "page_cache": "warm"}
+    report = Report("recovery", about)
     clean, killed, cold, stop = figures = [
         Figure("recovery.clean", "stop and start until the newest message is read", "s", options.flush),
         Figure("recovery.killed", "start after kill -9 until the newest message is read", "s", options.flush),

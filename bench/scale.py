@@ -23,6 +23,7 @@ from rmq.client import Admin
 from rmq.wire.names import MAX_QUEUES
 
 from . import big_log
+from .crew import no_room
 from .figures import Figure, Report, Verdict, interleave, ratio
 from .loads import Load
 from .options import Options, Steps
@@ -88,8 +89,10 @@ def measure(
     if options.quick:
         queues, connections, gb = queues // QUICK, connections // QUICK, big_log.QUICK_GB
     load = dataclasses.replace(load, producers=1, connections=1)
-    report = Report("scale", {"load": load.as_object(), "rounds": options.rounds})
+    report = Report("scale", {"load": load.as_object(), "flush": options.flush, "rounds": options.rounds})
     not_ours = "it is about brokers of its own, and one that runs was given" if options.broker else ""
+    not_ours = not_ours or no_room(load, 2 * (options.rounds + 1))
+    no_queues = "" if options.quick else big_log.no_room(None, 2 * SETTLED_GB)
 
     @contextmanager
     def with_queues(size: float) -> Iterator[Side]:
@@ -108,7 +111,7 @@ def measure(
         return side(options, load, gb=size, data_dir=folder / big_log.NAME if folder and size == gb else None)
 
     growths = [
-        Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours, is_consumed=True),
+        Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours or no_queues, is_consumed=True),
         Growth(
             "connections", "connections", 1, connections, CONNECTIONS, with_connections,
             not_ours or few_files(connections),

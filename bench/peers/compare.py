@@ -27,7 +27,7 @@ def measure(load: Load, options: Options, steps: Steps, *, known: Sequence[Peer]
     """Take all samples; ``known`` are the peers of this machine unless others are given."""
     load, flush = one_each(load), durability(options)
     rivals: Sequence[Peer] = peers(flush) if known is None else known
-    report = Report("peers", {**load.as_object(), "flush": flush, "rounds": options.rounds})
+    report = Report("peers", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     if why_not := no_room(load):
         report.verdicts += [_not_shown(peer, what, why_not) for peer in rivals for what in (PRODUCE, END_TO_END)]
         return report

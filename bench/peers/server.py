@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..janitor import JANITOR
 from ..processes import BenchError
 
 START_S = 60.0
@@ -52,6 +53,7 @@ def run_server(
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder, env=environment, process_group=0
         )
+    JANITOR.add(process.pid)
     try:
         until = time.monotonic() + START_S
         while not _answers(port, ask, answer):
@@ -63,6 +65,7 @@ def run_server(
         yield Server(port, folder, process.pid)
     finally:
         _end(process)
+        JANITOR.remove(process.pid)
 
 
 def found(program: str) -> str:

@@ -11,6 +11,8 @@ import pytest
 from rmq.bench.catalog import CATALOG, TOO_SMALL, Benchmark, quickly, unjudged
 from rmq.bench.figures import Verdict
 from rmq.bench.loads import Load
+from rmq.bench.options import Options
+from rmq.bench.progress import Counted
 
 
 def test_every_benchmark_of_the_command_is_there() -> None:
@@ -50,3 +52,12 @@ def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
     module = importlib.import_module(f"rmq.bench.{benchmark.name.replace('-', '_')}")
 
     assert list(inspect.signature(module.measure).parameters)[:3] == ["load", "options", "steps"]
+
+
+def test_of_a_load_a_report_tells_what_makes_a_difference() -> None:
+    benchmark = CATALOG["recovery"]
+
+    report = benchmark.measure(Load(size=7), Options(broker="127.0.0.1:1"), Counted(lambda done, what: None))
+
+    assert report.about["load"] == {"size": 7, "batch": 500, "queues": 8, "in_flight": 64}
+    assert (report.about["flush"], report.about["rounds"]) == ("async", 5)

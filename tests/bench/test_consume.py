@@ -49,4 +49,4 @@ def test_a_run_reads_the_whole_backlog_in_every_way() -> None:
     assert all(figure.middle > 0 for figure in found.figures)
     (verdict,) = found.verdicts
     assert verdict.samples == [found.figures[0].middle / 2.0]
-    assert found.about["messages"] == 3000
+    assert found.about["load"]["messages"] == 3000

@@ -46,6 +46,10 @@ def test_a_disk_without_room_is_told_with_both_sizes() -> None:
     assert no_room(Load(1 << 40, 1000)).startswith("the disk has ")
 
 
+def test_a_load_that_does_not_fit_into_memory_is_not_made() -> None:
+    assert no_room(Load(1 << 40, 1000), copies=0).startswith("the machine has ")
+
+
 def test_the_durability_of_a_broker_that_runs_is_its_own() -> None:
     with BrokerThread() as broker:
         assert durability(Options(flush="async", broker=broker.address)) == "sync"

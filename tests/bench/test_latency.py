@@ -12,12 +12,12 @@ from rmq.bench.latency_part import Part
 from rmq.bench.latency_runs import Sizes
 from rmq.bench.loads import Load
 from rmq.bench.options import Options
-from rmq.bench.processes import own_broker
+from rmq.broker.testing import BrokerThread
 from rmq.client import Admin
 
 TINY = Sizes(
     single_s=0.01, connections=2, queues=3, drips=3, drips_per_s=1000, rate_s=0.01, rate_warm_s=0.01, pings=3,
-    pings_per_s=1000,
+    pings_per_s=1000, flood_warm_s=0.01, echoes=50, syncs=3,
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ PARTS = ("round_trip", "wake", "rate", "ping")
 def test_every_part_is_measured_and_every_target_judged_and_a_broker_of_others_is_left_as_it_was() -> None:
     steps = Recorder()
 
-    with own_broker("async") as broker:
+    with BrokerThread(flush="async") as broker:
         report = measure(Load(queues=2), Options(rounds=1, broker=broker.address), steps, sizes=TINY)
         assert asyncio.run(topics(broker.address)) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.bench.processes import BenchError, Child, free_bytes, own_broker, scratch
+from rmq.bench.processes import BenchError, BrokerProcess, Child, free_bytes, own_broker, scratch
 
 ECHO = "import sys; print('{\"ready\": true}', flush=True); print(sys.stdin.readline(), end='', flush=True)"
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print('{}', flush=True); signal.pause()"
@@ -110,6 +110,15 @@ def test_a_broker_of_ones_own_is_gone_with_its_files_after_the_block() -> None:
 
     assert is_gone(broker.pid)
     assert not Path(folders[0]).exists()
+
+
+def test_a_broker_that_would_take_no_messages_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = os.statvfs(tmp_path)
+    full = os.statvfs_result((*room[:4], 100_000_000 // room.f_frsize, *room[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda folder: full)
+
+    with pytest.raises(BenchError, match=r"has 100 MB left, and a broker needs 537$"):
+        BrokerProcess(tmp_path / "data")
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_a_log_that_is_long_enough_already_needs_no_room(tmp_path: Path) -> None
 def test_both_kinds_of_restart_are_measured_on_a_log_that_is_made_once(tmp_path: Path) -> None:
     steps = Steps()
 
-    report = measure(Load(batch=50), Options(rounds=1, quick=True), steps, folder=tmp_path)
+    report = measure(Load(batch=50), Options(rounds=1, quick=True), steps, gb=0.01, folder=tmp_path)
 
     assert [figure.key for figure in report.figures] == [
         "recovery.clean", "recovery.killed", "recovery.cold", "recovery.stop",

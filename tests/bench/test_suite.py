@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,18 @@ from rmq.bench.suite import ENTRIES, TARGETS, Entry, Suite, rounds_within
 from rmq.wire.errors import ConnectionLost
 
 MACHINE = {"cores": 2, "python": "3", "kernel": "6", "fdatasync_ms": 1.0}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+
+
+def test_the_page_tells_the_command_line_of_every_target() -> None:
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    told = {(cells[1].strip(), cells[2].strip(" `")) for cells in rows}
+
+    for entry in ENTRIES:
+        for target in entry.targets:
+            assert (target, entry.command_line(entry.options(Options()))) in told
 
 
 class Scripted(Benchmark):

@@ -71,7 +71,7 @@ def test_it_measures_a_broker_that_runs_and_says_how_durable_that_is(broker: str
         assert process.wait(60) == 0, process.errors
     report = json.loads(process.lines[-1])
 
-    assert (report["benchmark"], report["messages"]) == ("produce", 500)
+    assert (report["benchmark"], report["load"]["messages"]) == ("produce", 500)
     assert {figure["flush"] for figure in report["figures"]} == {"sync"}
     assert {len(figure["samples"]) for figure in report["figures"]} == {1}
     assert [verdict["key"] for verdict in report["verdicts"]] == ["P10.tags"]

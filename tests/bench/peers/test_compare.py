@@ -9,6 +9,7 @@ from rmq.bench.loads import Load
 from rmq.bench.options import Options
 from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
 from rmq.bench.yardsticks import Tried
+from rmq.broker.testing import BrokerThread
 
 from support.bench_stand_ins import FixedPeer, Noted
 
@@ -44,7 +45,9 @@ def test_a_run_takes_turns_and_goes_on_when_a_peer_fails() -> None:
         FixedPeer("rabbitmq", native_why_not="none", breaks="it has lost a message"),
     ]
 
-    found = measure(Load(2000, producers=3), Options(rounds=1), steps, known=known)
+    with BrokerThread(flush="async") as broker:
+        options = Options(rounds=1, broker=broker.address)
+        found = measure(Load(2000, producers=3), options, steps, known=known)
 
     assert steps.expected == len(steps.taken) == 8
     figures = {figure.key: figure for figure in found.figures}
