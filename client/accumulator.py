@@ -64,14 +64,9 @@ class Outbox:
             if not self.parcels or self.parcels[0] is not piece.parcel:
                 self.parcels.appendleft(piece.parcel)
 
-    @property
-    def singles(self) -> int:
-        """How many messages wait that were sent one by one; 0 if others do as well."""
-        return self._waiting if self._waiting < MAX_COUNT else 0
-
-    def cut(self, by: ProducerMark, most: int = MAX_COUNT) -> tuple[list[Buffer], list[Cut]] | None:
+    def cut(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         """
-        The next batch, of at most ``most`` messages, and what it is made of; None if nothing is left.
+        The next batch, and what it is made of; None if nothing is left.
 
         The batch comes in parts, to be sent one behind the other.
 
@@ -80,7 +75,7 @@ class Outbox:
         self._waiting = self._size = 0
         if len(self.parcels) == 1 and (alone := self._alone(self.parcels[0], by)) is not None:
             return alone
-        limit = most
+        limit = MAX_COUNT
         while runs := self._collect(limit):
             try:
                 delay_level, deliver_at = _due(runs)

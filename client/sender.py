@@ -39,7 +39,7 @@ from rmq.wire.errors import (
     from_wire,
 )
 from rmq.wire.frames import array_header, bin_header
-from rmq.wire.layout import MAX_COUNT, Buffer
+from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op
 
 from .accumulator import Outbox
@@ -55,7 +55,6 @@ FRAME_BYTES: Final = 1 << 20  # a frame is closed once it is as long; one more b
 FRAME_BATCHES: Final = 64
 LINE_BYTES: Final = 64 << 20
 TURN_S: Final = 0.002
-WORTH_HALVING: Final = 48
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 1.0
 MAX_DEFECTS: Final = 5
@@ -75,7 +74,6 @@ class Sender:
         self._lingering: dict[Outbox, asyncio.TimerHandle] = {}
         self._pump_due = False
         self._store_id = 0
-        self._durable = True  # the last answer came when the disk had it
         self._acknowledged = False  # the broker with this store has stored something of ours
         self._miscounted = False  # a new hello must tell the next number
         self._fenced: ProducerFenced | None = None
@@ -144,14 +142,12 @@ class Sender:
         frame: list[SentBatch] = []
         size = 0
         while self._ready and connection is not None and self._has_room(connection):
-            outbox = self._ready.popleft()
-            half = self._half(outbox)
-            batch = self._cut(outbox, half or MAX_COUNT)
+            batch = self._cut(self._ready.popleft())
             if batch is None:
                 continue
             frame.append(batch)
             size += batch.size
-            if half or size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
+            if size >= FRAME_BYTES or len(frame) == FRAME_BATCHES:
                 self._transmit(connection, frame)
                 connection.flush()
                 frame, size = [], 0
@@ -164,24 +160,12 @@ class Sender:
             connection.flush()
         self.after_answers()  # a message that cannot be encoded was told so
 
-    def _half(self, outbox: Outbox) -> int:
-        """
-        How many of the messages sent one by one go ahead of the others, 0: none do.
-
-        While the broker works on these, the others are encoded; from then on each side always has one of the halves.
-        Where answers wait for the disk, that would be two waits instead of one; so it would where one batch only may be
-        in flight.
-        """
-        if self._line.flying or self._durable or self._window == 1 or outbox.singles < WORTH_HALVING:
-            return 0
-        return outbox.singles // 2
-
     def _has_room(self, connection: Connection) -> bool:
         line = self._line
         return not self._blocked and connection.writable and line.span < self._window and line.size < LINE_BYTES
 
-    def _cut(self, outbox: Outbox, most: int) -> SentBatch | None:
-        cut = outbox.cut(ProducerMark(self._producer_id, self._line.next_sequence, self._producer_epoch), most)
+    def _cut(self, outbox: Outbox) -> SentBatch | None:
+        cut = outbox.cut(ProducerMark(self._producer_id, self._line.next_sequence, self._producer_epoch))
         outbox.ready = bool(outbox.parcels)
         if outbox.ready:
             self._ready.append(outbox)
@@ -297,7 +281,6 @@ class Sender:
     def _stored(self, batch: SentBatch, base_offset: int, physical_offset: int, stored_at: int, durable: bool) -> None:
         self._line.resolved(batch)
         self._acknowledged = True
-        self._durable = durable
         whole = Part(0, base_offset, physical_offset, 0, stored_at, durable)
         first, store_id = 0, self._store_id
         for piece in batch.pieces:

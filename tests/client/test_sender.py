@@ -215,23 +215,6 @@ async def test_calls_of_one_turn_travel_as_one_batch(broker: FakeBroker, produce
     assert [receipt.queue_offset for receipt in receipts] == list(range(100))
 
 
-@pytest.mark.parametrize(
-    ("durable", "max_in_flight", "sent", "batches"),
-    [(False, 256, 100, [50, 50]), (False, 256, 47, [47]), (True, 256, 100, [100]), (False, 1, 100, [100])],
-)
-async def test_half_of_many_single_calls_goes_ahead_unless_that_would_be_a_second_wait(
-    broker: FakeBroker, durable: bool, max_in_flight: int, sent: int, batches: list[int]
-) -> None:
-    broker.durable = durable
-    async with Producer(broker.address, max_in_flight=max_in_flight) as producer:
-        await producer.send(message(0), sharding_key="k")
-
-        await asyncio.gather(*(producer.send(message(i), sharding_key="k") for i in range(1, 1 + sent)))
-
-    assert [header.count for header in broker.stored] == [1, *batches]
-    assert numbers(broker) == list(range(1 + sent))
-
-
 async def test_batches_of_several_queues_share_a_frame(broker: FakeBroker, producer: Producer) -> None:
     before = len(broker.requests)
 
