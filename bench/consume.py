@@ -33,7 +33,7 @@ def prefix(load: Load) -> str:
 
 def targets(load: Load) -> tuple[Verdict, ...]:
     """The targets that a run with this load is about."""
-    if (load.size, load.batch, load.consumers) != (100, 500, 1):
+    if (load.size, load.batch, load.queues, load.consumers) != (100, 500, 8, 1):
         return ()
     meaning = f"a backlog in listener calls of {BATCH}, of the floor's message by message"
     return (Verdict("P4.floor", meaning, at_least=1.2),)

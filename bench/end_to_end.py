@@ -29,7 +29,7 @@ def prefix(load: Load, flush: str) -> str:
 
 def targets(load: Load) -> tuple[Verdict, ...]:
     """The targets that a run with this load is about."""
-    return (FLOOR, PEER) if (load.size, load.producers, load.consumers) == (100, 1, 1) else ()
+    return (FLOOR, PEER) if (load.size, load.queues, load.producers, load.consumers) == (100, 8, 1, 1) else ()
 
 
 def measure(

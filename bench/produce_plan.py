@@ -70,7 +70,9 @@ KEYS = (
 
 
 def targets(load: Load, flush: str) -> tuple[Target, ...]:
-    """The targets that a run with this load is about."""
+    """The targets that a run with this load is about; all of them are about 8 queues."""
+    if load.queues != Load.queues:
+        return ()
     if load.tags or load.keys:
         return (TAGS if load.tags == 8 else ()) + (KEYS if load.keys else ())
     if load.producers != 1 or load.in_flight != 64:

@@ -19,6 +19,7 @@ from support.bench_stand_ins import FixedFloor, Noted
         (Load(messages=9), ["P4.floor"]),
         (Load(size=1024), []),
         (Load(consumers=2), []),
+        (Load(queues=1), []),
         (Load(batch=1), []),
     ],
 )

@@ -22,6 +22,7 @@ def figure(*samples: float) -> Figure:
         (Load(), ["P3.floor", "P3.peer"]),
         (Load(size=1024), []),
         (Load(producers=2), []),
+        (Load(queues=1), []),
         (Load(consumers=2), []),
     ],
 )

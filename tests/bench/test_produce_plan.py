@@ -18,6 +18,7 @@ THREE = ["messages", "messages_inside", "bodies"]
         (Load(), "async", FLOOR),
         (Load(messages=10), "async", FLOOR),
         (Load(producers=2), "async", []),
+        (Load(queues=1), "async", []),
         (Load(in_flight=1), "async", []),
         (Load(batch=100), "async", []),
         (Load(connections=2), "async", []),
