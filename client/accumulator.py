@@ -27,6 +27,7 @@ from .parcels import Cut, Parcel, Single
 
 FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
 DUE_TOGETHER_US: Final = 10_000  # messages that wait equally long share a batch if they are due within this
+WORTH_BYTES: Final = 512 << 10  # bodies of a batch that gets no more calls: longer ones outgrow the caches
 PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is busy with it for a millisecond or two
 
 
@@ -106,6 +107,7 @@ class Outbox:
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []
         room = MAX_BODY if self._codec is None else PACKED_BYTES
+        full = room - WORTH_BYTES
         parcels = self.parcels
         while parcels and (parcels[0].settled or not parcels[0].left):
             parcels.popleft()
@@ -123,7 +125,7 @@ class Outbox:
             runs.append((parcel, count, size))
             limit -= count
             room -= size
-            if count < parcel.left or not limit:
+            if count < parcel.left or not limit or room <= full:
                 break
         return runs
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.client.accumulator import DUE_TOGETHER_US, PACKED_BYTES, Outbox
+from rmq.client.accumulator import DUE_TOGETHER_US, PACKED_BYTES, WORTH_BYTES, Outbox
 from rmq.client.parcels import Parcel, Single
 from rmq.client.routing import Choice
 from rmq.wire import batch as batches
@@ -151,6 +151,12 @@ def test_an_outbox_is_full_with_many_at_once_or_many_bytes() -> None:
     assert not outbox_of(of_bodies(b"1")).full
     assert outbox_of(of_bodies(b"1", b"2")).full, "the caller gathered them already"
     assert outbox_of(of_bodies(bytes(1 << 20))).full
+
+
+def test_calls_share_a_batch_until_it_is_long_enough() -> None:
+    half = bytes(WORTH_BYTES // 2)
+
+    assert [len(cut) for cut in bodies_of(outbox_of(*(of_bodies(half, b"x") for _ in range(5))))] == [4, 4, 2]
 
 
 def packing(*bodies: bytes) -> Outbox:
