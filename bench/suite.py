@@ -103,7 +103,7 @@ def about_machine() -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "fdatasync_ms": round(floor.fdatasync_ms(), 3),
     }
 
