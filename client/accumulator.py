@@ -21,6 +21,7 @@ from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.bodies import pack_bodies, put_together
 from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT, Buffer
+from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG
 from rmq.wire.single import OLDEST, encode_single
 
 from .parcels import Cut, Parcel, Single
@@ -169,16 +170,21 @@ def _rows(runs: list[_Run]) -> Rows:
     ordering = None
     if any(parcel.ordering_key for parcel, _, _ in runs):
         ordering = list(chain.from_iterable([[parcel.ordering_key] * count for parcel, count, _ in runs]))
-    if not any(parcel.is_rich(count) for parcel, count, _ in runs):
-        return Rows(bodies, born_at, ordering_keys=ordering)
+    extras = 0
+    for parcel, _, _ in runs:
+        extras |= parcel.extras
     tags: list[str | None] = []
     keys_of: list[Sequence[str]] = []
     properties: list[Mapping[str, str]] = []
-    for parcel, count, _ in runs:
-        messages = parcel.messages_ahead(count)
-        tags += [message.tag for message in messages] if messages else [None] * count
-        keys_of += [message.keys for message in messages] if messages else [()] * count
-        properties += [message.properties for message in messages] if messages else [_NO_PROPERTIES] * count
+    if extras & ~DELAY:
+        for parcel, count, _ in runs:
+            messages = parcel.messages_ahead(count)
+            if extras & TAG:
+                tags += [message.tag for message in messages] if messages else [None] * count
+            if extras & KEYS:
+                keys_of += [message.keys for message in messages] if messages else [()] * count
+            if extras & PROPERTIES:
+                properties += [message.properties for message in messages] if messages else [_NO_PROPERTIES] * count
     return Rows(
         bodies,
         born_at,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rmq.wire.bodies import Bodies, pack_bodies
 from rmq.wire.delays import Delay
 from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
-from rmq.wire.model import Message
+from rmq.wire.model import DELAY, Message
 
 from .receipts import Part, Receipt, Receipts
 
@@ -28,8 +28,8 @@ class Parcel:
 
     __slots__ = (
         "_at", "_bodies", "_cut", "_delay", "_delays", "_parts", "_unanswered", "born_at", "choice", "count",
-        "deadline", "future", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled", "shown_topic",
-        "size", "topic", "trouble",
+        "deadline", "extras", "future", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled",
+        "shown_topic", "size", "topic", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +65,14 @@ class Parcel:
         self._at = 0
         self._unanswered = 0
         self._parts: list[Part | None] = []
-        self._delay, self._delays = (delay, None) if messages is None else _delays(messages)
+        self._delay: Delay | None = delay
+        self._delays: list[Delay | None] | None = None
+        self.extras = 0  # what its messages have besides bodies
+        if messages is not None:
+            for extras in set(map(_extras_of, messages)):
+                self.extras |= extras
+            if self.extras & DELAY:
+                self._delay, self._delays = _delays(messages)
 
     @property
     def left(self) -> int:
@@ -97,10 +104,6 @@ class Parcel:
         """The bodies of the next ``count`` messages, which have ``size`` bytes."""
         assert self._bodies is not None, "nothing is cut of what is settled"
         return self._bodies if count == self.count else self._bodies.run(self._cut, count, self._at, size)
-
-    def is_rich(self, count: int) -> bool:
-        """Whether one of the next ``count`` messages has a tag, a key or a property."""
-        return any(map(_is_rich, self.messages_ahead(count)))
 
     def messages_ahead(self, count: int) -> Sequence[Message]:
         """The next ``count`` messages; none for a parcel of bare bodies."""
@@ -172,7 +175,7 @@ class Parcel:
 
 
 _delay_of = attrgetter("delay")
-_is_rich = attrgetter("is_rich")
+_extras_of = attrgetter("extras")
 
 
 def _delays(messages: Sequence[Message]) -> tuple[Delay | None, list[Delay | None] | None]:
@@ -241,21 +244,17 @@ class Single(Parcel):
         self._unanswered = 0
         self._parts = []
         self._delay, self._delays = message.delay, None
+        self.extras = message.extras
 
     @property
     def parcel(self) -> Single:
         """As a piece it is a part of itself."""
         return self
 
-    def is_rich(self, count: int) -> bool:
-        """Whether its message has a tag, a key or a property."""
-        return self.messages is not None and self.messages[0].is_rich
-
     @property
     def is_plain(self) -> bool:
         """Whether it waits to be cut, and its message has nothing but a body: neither a delay nor a sharding key."""
-        waits = not self.settled and not self._cut
-        return waits and self._delay is None and self.ordering_key is None and not self.is_rich(1)
+        return not (self.extras or self.settled or self._cut) and self.ordering_key is None
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
         """Whether it fits."""

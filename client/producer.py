@@ -227,10 +227,10 @@ class Producer:
             ValueError: the messages have different topics.
         """
         everything = tuple(messages)
-        if len({message.topic for message in everything}) > 1:
-            raise ValueError("the messages of one send_many must have one topic: call it once for each")
         if not everything:
             return ()
+        if [message.topic for message in everything].count(everything[0].topic) != len(everything):
+            raise ValueError("the messages of one send_many must have one topic: call it once for each")
         bodies = pack_bodies([message.body for message in everything])
         wanted = choice(sharding_key, queue_id, selector, arg)
         receipts: Receipts = await self._deliver(self._parcel(everything[0].topic, bodies, everything, wanted))

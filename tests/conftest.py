@@ -19,7 +19,7 @@ from support.recorded_numbers import RecordedNumbers
 from support.virtual_time import VirtualTimeLoop
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("wire", "broker", "client", "consumer", "spark", "cli")
+PACKAGES = ("wire", "broker", "client", "consumer", "spark", "bench", "cli")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

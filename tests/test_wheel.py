@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("wire", "broker", "client", "consumer", "spark", "cli")
+PACKAGES = ("wire", "broker", "client", "consumer", "spark", "bench", "cli")
 
 pytestmark = pytest.mark.slow
 

@@ -38,6 +38,9 @@ class ConsumeStatus(Enum):
     RETRY = "retry"
 
 
+TAG, KEYS, PROPERTIES, DELAY = 1, 2, 4, 8  # what a message has besides a body
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Message:
     """
@@ -58,7 +61,9 @@ class Message:
     delay_s: float | None = None
     deliver_at: datetime | None = None
     delay: Delay | None = field(default=None, init=False, repr=False, compare=False)  # what the three come to
-    is_rich: bool = field(default=False, init=False, repr=False, compare=False)  # has a tag, a key or a property
+    extras: int = field(
+        default=0, init=False, repr=False, compare=False
+    )  # what it has: TAG | KEYS | PROPERTIES | DELAY
 
     def __new__(  # noqa: PLR0917  # as many as a message has fields, in their order
         cls,
@@ -83,13 +88,14 @@ class Message:
         draft.delay_s = delay_s
         draft.deliver_at = deliver_at
         draft.delay = None
-        draft.is_rich = False
+        draft.extras = 0
         if not isinstance(body, bytes):
             raise TypeError(f"body must be bytes, not {type(body).__name__}")
         if tag is not None or keys or properties:
             _check_rich(draft)
         if delay_level != 0 or delay_s is not None or deliver_at is not None:
             draft.delay = delay_of(delay_level, delay_s, deliver_at)
+            draft.extras |= DELAY if draft.delay is not None else 0
         draft.__class__ = cls
         return draft  # type: ignore[no-any-return]  # it is one now
 
@@ -110,7 +116,7 @@ _new = object.__new__
 
 
 def _check_rich(draft: Any) -> None:
-    draft.is_rich = True
+    draft.extras = bool(draft.tag) * TAG | bool(draft.keys) * KEYS | bool(draft.properties) * PROPERTIES
     if isinstance(draft.keys, str):
         raise TypeError(f"keys must be a tuple of texts: ({draft.keys!r},)")
     for key in draft.keys:

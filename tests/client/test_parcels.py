@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 import pytest
 
-from rmq.client.parcels import Parcel
+from rmq.client.parcels import Parcel, Single
 from rmq.client.receipts import Part, Receipts
 from rmq.client.routing import Choice
 from rmq.wire import errors
 from rmq.wire.bodies import pack_bodies
 from rmq.wire.delays import Delay
-from rmq.wire.model import Message
+from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, Message
 
 pytestmark = pytest.mark.virtual_time
 
@@ -87,15 +88,21 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
     assert b"".join(ahead.pieces) == b"bbccc"
 
 
-async def test_only_what_is_cut_next_tells_whether_there_is_more_than_bodies() -> None:
-    messages = [Message("orders", b"x"), Message("orders", b"x", tag="t"), Message("orders", b"x")]
-    made = Parcel(
-        "orders", pack_bodies([b"x"] * 3), messages, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0
-    )
+@pytest.mark.parametrize(
+    ("more", "extras"),
+    [({}, 0), ({"tag": "t"}, TAG), ({"keys": ("k",)}, KEYS), ({"properties": {"n": "v"}}, PROPERTIES),
+     ({"delay_level": 2}, DELAY), ({"delay_s": 0.0}, 0), ({"tag": "t", "delay_s": 5}, TAG | DELAY)],
+)  # fmt: skip
+async def test_a_parcel_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:
+    messages = [Message("orders", b"x"), Message("orders", b"x", **more)]
 
-    assert (made.is_rich(1), made.is_rich(2)) == (False, True)
-    made.cut(2, 2)
-    assert (made.is_rich(1), parcel(1).is_rich(1)) == (False, False)
+    made = Parcel(
+        "orders", pack_bodies([b"x"] * 2), messages, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0
+    )
+    alone = Single("orders", messages[1], Choice(), None, 0, 0.0)
+
+    assert (made.extras, alone.extras, parcel(1).extras) == (extras, extras, 0)
+    assert alone.is_plain is (extras == 0)
 
 
 async def test_a_settled_parcel_keeps_no_bytes_and_changes_no_more() -> None:

@@ -56,7 +56,7 @@ def test_every_figure_of_the_benchmarks_is_one_of_those_that_were_measured() -> 
     section = TEXT.split("\n## How fast it is\n")[1].split("\n## ")[0]
     figures = re.findall(r"\*\*([\d.,]+(?: MB)?)\*\*", section)
 
-    assert len(figures) == 5
+    assert len(figures) > 8
     measured = (ROOT / "docs" / "benchmarks.md").read_text()
     assert [figure for figure in figures if f"**{figure}**" not in measured] == []
 

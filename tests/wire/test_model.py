@@ -186,7 +186,7 @@ def test_a_message_survives_being_pickled_and_copied() -> None:
 
     for again in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
         assert again == message
-        assert (again.delay, again.is_rich) == (message.delay, True)
+        assert (again.delay, again.extras) == (message.delay, message.extras) == (Delay(level=3), 15)
 
 
 def test_a_message_is_of_one_class_only() -> None:
