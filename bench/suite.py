@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq.wire import checksum
 from rmq.wire.errors import RmqError
 
 from .catalog import CATALOG, Benchmark, quickly
@@ -104,6 +105,7 @@ def about_machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "kernel": platform.release().partition("-")[0],
+        "checksums": checksum.MADE_BY,
         "fdatasync_ms": round(floor.fdatasync_ms(), 3),
     }
 

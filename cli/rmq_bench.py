@@ -175,7 +175,7 @@ def recovery() -> None:
 )
 def limit() -> None:
     """
-    What this machine can do at best, beside what rmq does with the same load.
+    What this machine can do at best: bare loops of sending and consuming, a sync of the disk, an echo.
 
     A bare loop packs, sends, appends and unpacks the same batches and does nothing else; another one only moves the
     same bytes through a socket into a file. Then fdatasync alone, and an empty echo.

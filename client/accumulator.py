@@ -112,11 +112,10 @@ class Outbox:
         parcels = self.parcels
         while parcels and (parcels[0].settled or not parcels[0].left):
             parcels.popleft()
-        first = parcels[0] if parcels else None
         for parcel in parcels:
             if parcel.settled or not parcel.left:
                 continue
-            if runs and first is not None and not _due_together(first, parcel):
+            if runs and not _due_together(runs[0][0], parcel):
                 break
             count, size = parcel.fit(limit, room)
             if not count:

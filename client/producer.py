@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
@@ -105,7 +106,7 @@ class Producer:
         self._auto_create = auto_create
         self._wall_us = wall_us
         self._one_way_bytes = 0
-        self._wrapped: dict[str, str] = {}  # names of topics, as the broker knows them
+        self._wrap = lru_cache(MANY_TOPICS)(partial(wrap, self._namespace))  # a topic as the broker knows it
         self._store_id: int | None = None
         self._ended: RmqError | None = None  # why nothing can be sent any more
         self._opened = False
@@ -305,20 +306,13 @@ class Producer:
         if len(message.body) > MAX_BODY:
             raise _too_large(len(message.body))
         return Single(
-            self._wrapped.get(topic) or self._wrap(topic),
+            self._wrap(topic),
             message,
             wanted,
             None if wanted is ROUND_ROBIN else wanted.ordering_key(),
             self._wall_us(),
             self._deadlines.next_deadline(),
         )
-
-    def _wrap(self, topic: str) -> str:
-        """The name inside of the namespace; few are in use, so they are remembered."""
-        if len(self._wrapped) >= MANY_TOPICS:
-            self._wrapped.clear()
-        self._wrapped[topic] = wrapped = wrap(self._namespace, topic)
-        return wrapped
 
     def _parcel(
         self,
@@ -333,7 +327,7 @@ class Producer:
         if bodies.size > MAX_BODY and bodies.longest > MAX_BODY:
             raise _too_large(bodies.longest)
         return Parcel(
-            self._wrapped.get(topic) or self._wrap(topic),
+            self._wrap(topic),
             bodies,
             messages,
             choice=wanted,

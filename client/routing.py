@@ -63,6 +63,8 @@ def choose(info: TopicInfo, wanted: Choice, message: Message | None, turn: int) 
     Raises:
         QueueNotFound: the topic has no such queue.
     """
+    if wanted is ROUND_ROBIN:
+        return info.queues[turn % len(info.queues)].queue_id
     if wanted.sharding_key is not None:
         return info.queues[shard(wanted.sharding_key, info.shards)].queue_id
     if wanted.queue_id is not None:
@@ -108,13 +110,8 @@ class TopicRoute:
         """
         if self.info is None:
             return None
-        wanted, queues = parcel.choice, self.info.queues
-        if wanted is ROUND_ROBIN:
-            queue_id = queues[self._turn % len(queues)].queue_id
-        else:
-            first = None if parcel.messages is None else parcel.messages[0]
-            queue_id = choose(self.info, wanted, first, self._turn)
-        parcel.queue_id = queue_id
+        first = None if parcel.messages is None else parcel.messages[0]
+        parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
         outbox = self._outboxes.get(queue_id)
         if outbox is None or outbox.generation != self.info.generation:  # what waits for a dead topic goes down with it
             outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)
