@@ -355,15 +355,16 @@ class Broker:
         await self._until(lambda: not self._connections)
         for connection in list(self._connections):
             connection.abort()
-        if not self.failed.is_set():  # else a checkpoint may wait for a sync that never comes
+        assert self._flusher is not None
+        # It syncs what is left, and a checkpoint may wait for that.
+        await asyncio.get_running_loop().run_in_executor(None, self._flusher.stop)
+        if not self.failed.is_set():  # else it would wait for ever
             await self._until(lambda: self._upkeep.idle)
         is_quiet = self._committer.idle and self._upkeep.idle and not self.failed.is_set()
         last = self._upkeep.capture() if is_quiet else None
         await asyncio.get_running_loop().run_in_executor(None, self._close_store, last)
 
     def _close_store(self, last: CheckpointWork | None) -> None:
-        assert self._flusher is not None
-        self._flusher.stop()
         for pool in self._pools:
             pool.close()
         if last is None or self.failed.is_set():

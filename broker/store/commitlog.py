@@ -40,9 +40,9 @@ class CommitLog:
     """
     The segments of a data directory.
 
-    Everything but :meth:`sync` belongs to the event loop; ``sync`` belongs to the flusher's thread, and the two
-    share only ``written`` and the list of unsynced segments, to whose end the loop adds and from whose front the
-    flusher takes.
+    Everything but :meth:`sync` and :meth:`begin_writeback` belongs to the event loop; these belong to the flusher's
+    thread, and the two share only ``written`` and the list of unsynced segments, to whose end the loop adds and from
+    whose front the flusher takes.
     """
 
     def __init__(self, files: Files, directory: Path, segment_bytes: int, *, recent_bytes: int = LIMIT) -> None:
@@ -182,6 +182,16 @@ class CommitLog:
         if done:
             del self._unsynced[:done]
         return until
+
+    def begin_writeback(self) -> None:
+        """
+        Let the system begin to write out what is written, so that the next :meth:`sync` has little left to wait for.
+
+        Raises:
+            OSError: as of :meth:`sync`.
+        """
+        for segment in self._unsynced[:]:
+            segment.begin_writeback()
 
     def _sync_names(self, segments: list[Segment]) -> None:
         if not all(segment.name_synced for segment in segments):

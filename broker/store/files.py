@@ -19,6 +19,10 @@ from rmq.wire.layout import Buffer
 AnyPath = str | Path
 
 _WAITS = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS)
+_CANNOT = (errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP, errno.ENOSYS)  # a file system that writes out as it likes
+# Of sync_file_range: begin to write, wait for nothing. Only whoever waits is told of a failed write, and then others
+# are not: so fdatasync, which follows, still tells all.
+_WRITE_ONLY = 2
 
 
 class Files:
@@ -62,6 +66,13 @@ class Files:
     def sync(self, fd: int) -> None:
         """Make the content of a file durable."""
         os.fdatasync(fd)
+
+    def begin_writeback(self, fd: int, size: int, at: int) -> None:
+        """Let the system begin to write out a part of a file, without waiting for it. No promise, and none needed."""
+        if _SYNC_FILE_RANGE is not None and _SYNC_FILE_RANGE(fd, at, size, _WRITE_ONLY):
+            number = ctypes.get_errno()
+            if number not in _CANNOT:
+                raise OSError(number, os.strerror(number))
 
     def open_directory(self, path: AnyPath) -> int:
         """A descriptor of a directory, for those who must not run out of descriptors when they sync it."""
@@ -176,9 +187,13 @@ class Files:
             self.sync_directory(path.parent)
 
 
-def _find_syncfs() -> ctypes._CFuncPtr | None:  # type: ignore[name-defined,unused-ignore]
-    library = ctypes.CDLL(None, use_errno=True)
-    return getattr(library, "syncfs", None)
+def _find(name: str, *arguments: type[ctypes._SimpleCData[int]]) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined,unused-ignore]
+    """A system call that Python has no name for; None where the system has none either."""
+    found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if found is not None:
+        found.argtypes = arguments
+    return found
 
 
-_SYNCFS = _find_syncfs()
+_SYNCFS = _find("syncfs", ctypes.c_int)
+_SYNC_FILE_RANGE = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)

@@ -3,6 +3,10 @@ Group commit: a thread that makes the log durable and tells how far.
 
 The loop writes and publishes; the flusher reads how far that got, syncs, and posts the position. Whoever waits
 for a position is released by the loop. One ``fdatasync`` so covers every send that waits.
+
+Where nobody waits for it (``async``), a sync that has much to write would hold up the loop all the same: the system
+locks what it writes out, and the end of the file with it. So the system is asked to begin early, a few megabytes at a
+time and never with the end of the file, and the sync itself finds little left to do.
 """
 
 from __future__ import annotations
@@ -16,12 +20,19 @@ from ..log import get_logger
 
 log = get_logger(__name__)
 
+EARLY = 8 << 20  # bytes after which the system is asked to begin
+
 Synced = Callable[[int], None]
 Failed = Callable[[Exception], None]
 
 
 class SyncableLog(Protocol):
     """What the flusher needs of the log."""
+
+    written: int
+
+    def begin_writeback(self) -> None:
+        """Let the system begin to write out what is written, but for the end; wait for nothing."""
 
     def sync(self) -> int:
         """Make all that is written durable; return the position reached."""
@@ -63,6 +74,8 @@ class Flusher:
         self._failed = failed
         self._interval_s = interval_s
         self._wanted = threading.Event()
+        self._nudged = threading.Event()  # enough is written to begin with, or it is time to stop
+        self._begun = 0  # how far the log was when that was last asked for
         self._stopping = threading.Event()
         self._syncs = 0
         self._last_s = self._longest_s = self._total_s = 0.0
@@ -74,33 +87,55 @@ class Flusher:
 
     def request(self) -> None:
         """Something was written. Called by the loop, after ``written`` was set."""
-        self._wanted.set()
+        if not self._wanted.is_set():
+            self._wanted.set()
+        if self._interval_s and self._log.written - self._begun >= EARLY:
+            self._begun = self._log.written
+            self._nudged.set()
 
     def stop(self) -> None:
         """Sync what is left and end; returns when the thread has ended."""
         self._stopping.set()
         self._wanted.set()
+        self._nudged.set()
         self._thread.join()
 
     def _run(self) -> None:
         while self._wanted.is_set() or not self._stopping.is_set():
-            self._wanted.wait()
-            if self._interval_s:
-                self._stopping.wait(pause_s(self._interval_s, self._last_s))
-            self._wanted.clear()  # before the position is read: a later write asks again
-            began = time.perf_counter()
             try:
-                position = self._log.sync()
+                position = self._rest_and_sync()
             except Exception as error:  # also of a defect: a thread that ends in silence leaves everybody waiting
                 if not isinstance(error, OSError):
                     log.exception("flusher.failed")
                 self._post(self._failed, error)  # what a failed fsync left behind is unknown: never try again
                 return
-            self._syncs += 1
-            self._last_s = time.perf_counter() - began
-            self._longest_s = max(self._longest_s, self._last_s)
-            self._total_s += self._last_s
-            self._post(self._synced, position)
+            if position is not None:
+                self._post(self._synced, position)
+
+    def _rest_and_sync(self) -> int | None:
+        """The position reached; None if nobody asked for anything within the interval."""
+        pause = pause_s(self._interval_s, self._last_s)
+        if pause <= self._interval_s / 2:  # a slow disk, or nothing to wait for: it is not to look again and again
+            self._wanted.wait()
+        # Else by the clock alone: woken by a request, this thread would take the interpreter from whoever serves it.
+        self._pause(pause)
+        if not self._wanted.is_set():
+            return None
+        self._wanted.clear()  # before the position is read: a later write asks again
+        began = time.perf_counter()
+        position = self._log.sync()
+        self._syncs += 1
+        self._last_s = time.perf_counter() - began
+        self._longest_s = max(self._longest_s, self._last_s)
+        self._total_s += self._last_s
+        return position
+
+    def _pause(self, for_s: float) -> None:
+        """Wait with a sync, and let the system begin meanwhile."""
+        until = time.perf_counter() + for_s
+        while (rest := until - time.perf_counter()) > 0 and not self._stopping.is_set() and self._nudged.wait(rest):
+            self._nudged.clear()
+            self._log.begin_writeback()
 
     def stats(self) -> dict[str, float]:
         """How many syncs there were, and how long the last, the longest and all of them took."""

@@ -12,6 +12,8 @@ from .files import Files
 
 IOV_MAX = 1024
 NAME_DIGITS = 20
+TAIL = 2 << 20  # the system locks what it writes out: appends must not wait for that
+EXTENT = 1 << 20  # pages of a file may be held together in units of this size
 _PIECE = 8 << 20
 
 
@@ -28,6 +30,7 @@ class Segment:
         self.start = int(path.name)
         self.size = size
         self.synced = 0 if is_new else size
+        self._sent_out = self.synced  # how much the system was asked to write out; of the flusher
         self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
         self._is_ragged = False  # whether a failed append may have left something behind the end
         self._files = files
@@ -136,6 +139,13 @@ class Segment:
             part = self.read(self.start + at, min(_PIECE, self.size - at))
             self._files.write_all(self._fd, part, at)
             at += len(part)
+
+    def begin_writeback(self) -> None:
+        """Let the system write out what will not be touched again. Called by the flusher's thread."""
+        end = (self.size - TAIL) // EXTENT * EXTENT
+        if end > self._sent_out:
+            self._files.begin_writeback(self._fd, end - self._sent_out, self._sent_out)
+            self._sent_out = end
 
     def sync(self) -> None:
         """Make everything written so far durable. Called by the flusher's thread."""

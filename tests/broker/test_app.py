@@ -12,17 +12,16 @@ import pytest
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
-from rmq.broker.disk_watch import DiskWatch
 from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
 from rmq.broker.testing import InMemoryBroker
 from rmq.client.connection import Connection
 from rmq.wire import layout
-from rmq.wire.errors import ConfigError, ConnectionLost, DiskFull, LockHeld, ShuttingDown
+from rmq.wire.errors import ConfigError, ConnectionLost, ShuttingDown
 from rmq.wire.ops import EMPTY, Op, OutgoingBatch, Send
 
 from .builders import descriptors_limited_to, make_batch, segment_files
-from .harness import Client, bodies, holder, until
+from .harness import Client, bodies
 from support.batches import patched
 
 
@@ -204,6 +203,28 @@ async def test_a_stop_does_not_wait_for_a_disk_that_hangs(memory_path: Path) -> 
     await connection.close()
 
 
+async def test_a_stop_does_not_wait_for_the_interval_of_a_sync_that_a_checkpoint_waits_for(
+    memory_path: Path, logs: list[dict[str, object]]
+) -> None:
+    config = settings(memory_path, flush="async", flush_interval_s=3600.0, checkpoint_bytes=1)
+    broker = Broker(config)
+    await broker.start()
+    async with Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+        broker._each_second()
+        await client.send(b"b")  # its turn takes the checkpoint
+        assert not broker._upkeep.idle
+
+    await broker.stop()
+
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+    again = Broker(config)
+    await again.start()
+    assert again.recovered is not None and again.recovered.batches == 0
+    await again.stop()
+
+
 @pytest.mark.virtual_time
 async def test_stopping_twice_is_the_same_as_once(broker: InMemoryBroker) -> None:
     await asyncio.gather(broker.stop(), broker.stop())
@@ -233,60 +254,6 @@ async def test_parked_pulls_end_with_the_broker(broker: InMemoryBroker) -> None:
             await pull
         await client.connection.wait_connected()
         assert (await client.pull(0)).status == EMPTY
-
-
-# ---- limits
-
-
-@pytest.mark.virtual_time
-async def test_a_connection_too_many_is_refused_and_the_others_go_on() -> None:
-    async with InMemoryBroker(max_connections=2) as broker, Client(broker) as one, Client(broker) as two:
-        third = Connection(broker.address)
-        with pytest.raises(ConnectionLost, match=r"the broker has 2 connections, as many as it may"):
-            await third.open(timeout_s=1.0)
-
-        assert await one.request(Op.PING, []) == await two.request(Op.PING, []) == []
-        await two.connection.close()
-        async with Client(broker) as late:
-            assert await late.request(Op.PING, []) == []
-
-
-@pytest.mark.virtual_time
-async def test_sends_resume_by_themselves_when_space_is_back(memory_path: Path, logs: list[dict[str, object]]) -> None:
-    async with InMemoryBroker(data_dir=str(memory_path), min_free_bytes=0) as broker, Client(broker) as client:
-        await client.create()
-        broker.broker._disk._min_free = 1 << 60
-        await asyncio.sleep(1.1)
-        assert (await client.send(b"a")).status == DiskFull.code
-        assert (await client.pull(0)).status == EMPTY
-
-        broker.broker._disk._min_free = 0
-        await asyncio.sleep(1.1)
-
-        assert (await client.send(b"a")).status == 0
-        assert [entry["event"] for entry in logs if "disk" in str(entry["event"])] == ["disk.full", "disk.recovered"]
-
-
-class SmallDisk(DiskWatch):
-    """A disk of 24 MiB that holds nothing but the log."""
-
-    def look(self, written: int = 0) -> None:
-        super().look(written)
-        self.judge((24 << 20) - written)
-
-
-@pytest.mark.virtual_time
-async def test_a_burst_within_a_second_leaves_most_of_the_reserve(memory_path: Path) -> None:
-    async with InMemoryBroker(data_dir=str(memory_path), min_free_bytes=0) as broker, Client(broker) as client:
-        await client.create()
-        broker.broker._disk = SmallDisk(memory_path, 8 << 20)
-        began = broker.broker.now()
-
-        statuses = [(await client.send(bytes(1 << 20))).status for _ in range(24)]
-
-        assert broker.broker.now() - began < 1
-        assert statuses[:15] == [0] * 15
-        assert set(statuses[19:]) == {DiskFull.code}  # the reserve, a quarter of it, and what was on its way
 
 
 # ---- a failed disk
@@ -337,6 +304,11 @@ async def test_a_defect_in_the_flusher_ends_the_broker_instead_of_leaving_everyb
     tmp_path: Path, logs: list[dict[str, object]]
 ) -> None:
     class Defective:
+        written = 0
+
+        def begin_writeback(self) -> None:
+            raise NotImplementedError
+
         def sync(self) -> int:
             raise AssertionError
 
@@ -358,63 +330,7 @@ async def test_a_defect_in_the_flusher_ends_the_broker_instead_of_leaving_everyb
     assert poisoned["error"] == "AssertionError()"
 
 
-# ---- slow readers, and timers that fail
-
-
-async def deaf(broker: InMemoryBroker) -> tuple[Client, list[asyncio.Task[object]]]:
-    """A holder that asks for much more than the sockets buffer, and reads nothing of it."""
-    client, _ = await holder(broker)
-    for _ in range(8):
-        await client.send(b"x" * (4 << 20))
-    transport(client).pause_reading()
-    pulls: list[asyncio.Task[object]] = [asyncio.create_task(client.pull(0, max_bytes=8 << 20)) for _ in range(20)]
-    await turns()
-    return client, pulls
-
-
-def transport(client: Client) -> asyncio.Transport:
-    link = client.connection._link
-    assert link is not None and link._transport is not None
-    return link._transport
-
-
-@pytest.mark.virtual_time
-async def test_a_slow_reader_is_closed_and_its_leases_move_after_the_grace() -> None:
-    async with InMemoryBroker(write_high_water_bytes=64 << 10) as broker, Client(broker, "b", keep_alive=True) as other:
-        slow, pulls = await deaf(broker)
-        await other.join()
-        await until(29.0)
-        assert (await other.acquire()).status == LockHeld.code
-        await until(45.0)
-
-        assert (await other.acquire()).status == 0
-        await slow.connection.close()
-        assert {type(error) for error in await asyncio.gather(*pulls, return_exceptions=True)} == {ConnectionLost}
-
-
-@pytest.mark.virtual_time
-async def test_the_pulls_of_a_reader_that_catches_up_are_answered() -> None:
-    async with InMemoryBroker(write_high_water_bytes=64 << 10) as broker:
-        slow, pulls = await deaf(broker)
-        await asyncio.sleep(20.0)
-        assert not any(pull.done() for pull in pulls)
-
-        transport(slow).resume_reading()
-
-        assert [len(bodies(result)) for result in await asyncio.gather(*pulls)] == [1] * 20  # type: ignore[arg-type]
-        await slow.connection.close()
-
-
-@pytest.mark.virtual_time
-async def test_a_stop_does_not_wait_for_a_peer_that_does_not_read() -> None:
-    async with InMemoryBroker(write_high_water_bytes=64 << 20, drain_timeout_s=2.0) as broker:
-        slow, pulls = await deaf(broker)
-
-        await broker.stop()
-
-        assert asyncio.get_running_loop().time() < 5.0
-        await slow.connection.close()
-        await asyncio.gather(*pulls, return_exceptions=True)
+# ---- timers that fail
 
 
 @pytest.mark.virtual_time

@@ -236,7 +236,7 @@ def test_the_command_against_a_real_broker_and_a_real_member(broker: str, topic:
 
     def is_well() -> bool:
         shown = json.loads(admin("explain", topic, "--json", "--broker", broker).stdout)
-        return [queue["reason"] for queue in shown["queues"]] == ["NO_NEW_MESSAGES"] * 4
+        return [(queue["reason"], queue["lag"]) for queue in shown["queues"]] == [("NO_NEW_MESSAGES", 0)] * 4
 
     send("one\ntwo\n")
     with ConsumerProcess(broker, topic, "--group", topic) as consumer:

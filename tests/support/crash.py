@@ -139,13 +139,16 @@ class Disk:
         self._pending.append(edits)
 
     def _sync_names(self, directory: int) -> None:
-        rest = []
+        rest: list[list[Edit]] = []
         for edits in self._pending:
             if any(folder == directory for folder, _, _ in edits):
                 _rename(self._durable, edits)
+                # What a name meant before cannot come back: the rename out of it is durable, and it was before that.
+                places = {(folder, name) for folder, name, _ in edits}
+                rest = [[edit for edit in earlier if edit[:2] not in places] for earlier in rest]
             else:
                 rest.append(edits)
-        self._pending = rest
+        self._pending = [edits for edits in rest if edits]
 
     def _sync_everything(self) -> None:
         for edits in self._pending:

@@ -216,6 +216,9 @@ class RecordingFiles(Files):
             if fd in self._fds:
                 self._note(Resized(self._fds[fd], size))
 
+    def begin_writeback(self, fd: int, size: int, at: int) -> None:
+        self._inner.begin_writeback(fd, size, at)  # it promises nothing, so there is nothing to note
+
     def sync(self, fd: int) -> None:
         with self._lock:
             self._inner.sync(fd)

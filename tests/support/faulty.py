@@ -191,6 +191,10 @@ class FaultyFiles(Files):
         self._effect("truncate", self._paths.get(fd, ""))
         self._inner.truncate(fd, size)
 
+    def begin_writeback(self, fd: int, size: int, at: int) -> None:
+        self._effect("begin_writeback", self._paths.get(fd, ""))
+        self._inner.begin_writeback(fd, size, at)
+
     def sync(self, fd: int) -> None:
         self._effect("sync", self._paths.get(fd, ""))
         self._inner.sync(fd)

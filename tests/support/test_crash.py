@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.batches import settings_of
@@ -121,6 +121,7 @@ def test_a_killed_process_leaves_what_was_done(script: Script) -> None:
 
 @settings_of(80)
 @given(scripts, st.integers(0, 1000))
+@example([("write", "x", 0, b"\0", False), ("folder", "a/c"), ("rename", "x", "a/c/x"), ("sync", "a/c")], 0)
 def test_what_was_synced_is_the_same_whatever_happens(script: Script, seed: int) -> None:
     with TemporaryDirectory(dir=memory_folder()) as folder:
         story = Story(Path(folder))

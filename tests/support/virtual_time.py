@@ -19,8 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import fcntl
 import math
 import selectors
+import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +35,7 @@ T = TypeVar("T")
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 REAL_GRACE_S = 0.5  # real seconds for an uncounted thread to show up before a silent loop is called a deadlock
+DELIVERY_S = 0.002  # real seconds for bytes to get from one socket to the other; who does not read keeps them for ever
 THREAD_LIMIT_S = 30.0  # real seconds a counted thread may be silent
 
 
@@ -59,8 +63,21 @@ class JumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,mis
             return super().select(THREAD_LIMIT_S) or self.loop.fail_silent_threads()
         if timeout is None:
             return super().select(REAL_GRACE_S) or self.loop.fail_deadlock()
+        if self._has_bytes_on_the_way() and (ready := super().select(DELIVERY_S)):
+            return ready
         self.loop.jump(timeout)
         return super().select(0)
+
+    def _has_bytes_on_the_way(self) -> bool:
+        """Whether the system still carries something between two sockets: it may be at it on the other processor."""
+        return any(_unacknowledged(key.fd) for key in self.get_map().values())
+
+
+def _unacknowledged(fd: int) -> int:
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0  # not a socket, or one that listens
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

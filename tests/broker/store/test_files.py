@@ -44,6 +44,21 @@ def test_cached_bytes_are_the_same_or_nothing_and_never_fewer(tmp_path: Path) ->
     files.close(fd)
 
 
+def test_what_cannot_be_written_out_early_is_left_for_the_sync() -> None:
+    reading, writing = os.pipe()
+    try:
+        Files().begin_writeback(writing, 10, 0)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_an_early_write_that_fails_is_told() -> None:
+    with pytest.raises(OSError) as failure:
+        Files().begin_writeback(-1, 10, 0)
+    assert failure.value.errno == errno.EBADF
+
+
 @pytest.mark.parametrize("at_most", [1, 3, 100])
 def test_writing_all_goes_on_after_short_writes(tmp_path: Path, at_most: int) -> None:
     files = FaultyFiles()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rmq.broker.store.flusher import Flusher, pause_s
+from rmq.broker.store.flusher import EARLY, Flusher, pause_s
 
 PATIENCE_S = 10.0
 
@@ -21,6 +21,12 @@ class ScriptedLog:
         self.written = 0
         self.began: queue.Queue[int] = queue.Queue()
         self.go_on: queue.Queue[Exception | None] = queue.Queue()
+        self.written_back: queue.Queue[int] = queue.Queue()
+        self.while_written_back: Callable[[], None] = lambda: None
+
+    def begin_writeback(self) -> None:
+        self.written_back.put(self.written)
+        self.while_written_back()
 
     def sync(self) -> int:
         position = self.written
@@ -164,6 +170,96 @@ def test_stopping_does_not_wait_for_the_interval() -> None:
         flusher.stop()
 
         assert posts.next() == 100
+
+
+def test_nothing_is_synced_in_an_interval_without_a_request() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts, interval_s=0.001) as flusher:
+        flusher.request()
+        began(log)
+        log.go_on.put(None)
+        posts.next()
+        log.written = 100
+        flusher.request()
+
+        assert began(log) == 100
+        log.go_on.put(None)
+        assert posts.next() == 100
+        assert flusher.stats()["syncs"] == 2
+
+
+def test_a_disk_too_slow_for_the_interval_is_waited_for_by_requests_not_by_the_clock() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts, interval_s=1e-9) as flusher:  # no sync is as quick
+        for written in (1, 2):
+            log.written = written
+            flusher.request()
+            assert began(log) == written
+            log.go_on.put(None)
+            assert posts.next() == written
+
+        assert log.began.empty()
+
+
+# ---- the system begins early
+
+
+def test_the_system_is_asked_to_write_out_what_came_since_it_was_last_asked() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts, interval_s=3600.0) as flusher:
+        for written in (EARLY - 1, EARLY, 2 * EARLY - 1, 2 * EARLY + 5):
+            log.written = written
+            flusher.request()
+            if written in (EARLY, 2 * EARLY + 5):
+                assert log.written_back.get(timeout=PATIENCE_S) == written
+
+        assert log.written_back.empty()
+        assert log.began.empty()
+
+
+def test_a_sync_that_somebody_waits_for_is_not_put_off_by_it() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts) as flusher:
+        log.written = 2 * EARLY
+        flusher.request()
+        began(log)
+        log.go_on.put(None)
+        posts.next()
+
+        assert log.written_back.empty()
+
+
+def test_a_disk_slower_than_the_senders_is_synced_when_the_interval_is_over() -> None:
+    log, posts = ScriptedLog(), Posts()
+    with flushing(log, posts, interval_s=0.01) as flusher:
+
+        def more() -> None:  # as much comes while the system takes what was there
+            log.written += EARLY
+            flusher.request()
+
+        log.while_written_back = more
+        more()
+
+        began(log)
+
+
+def test_a_failure_to_write_out_is_told_like_a_failed_sync() -> None:
+    log, posts = ScriptedLog(), Posts()
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fail() -> None:
+        raise error
+
+    log.while_written_back = fail
+    with flushing(log, posts, interval_s=3600.0) as flusher:
+        log.written = EARLY
+        flusher.request()
+
+        assert posts.next() is error
+        assert log.began.empty()
+
+
+# ---- the pace
 
 
 @pytest.mark.parametrize(("last_s", "pause"), [(0.0, 0.5), (0.1, 0.3), (0.25, 0.0), (3.0, 0.0)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.segment import IOV_MAX, Segment
+from rmq.broker.store.segment import EXTENT, IOV_MAX, TAIL, Segment
 from rmq.wire.layout import Buffer
 
 from ..builders import files_limited_to
@@ -137,4 +137,20 @@ def test_what_a_failed_append_left_is_cut_before_the_next(tmp_path: Path) -> Non
     segment.append([b" on"], 3)
 
     assert (segment.size, segment.path.read_bytes()) == (7, b"kept on")
+    segment.close()
+
+
+def test_all_but_the_end_is_written_out_early_and_only_once(tmp_path: Path) -> None:
+    class Recording(Files):
+        def begin_writeback(self, fd: int, size: int, at: int) -> None:
+            super().begin_writeback(fd, size, at)
+            parts.append((at, at + size))
+
+    parts: list[tuple[int, int]] = []
+    segment = Segment.create(Recording(), tmp_path, 4096)
+    for size in (TAIL, EXTENT - 1, 1, 5, EXTENT - 5, 3 * EXTENT + 7):
+        segment.append([bytes(size)], size)
+        segment.begin_writeback()
+
+    assert parts == [(0, EXTENT), (EXTENT, 2 * EXTENT), (2 * EXTENT, 5 * EXTENT)]
     segment.close()
