@@ -172,6 +172,7 @@ class Producer:
         if not self._opened or self._closed:
             return
         self._closed = True
+        self._sender.tell_all()
         self._deadlines.fail_all("the producer was closed")
         self._sender.close()
         await self._router.close()
@@ -362,6 +363,7 @@ class Producer:
     def _end(self, error: Exception) -> None:
         """Nothing can be sent any more: tell all who wait, and all who come."""
         self._ended = error if isinstance(error, RmqError) else ConnectionLost(str(error))
+        self._sender.tell_all()
         self._deadlines.fail_all(str(error), self._ended)
         self._sender.close()
 
