@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from rmq.client import Message, Producer
@@ -27,24 +28,25 @@ async def main(what: str, address: str, load: dict[str, Any], repeats: int) -> N
 async def _send(what: str, address: str, load: Load, repeats: int) -> None:
     bodies = load.bodies()
     messages = [] if what == "send-bodies" else [[Message(TOPIC, body) for body in some] for some in bodies]
-    async with Producer(address) as producer:
-        send_of: dict[str, Callable[[int], Awaitable[object]]] = {
-            "send-bodies": lambda at: producer.send_bodies(TOPIC, bodies[at]),
-            "send-messages": lambda at: producer.send_many(messages[at]),
-            "send-single": lambda at: producer.send(messages[at][0]),
-        }
-        send = send_of[what]
-        await send(0)
+    send_of: dict[str, Callable[[Producer, int], Awaitable[object]]] = {
+        "send-bodies": lambda producer, at: producer.send_bodies(TOPIC, bodies[at]),
+        "send-messages": lambda producer, at: producer.send_many(messages[at]),
+    }
+    send = send_of.get(what, lambda producer, at: producer.send(messages[at][0]))
+    async with AsyncExitStack() as stack:
+        producers = [await stack.enter_async_context(Producer(address)) for _ in range(load.connections)]
+        for producer in producers:
+            await send(producer, 0)
         await go()
         calls = iter([*range(len(bodies))] * repeats)
 
-        async def send_in_turn() -> None:
+        async def send_in_turn(producer: Producer) -> None:
             for at in calls:  # shared: each is taken once
-                await send(at)
+                await send(producer, at)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(load.in_flight):
-                tasks.create_task(send_in_turn())
+            for number in range(load.in_flight):
+                tasks.create_task(send_in_turn(producers[number % len(producers)]))
         say(messages=load.messages * repeats)
 
 

@@ -41,6 +41,7 @@ LAUNCHER = "rmq.bench.profiled"
 FUNCTIONS, WHOLE, LINES = 25, 20, 15  # so many are printed
 BATCHES = Load(messages=500_000)
 SINGLES = Load(messages=100_000, batch=1)
+APART = Load(messages=50_000, batch=1, connections=64)
 ONE_A_CALL = Load(messages=500_000, batch=1)
 
 
@@ -58,6 +59,7 @@ PARTS = {
     "send-bodies": Part("send_bodies, batches of 500, 64 calls in flight", BATCHES, 8),
     "send-messages": Part("send_many of Message objects, batches of 500, 64 calls in flight", BATCHES, 3),
     "send-single": Part("send of one message a call, 64 calls in flight", SINGLES, 1),
+    "send-apart": Part("send of one message a call, 64 connections with a call in flight each", APART, 1),
     "pull": Part("ordered catch-up of a backlog, listener batches of 500", BATCHES, 6, "before"),
     "ordered": Part("ordered catch-up of a backlog, one message a call", ONE_A_CALL, 2, "before"),
     "live": Part("ordered, one message a call, of what another process sends meanwhile", ONE_A_CALL, 2, "meanwhile"),

@@ -36,6 +36,7 @@ Ready = list[tuple[selectors.SelectorKey, int]]
 
 REAL_GRACE_S = 0.5  # real seconds for an uncounted thread to show up before a silent loop is called a deadlock
 DELIVERY_S = 0.002  # real seconds for bytes to get from one socket to the other; who does not read keeps them for ever
+MUCH = 16 << 10  # bytes
 THREAD_LIMIT_S = 30.0  # real seconds a counted thread may be silent
 
 
@@ -69,8 +70,12 @@ class JumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,mis
         return super().select(0)
 
     def _has_bytes_on_the_way(self) -> bool:
-        """Whether the system still carries something between two sockets: it may be at it on the other processor."""
-        return any(_unacknowledged(key.fd) for key in self.get_map().values())
+        """
+        Whether the system still carries much between two sockets: it may be at it on the other processor.
+
+        Little is there at once, and may stay unacknowledged for 40 ms all the same.
+        """
+        return any(_unacknowledged(key.fd) > MUCH for key in self.get_map().values())
 
 
 def _unacknowledged(fd: int) -> int:
