@@ -31,8 +31,10 @@ async def _send(what: str, address: str, load: Load, repeats: int) -> None:
     send_of: dict[str, Callable[[Producer, int], Awaitable[object]]] = {
         "send-bodies": lambda producer, at: producer.send_bodies(TOPIC, bodies[at]),
         "send-messages": lambda producer, at: producer.send_many(messages[at]),
+        "send-single": lambda producer, at: producer.send(messages[at][0]),
+        "send-apart": lambda producer, at: producer.send(messages[at][0]),
     }
-    send = send_of.get(what, lambda producer, at: producer.send(messages[at][0]))
+    send = send_of[what]
     async with AsyncExitStack() as stack:
         producers = [await stack.enter_async_context(Producer(address)) for _ in range(load.connections)]
         for producer in producers:

@@ -35,7 +35,7 @@ PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is b
 class Outbox:
     """The parcels for one queue that were not cut yet."""
 
-    __slots__ = ("_codec", "_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
+    __slots__ = ("_codec", "_is_plain", "_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
 
     def __init__(self, topic: str, queue_id: int, codec: Codec | None = None) -> None:
         self.topic = topic
@@ -44,6 +44,7 @@ class Outbox:
         self._codec = codec
         self.parcels: deque[Parcel] = deque()
         self.ready = False  # written by the sender: it stands in its round
+        self._is_plain = True  # all of them are single messages with nothing but a body
         self._waiting = 0  # messages and bytes put since the last cut
         self._size = 0
 
@@ -58,6 +59,8 @@ class Outbox:
         # Many at once were gathered by the caller already: they need no lingering.
         self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
         self._size += parcel.size
+        if self._is_plain and not (type(parcel) is Single and parcel.is_plain):
+            self._is_plain = False
 
     def put_back(self, pieces: Sequence[Cut]) -> None:
         """Undo the newest cut: its pieces stand in front again."""
@@ -65,6 +68,7 @@ class Outbox:
             piece.parcel.put_back(piece)
             if not self.parcels or self.parcels[0] is not piece.parcel:
                 self.parcels.appendleft(piece.parcel)
+        self._is_plain = False
 
     def cut(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         """
@@ -75,8 +79,14 @@ class Outbox:
         A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
         """
         self._waiting = self._size = 0
-        if len(self.parcels) == 1 and (alone := self._alone(self.parcels[0], by)) is not None:
-            return alone
+        cut = self._cut_plain(by) if self._is_plain else None
+        if cut is None:
+            cut = self._cut_any(by)
+        if not self.parcels:
+            self._is_plain = True
+        return cut
+
+    def _cut_any(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         limit = MAX_COUNT
         while runs := self._collect(limit):
             try:
@@ -94,16 +104,32 @@ class Outbox:
             return data, self._take(runs)
         return None
 
-    def _alone(self, parcel: Parcel, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
-        """The short way for a message that waits alone and has nothing but a body; None if it is not like that."""
-        if type(parcel) is not Single or self._codec is not None or not parcel.is_plain or parcel.born_at < OLDEST:
+    def _cut_plain(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
+        """
+        The short way for single messages that have nothing but a body; None if the long way has to be gone.
+
+        It is what most calls of ``send`` take, so it does for all messages at once what the long way does for each.
+        """
+        if len(self.parcels) > MAX_COUNT or self._codec is not None:
             return None
+        singles = [parcel for parcel in self.parcels if type(parcel) is Single and not parcel.settled]
+        bodies = [single.body for single in singles]
+        if not singles or (len(singles) > 1 and sum(map(len, bodies)) > WORTH_BYTES):
+            return None
+        times = [single.born_at for single in singles]
+        first = times[0]
         try:
-            data = encode_single(self.topic, self.queue_id, parcel.body, parcel.born_at, by)
+            if len(singles) == 1 and first >= OLDEST:
+                data = encode_single(self.topic, self.queue_id, bodies[0], first, by)
+            else:
+                rows = Rows(pack_bodies(bodies), first if times.count(first) == len(times) else times)
+                data = batches.encode_parts(self.topic, self.queue_id, rows, by=by)
         except Exception:
             return None  # the long way tells whose fault it is
         self.parcels.clear()
-        return data, [parcel.cut(1, parcel.size)]
+        for single in singles:
+            single.cut(1, single.size)
+        return data, list(singles)
 
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []

@@ -27,14 +27,11 @@ class Deadlines:
         self._accepted = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def next_deadline(self) -> float:
-        """When the time of a parcel that is accepted now is over."""
-        return self._loop.time() + self._after_s
-
     def add(self, parcel: Parcel) -> None:
-        """Watch a parcel."""
+        """Watch a parcel, whose time begins now."""
         self._accepted += 1
         parcel.number = self._accepted
+        parcel.deadline = self._loop.time() + self._after_s
         self._parcels.append(parcel)
         if self._timer is None:
             self._timer = self._loop.call_at(parcel.deadline, self._expire)

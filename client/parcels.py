@@ -41,7 +41,6 @@ class Parcel:
         choice: Choice,
         ordering_key: str | None,
         born_at: int,
-        deadline: float,
         shown_topic: str | None = None,
         delay: Delay | None = None,
     ) -> None:
@@ -51,7 +50,7 @@ class Parcel:
         self.choice = choice
         self.ordering_key = ordering_key
         self.born_at = born_at
-        self.deadline = deadline
+        self.deadline = 0.0  # written by the deadlines
         self.future: asyncio.Future[Any] | None = None  # of a caller who waits, for the receipts
         self.on_settled: Callable[[Parcel, Exception | None], None] | None = None
         self.count = bodies.count
@@ -222,8 +221,8 @@ class Single(Parcel):
     count = 1
     which = start = at = 0
 
-    def __init__(  # noqa: PLR0917  # called for every message: keywords would cost more than they say
-        self, topic: str, message: Message, choice: Choice, ordering_key: str | None, born_at: int, deadline: float
+    def __init__(  # called for every message: keywords would cost more than they say
+        self, topic: str, message: Message, choice: Choice, ordering_key: str | None, born_at: int
     ) -> None:
         self.topic = topic
         self.shown_topic = message.topic
@@ -232,7 +231,7 @@ class Single(Parcel):
         self.choice = choice
         self.ordering_key = ordering_key
         self.born_at = born_at
-        self.deadline = deadline
+        self.deadline = 0.0
         self.future = None
         self.on_settled = None
         self.size = len(message.body)
@@ -284,8 +283,9 @@ class Single(Parcel):
         if self.settled:
             return
         self._settle()
-        if self.future is not None and not self.future.done():
-            self.future.set_result(Receipt(self.shown_topic, self.queue_id, batch, first, store_id))
+        future = self.future
+        if future is not None and not future.done():
+            future.set_result(Receipt(self.shown_topic, self.queue_id, batch, first, store_id))
 
     def _settle(self, error: Exception | None = None) -> None:
         self.settled = True

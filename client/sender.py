@@ -9,9 +9,9 @@ is under way was answered; then, after a pause, everything from the refused one 
 **After a new connection** the broker's hello says what became of each batch in line. These are answered; the others
 are certainly not stored and are cut anew, with the numbers that the broker expects.
 
-**Two halves.** Many calls that were answered together would send together again, and each side would wait while the other
-works. So half of them are told, what they send next is on its way, and then the others are told: from then on each side
-always has one of the halves. Where answers wait for the disk, that would be two waits instead of one.
+**Two halves.** Many calls that were answered together would send together again, and each side would wait while the
+other works. So half of them are told, what they send next is on its way, then the others are told: from then on each
+side always has one of the halves. Where answers wait for the disk, that would be two waits instead of one.
 
 **A defect of the broker** (``INTERNAL``) is met with a few tries; then a new hello makes certain whether the batch was
 stored, and if not, its callers get the error and the line goes on without it.
@@ -107,7 +107,9 @@ class Sender:
 
     def placed(self, outbox: Outbox) -> None:
         """Something was put into an outbox: it is sent at the end of this turn, or when the linger time is over."""
-        if self._linger_s <= 0 or outbox.full or outbox.ready:
+        if outbox.ready:
+            self._pump_soon()
+        elif self._linger_s <= 0 or outbox.full:
             self._release(outbox)
         elif outbox not in self._lingering:
             self._lingering[outbox] = self._loop.call_later(self._linger_s, self._release, outbox)

@@ -28,7 +28,7 @@ BY = ProducerMark(7, 1)
 
 
 def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> Parcel:
-    return Parcel("orders", pack_bodies(bodies), None, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0)
+    return Parcel("orders", pack_bodies(bodies), None, choice=Choice(), ordering_key=key, born_at=born_at)
 
 
 def waiting(delay: Delay, born_at: int = 5) -> Parcel:
@@ -39,16 +39,13 @@ def waiting(delay: Delay, born_at: int = 5) -> Parcel:
         choice=Choice(),
         ordering_key=None,
         born_at=born_at,
-        deadline=0.0,
         delay=delay,
     )
 
 
 def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> Parcel:
     bodies = [message.body for message in messages]
-    return Parcel(
-        "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at, deadline=0.0
-    )
+    return Parcel("orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at)
 
 
 def outbox_of(*parcels: Parcel) -> Outbox:
@@ -120,7 +117,7 @@ def test_whatever_a_callers_own_mapping_raises_fails_that_message_alone() -> Non
 
 
 def single(message: Message, key: str | None = None) -> Single:
-    return Single("orders", message, Choice(), key, BORN_AT, 0.0)
+    return Single("orders", message, Choice(), key, BORN_AT)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 def added(deadlines: Deadlines) -> Parcel:
-    due = deadlines.next_deadline()
-    parcel = Parcel("orders", pack_bodies([b"x"]), None, choice=Choice(), ordering_key=None, born_at=0, deadline=due)
+    parcel = Parcel("orders", pack_bodies([b"x"]), None, choice=Choice(), ordering_key=None, born_at=0)
     parcel.future = asyncio.get_running_loop().create_future()
     deadlines.add(parcel)
     return parcel

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.virtual_time
 
 def parcel(*sizes: int) -> Parcel:
     bodies = pack_bodies([bytes(size) for size in sizes])
-    made = Parcel("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0)
+    made = Parcel("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0)
     made.future = asyncio.get_running_loop().create_future()
     return made
 
@@ -39,9 +39,7 @@ async def test_as_many_fit_as_places_and_bytes_allow() -> None:
 
 async def test_only_messages_with_one_delay_fit_together() -> None:
     messages = [Message("orders", b"x", delay_level=level) for level in (0, 0, 2, 2, 2, 1)]
-    made = Parcel(
-        "orders", pack_bodies([b"x"] * 6), messages, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0
-    )
+    made = Parcel("orders", pack_bodies([b"x"] * 6), messages, choice=Choice(), ordering_key=None, born_at=0)
 
     assert (made.delay, made.fit(9, 1000), made.fit(1, 1000)) == (None, (2, 2), (1, 1))
     first, second = made.cut(2, 2), made.cut(1, 1)
@@ -77,9 +75,7 @@ async def test_what_is_put_back_is_cut_again() -> None:
 
 
 async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
-    made = Parcel(
-        "orders", pack_bodies([b"a", b"bb", b"ccc"]), None, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0
-    )
+    made = Parcel("orders", pack_bodies([b"a", b"bb", b"ccc"]), None, choice=Choice(), ordering_key=None, born_at=0)
     made.cut(1, 1)
 
     ahead = made.ahead(2, 5)
@@ -96,10 +92,8 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
 async def test_a_parcel_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:
     messages = [Message("orders", b"x"), Message("orders", b"x", **more)]
 
-    made = Parcel(
-        "orders", pack_bodies([b"x"] * 2), messages, choice=Choice(), ordering_key=None, born_at=0, deadline=0.0
-    )
-    alone = Single("orders", messages[1], Choice(), None, 0, 0.0)
+    made = Parcel("orders", pack_bodies([b"x"] * 2), messages, choice=Choice(), ordering_key=None, born_at=0)
+    alone = Single("orders", messages[1], Choice(), None, 0)
 
     assert (made.extras, alone.extras, parcel(1).extras) == (extras, extras, 0)
     assert alone.is_plain is (extras == 0)
