@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rmq.wire import checksum
+from rmq.wire import checksum, native
 from rmq.wire.errors import RmqError
 
 from .catalog import CATALOG, Benchmark, quickly
@@ -106,6 +106,7 @@ def about_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "kernel": platform.release().partition("-")[0],
         "checksums": checksum.MADE_BY,
+        "loops": native.MADE_BY,
         "fdatasync_ms": round(floor.fdatasync_ms(), 3),
     }
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rmq.wire import checksum
+from rmq.wire import checksum, native
 from rmq.wire.address import Address, parse_address
 from rmq.wire.errors import Fatal, ShuttingDown
 from rmq.wire.model import MessageQueue
@@ -246,7 +246,7 @@ class Broker:
             "up_s": round(self.now() - self._started_at, 3), "free_disk_bytes": self._disk.free_bytes,
             "refuses_sends": self._disk.refusal, "damaged_places": len(self.recovered.damages),
             "lowered_offsets": self._lowered, "memory_bytes": resident_bytes(), "cpu_s": cpu_s(),
-            "time_us": self.wall_us(), "checksums": checksum.MADE_BY,
+            "time_us": self.wall_us(), "checksums": checksum.MADE_BY, "loops": native.MADE_BY,
         }  # fmt: skip
 
     def _flush_stats(self) -> dict[str, float]:

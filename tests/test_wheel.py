@@ -18,8 +18,8 @@ PACKAGES = ("wire", "broker", "client", "consumer", "spark", "bench", "cli")
 pytestmark = pytest.mark.slow
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+def run(*command: str | Path, cwd: Path, **more: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | more
     done = subprocess.run(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -27,21 +27,25 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def pip(*arguments: str | Path, cwd: Path) -> None:
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, cwd=cwd)
+def pip(*arguments: str | Path, cwd: Path, **more: str) -> None:
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, cwd=cwd, **more)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(copy: Path, **more: str) -> Path:
     """Built from a copy, so that no build folder is left in the checkout, and with the tools at hand: no network."""
-    copy = tmp_path_factory.mktemp("checkout")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for name in PACKAGES:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    pip("wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index", "-w", copy / "dist", ".", cwd=copy)
+    options = ("--quiet", "--no-build-isolation", "--no-deps", "--no-index")
+    pip("wheel", *options, "-w", copy / "dist", ".", cwd=copy, **more)
     (built,) = (copy / "dist").glob("rmq-*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +110,23 @@ def test_nothing_else_is_installed_beside_it(installed: Path) -> None:
     names = {path.name for path in site_packages(installed).iterdir() if path.name != "__pycache__"}
 
     assert {name for name in names if not name.endswith((".dist-info", ".pth"))} == {"rmq", "pyspark_rmq.py"}
+
+
+def test_without_a_compiler_python_does_the_work_of_the_compiled_module(tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    wheel = build(tmp_path / "checkout", CC="/nowhere/cc")
+    code = (
+        "from rmq.wire import batch, native\n"
+        "rows = batch.Rows([b'1', b'22', b''], 5, keys=[('a',), ('b',), ('c',)])\n"
+        "data = batch.encode('orders', 0, rows)\n"
+        "columns = batch.check(data, stamped=False).columns\n"
+        "found = batch.Batch(batch.layout.parse_header(data), columns, b'122', 1).messages()\n"
+        "print(native.MADE_BY, [(message.body, message.keys) for message in found])\n"
+    )
+    pip("install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path / "there", wheel, cwd=tmp_path)
+
+    said = run(
+        sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'there')!r})\n{code}", cwd=tmp_path
+    )
+
+    assert said.strip() == "Python [(b'1', ('a',)), (b'22', ('b',)), (b'', ('c',))]"

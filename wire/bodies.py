@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 
 from .layout import Buffer
+from .native import native
 
 
 class Bodies:
@@ -55,6 +56,14 @@ def pack_bodies(bodies: Sequence[Buffer]) -> Bodies:
     Raises:
         TypeError: one of them is not bytes.
     """
+    if native is not None and len(bodies) > 1 and (joined := native.join_bodies(bodies)) is not None:
+        lengths, piece = joined
+        return Bodies(len(bodies), lengths, (piece,), len(piece))
+    return pack_any_bodies(bodies)
+
+
+def pack_any_bodies(bodies: Sequence[Buffer]) -> Bodies:
+    """The same for all that can be a body."""
     count = len(bodies)
     try:
         lengths = tuple(map(len, bodies))

@@ -17,6 +17,7 @@ from . import unpacking
 from .errors import BadBatch, MessageTooLarge
 from .hashing import tag_bloom, tag_hash
 from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Buffer, Header
+from .native import native
 
 META_COLUMNS = 8
 META_VALUES = 1024  # besides names; far more than the columns of today
@@ -204,11 +205,21 @@ def count_keys(lengths: Sequence[int], blob: bytes) -> int:
             for end, length in zip(ends, lengths, strict=True)
         ):
             raise BadBatch("a key is empty or holds a space")
-    return spaces + len(lengths) - lengths.count(0)
+    return spaces + len(lengths) - _zeros(lengths)
+
+
+def _zeros(lengths: Sequence[int]) -> int:
+    if native is not None and isinstance(lengths, array):
+        return native.tally(lengths)[1]
+    return lengths.count(0)
+
+
+def _total(lengths: array[int]) -> int:
+    return sum(lengths) if native is None else native.tally(lengths)[0]
 
 
 def _check_bodies(lengths: array[int], header: Header) -> None:
-    if sum(lengths) != header.raw_size:
+    if _total(lengths) != header.raw_size:
         raise BadBatch(f"the lengths add up to {sum(lengths)}, the bodies have {header.raw_size} bytes")
     if header.raw_size > MAX_BODY and max(lengths) > MAX_BODY:
         raise MessageTooLarge(f"a body of {max(lengths)} bytes is over the limit of {MAX_BODY}")
@@ -271,7 +282,7 @@ def _text(name: str, value: object, count: int) -> TextColumn:
 
 
 def _check_utf8(name: str, lengths: array[int], blob: bytes) -> None:
-    if sum(lengths) != len(blob):
+    if _total(lengths) != len(blob):
         raise BadBatch(f"the column {name} has {len(blob)} bytes, its lengths add up to {sum(lengths)}")
     if blob.isascii():
         return

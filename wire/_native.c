@@ -1,0 +1,306 @@
+/*
+ * The loops over messages that are worth C: each is done a million times a second.
+ *
+ * Everything here is also done in Python, by whoever calls it. A function that meets what it does not know (a subclass,
+ * another kind of buffer, a text that is not ASCII, a key that is not allowed) returns None, and Python decides, which
+ * also words the errors. So there is one set of rules, and this file can be deleted.
+ *
+ * Columns are little-endian, so it is built for such machines only.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#if PY_BIG_ENDIAN
+#error "columns are little-endian"
+#endif
+
+#define AHEAD 8 /* items whose memory is fetched before their turn: they lie all over the heap */
+
+/* ---- CRC-32, eight bytes at a time: keys are too short for vector instructions */
+
+static uint32_t crc_table[8][256];
+
+static void
+make_crc_table(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
+        }
+        crc_table[0][i] = crc;
+    }
+    for (uint32_t i = 0; i < 256; i++) {
+        for (int k = 1; k < 8; k++) {
+            uint32_t crc = crc_table[k - 1][i];
+            crc_table[k][i] = crc >> 8 ^ crc_table[0][crc & 255];
+        }
+    }
+}
+
+static uint32_t
+crc_of(const char *text, Py_ssize_t size)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    uint32_t crc = ~0u;
+    for (; size >= 8; size -= 8, at += 8) {
+        uint32_t low, high;
+        memcpy(&low, at, 4);
+        memcpy(&high, at + 4, 4);
+        low ^= crc;
+        crc = crc_table[7][low & 255] ^ crc_table[6][low >> 8 & 255] ^ crc_table[5][low >> 16 & 255] ^
+              crc_table[4][low >> 24] ^ crc_table[3][high & 255] ^ crc_table[2][high >> 8 & 255] ^
+              crc_table[1][high >> 16 & 255] ^ crc_table[0][high >> 24];
+    }
+    for (; size > 0; size--) {
+        crc = crc_table[0][(crc ^ *at++) & 255] ^ crc >> 8;
+    }
+    return ~crc;
+}
+
+/* ---- sending */
+
+PyDoc_STRVAR(join_bodies_doc, "join_bodies(list of bytes) -> (lengths as u32, the bytes in a row) or None");
+
+static PyObject *
+join_bodies(PyObject *module, PyObject *bodies)
+{
+    if (!PyList_CheckExact(bodies)) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(bodies), size = 0;
+    PyObject *lengths = PyBytes_FromStringAndSize(NULL, count * 4);
+    if (lengths == NULL) {
+        return NULL;
+    }
+    uint32_t *length = (uint32_t *)PyBytes_AS_STRING(lengths);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *body = PyList_GET_ITEM(bodies, i);
+        if (i + AHEAD < count) {
+            __builtin_prefetch(PyList_GET_ITEM(bodies, i + AHEAD));
+        }
+        if (!PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) > UINT32_MAX) {
+            Py_DECREF(lengths);
+            Py_RETURN_NONE;
+        }
+        length[i] = (uint32_t)PyBytes_GET_SIZE(body);
+        size += length[i];
+    }
+    PyObject *row = PyBytes_FromStringAndSize(NULL, size);
+    if (row == NULL) {
+        Py_DECREF(lengths);
+        return NULL;
+    }
+    /* Nothing runs in between that could change the list: no code of Python's is called. */
+    char *to = PyBytes_AS_STRING(row);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) {
+            const char *later = PyBytes_AS_STRING(PyList_GET_ITEM(bodies, i + AHEAD));
+            __builtin_prefetch(later);
+            __builtin_prefetch(later + 64);
+        }
+        memcpy(to, PyBytes_AS_STRING(PyList_GET_ITEM(bodies, i)), length[i]);
+        to += length[i];
+    }
+    return Py_BuildValue("(NN)", lengths, row);
+}
+
+PyDoc_STRVAR(pack_keys_doc,
+             "pack_keys(list of tuples of one key) -> (lengths as u32, the keys in a row, their CRC-32 as u32) or None");
+
+static PyObject *
+pack_keys(PyObject *module, PyObject *rows)
+{
+    if (!PyList_CheckExact(rows)) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(rows), size = 0;
+    PyObject *lengths = PyBytes_FromStringAndSize(NULL, count * 4);
+    PyObject *hashes = PyBytes_FromStringAndSize(NULL, count * 4);
+    PyObject *texts = NULL;
+    if (lengths == NULL || hashes == NULL) {
+        goto failed;
+    }
+    uint32_t *length = (uint32_t *)PyBytes_AS_STRING(lengths), *hash = (uint32_t *)PyBytes_AS_STRING(hashes);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i);
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 1) {
+            goto unknown;
+        }
+        PyObject *key = PyTuple_GET_ITEM(row, 0);
+        if (!PyUnicode_CheckExact(key) || !PyUnicode_IS_COMPACT_ASCII(key)) {
+            goto unknown;
+        }
+        const char *text = (const char *)PyUnicode_1BYTE_DATA(key);
+        Py_ssize_t long_as = PyUnicode_GET_LENGTH(key);
+        if (long_as == 0 || long_as > UINT32_MAX || memchr(text, ' ', (size_t)long_as) != NULL) {
+            goto unknown;
+        }
+        length[i] = (uint32_t)long_as;
+        hash[i] = crc_of(text, long_as);
+        size += long_as;
+    }
+    texts = PyBytes_FromStringAndSize(NULL, size);
+    if (texts == NULL) {
+        goto failed;
+    }
+    char *to = PyBytes_AS_STRING(texts);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        memcpy(to, PyUnicode_1BYTE_DATA(PyTuple_GET_ITEM(PyList_GET_ITEM(rows, i), 0)), length[i]);
+        to += length[i];
+    }
+    return Py_BuildValue("(NNN)", lengths, texts, hashes);
+unknown:
+    Py_DECREF(lengths);
+    Py_DECREF(hashes);
+    Py_RETURN_NONE;
+failed:
+    Py_XDECREF(lengths);
+    Py_XDECREF(hashes);
+    return NULL;
+}
+
+/* ---- receiving */
+
+/* The numbers of a column; -1 with an exception set if these are none. */
+static int
+get_column(PyObject *column, Py_buffer *view)
+{
+    if (PyObject_GetBuffer(column, view, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    if (view->len % 4 || (view->len && (uintptr_t)view->buf % 4)) { /* nothing may lie anywhere */
+        PyBuffer_Release(view);
+        PyErr_SetString(PyExc_ValueError, "the column is not whole numbers of four bytes");
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(tally_doc, "tally(lengths as u32) -> (their sum, how many of them are 0)");
+
+static PyObject *
+tally(PyObject *module, PyObject *column)
+{
+    Py_buffer view;
+    if (get_column(column, &view) < 0) {
+        return NULL;
+    }
+    const uint32_t *length = view.buf;
+    uint64_t sum = 0;
+    Py_ssize_t zeros = 0;
+    for (Py_ssize_t i = 0; i < view.len / 4; i++) {
+        sum += length[i];
+        zeros += !length[i];
+    }
+    PyBuffer_Release(&view);
+    return Py_BuildValue("(Kn)", (unsigned long long)sum, zeros);
+}
+
+/* Where instances of a class hold a slot; -1 with an exception set if that is none for an object. */
+static Py_ssize_t
+place_of(PyObject *cls, const char *name)
+{
+    PyObject *slot = PyObject_GetAttrString(cls, name);
+    if (slot == NULL) {
+        return -1;
+    }
+    Py_ssize_t place = -1;
+    if (Py_IS_TYPE(slot, &PyMemberDescr_Type) && PyDescr_TYPE(slot) == (PyTypeObject *)cls) {
+        const PyMemberDef *member = ((PyMemberDescrObject *)slot)->d_member;
+        place = member->type == T_OBJECT_EX ? member->offset : -1;
+    }
+    Py_DECREF(slot);
+    if (place < 0) {
+        PyErr_Format(PyExc_TypeError, "%R has no slot %s of its own", cls, name);
+    }
+    return place;
+}
+
+PyDoc_STRVAR(make_messages_doc,
+             "make_messages(class, origin, bodies, lengths as u32, first, end, where the first begins)\n"
+             "    -> (messages, where the next begins)\n\n"
+             "The class has the slots body, _index, _origin and attempt, and no __init__.");
+
+static PyObject *
+make_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 7 || !PyType_Check(args[0]) || !PyBytes_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, make_messages_doc);
+        return NULL;
+    }
+    PyTypeObject *cls = (PyTypeObject *)args[0];
+    PyObject *origin = args[1], *bodies = args[2], *attempt = NULL, *messages = NULL;
+    Py_ssize_t first = PyLong_AsSsize_t(args[4]), end = PyLong_AsSsize_t(args[5]), at = PyLong_AsSsize_t(args[6]);
+    Py_ssize_t body_at, index_at, origin_at, attempt_at;
+    if (PyErr_Occurred() || (body_at = place_of(args[0], "body")) < 0 || (index_at = place_of(args[0], "_index")) < 0 ||
+        (origin_at = place_of(args[0], "_origin")) < 0 || (attempt_at = place_of(args[0], "attempt")) < 0) {
+        return NULL;
+    }
+    Py_buffer view;
+    if (get_column(args[3], &view) < 0) {
+        return NULL;
+    }
+    const uint32_t *length = view.buf;
+    Py_ssize_t size = PyBytes_GET_SIZE(bodies);
+    if (first < 0 || end < first || end > view.len / 4 || at < 0 || at > size) {
+        PyErr_SetString(PyExc_ValueError, "there are no such messages");
+        goto done;
+    }
+    attempt = PyLong_FromLong(1);
+    messages = attempt == NULL ? NULL : PyList_New(end - first);
+    if (messages == NULL) {
+        goto done;
+    }
+#define SLOT(message, place) (*(PyObject **)((char *)(message) + (place)))
+    for (Py_ssize_t i = first; i < end; i++) {
+        if (length[i] > size - at) {
+            PyErr_SetString(PyExc_ValueError, "the bodies are shorter than their lengths");
+            goto failed;
+        }
+        PyObject *message = cls->tp_alloc(cls, 0);
+        if (message == NULL) {
+            goto failed;
+        }
+        PyList_SET_ITEM(messages, i - first, message); /* a slot that is not filled yet is no harm to it */
+        if ((SLOT(message, body_at) = PyBytes_FromStringAndSize(PyBytes_AS_STRING(bodies) + at, length[i])) == NULL ||
+            (SLOT(message, index_at) = PyLong_FromSsize_t(i)) == NULL) {
+            goto failed;
+        }
+        SLOT(message, origin_at) = Py_NewRef(origin);
+        SLOT(message, attempt_at) = Py_NewRef(attempt);
+        at += length[i];
+    }
+    goto done;
+failed:
+    Py_CLEAR(messages);
+done:
+    Py_XDECREF(attempt);
+    PyBuffer_Release(&view);
+    return messages == NULL ? NULL : Py_BuildValue("(Nn)", messages, at);
+}
+
+/* ---- the module */
+
+static PyMethodDef functions[] = {
+    {"join_bodies", join_bodies, METH_O, join_bodies_doc},
+    {"pack_keys", pack_keys, METH_O, pack_keys_doc},
+    {"tally", tally, METH_O, tally_doc},
+    {"make_messages", (PyCFunction)(void (*)(void))make_messages, METH_FASTCALL, make_messages_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", "The loops over messages that are worth C; see native.py.", 0, functions,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void)
+{
+    make_crc_table();
+    return PyModuleDef_Init(&definition);
+}

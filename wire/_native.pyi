@@ -1,0 +1,13 @@
+from array import array
+from typing import Any, TypeVar
+
+from .layout import Buffer
+
+T = TypeVar("T")
+
+def join_bodies(bodies: object) -> tuple[bytes, bytes] | None: ...
+def pack_keys(rows: object) -> tuple[bytes, bytes, bytes] | None: ...
+def tally(lengths: array[int] | Buffer) -> tuple[int, int]: ...
+def make_messages(
+    cls: type[T], origin: Any, bodies: bytes, lengths: array[int] | Buffer, first: int, end: int, at: int, /
+) -> tuple[list[T], int]: ...
