@@ -59,11 +59,13 @@ def start(config: BrokerConfig) -> None:
 
 
 async def _serve(config: BrokerConfig) -> None:
+    from rmq.broker.allocator import keep_freed_memory
     from rmq.broker.app import Broker
     from rmq.broker.descriptors import raise_open_files
     from rmq.broker.store.directory import StoreError
 
     raise_open_files()  # each connection is one
+    keep_freed_memory()
     with stop_signals() as asked:
         broker = Broker(config)
         try:
