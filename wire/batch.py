@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -37,15 +36,15 @@ import msgpack
 from . import layout
 from .bodies import Bodies, pack_bodies
 from .checksum import crc32
-from .columns import Columns, check_columns, check_names, check_times, count_keys
+from .columns import Columns, check_columns, check_names, check_times
 from .compression import CODECS, Codec
 from .errors import BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat
 from .hashing import tag_bloom
 from .layout import Buffer, Header
 from .model import StoredMessage, stored_messages
 from .native import native
+from .texts import encode_all, little, pack_keys, pack_texts
 
-_SWAP = sys.byteorder == "big"
 _BEFORE_PLACE = bytes(60)  # the broker's part up to queue and kind
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}\Z", re.ASCII)
 
@@ -347,13 +346,6 @@ def split_message_id(text: str) -> tuple[int, int, int]:
     return int(text[:16], 16), (of >> 12) * layout.ALIGN, of & 0xFFF
 
 
-def _little(typecode: str, values: Sequence[int]) -> bytes:
-    column = array(typecode, values)
-    if _SWAP:  # pragma: no cover  # needs a big-endian machine
-        column.byteswap()
-    return column.tobytes()
-
-
 def _check_rows(rows: Rows, bodies: Bodies) -> None:
     count = bodies.count
     if not 1 <= count <= layout.MAX_COUNT:
@@ -378,17 +370,17 @@ def _check_size(used: int) -> None:
 
 
 def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
-    keys, hashes = _pack_keys(rows.keys) if rows.keys is not None and any(rows.keys) else (None, None)
+    keys, hashes = pack_keys(rows.keys) if rows.keys is not None and any(rows.keys) else (None, None)
     packed: bytes = msgpack.packb(
         [
             lengths,
             _pack_tags(rows.tags, names) if names and rows.tags is not None else None,
             keys,
             hashes,
-            _pack_text([key or "" for key in rows.ordering_keys]) if rows.ordering_keys is not None else None,
+            pack_texts([key or "" for key in rows.ordering_keys]) if rows.ordering_keys is not None else None,
             _pack_properties(rows.properties) if rows.properties is not None and any(rows.properties) else None,
-            rows.born_at if isinstance(rows.born_at, int | bytes) else _little("q", rows.born_at),
-            None if rows.attempts is None else _little("H", rows.attempts),
+            rows.born_at if isinstance(rows.born_at, int | bytes) else little("q", rows.born_at),
+            None if rows.attempts is None else little("H", rows.attempts),
         ]
     )
     return packed
@@ -397,64 +389,18 @@ def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
 def _pack_tags(tags: Sequence[str | None], names: list[str]) -> list[object]:
     check_names("tags", names, layout.MAX_TAG)
     code: dict[str | None, int] = {None: 0, "": 0} | {name: i for i, name in enumerate(names, 1)}
-    return [names, _little("H", list(map(code.__getitem__, tags)))]
-
-
-def _pack_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:
-    if native is not None and (packed := native.pack_keys(rows)) is not None:
-        lengths, blob, hashes = packed
-        return [lengths, blob], hashes
-    return pack_any_keys(rows)
-
-
-def pack_any_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:
-    """
-    The columns of keys and of their hashes.
-
-    Raises:
-        BadBatch: a key is empty or holds a space.
-    """
-    try:
-        texts = keys = [key for (key,) in rows]  # one each is the rule
-    except ValueError:
-        texts, keys = [" ".join(row) for row in rows], [key for row in rows for key in row]
-    encoded, blob = _encode_all(texts)
-    hashes = list(map(crc32, encoded if keys is texts else _encode_all(keys)[0]))
-    lengths = list(map(len, encoded))
-    if count_keys(lengths, blob) != len(hashes):
-        raise BadBatch("a key is empty or holds a space")
-    return [_little("I", lengths), blob], _little("I", hashes)
-
-
-def _encode_all(texts: list[str]) -> tuple[list[bytes], bytes]:
-    """Each text, and all of them in a row. Encoding them together takes half the time of one by one."""
-    together = "\0".join(texts).encode()
-    encoded = together.split(b"\0")
-    if len(encoded) == len(texts):
-        return encoded, together.replace(b"\0", b"")
-    encoded = [text.encode() for text in texts]  # one of them has the separator
-    return encoded, b"".join(encoded)
-
-
-def _pack_text(texts: list[str]) -> list[bytes] | None:
-    if not any(texts):
-        return None
-    if texts.count(texts[0]) == len(texts):  # many messages of one key are the rule: no work for each
-        text = texts[0].encode()
-        return [_little("I", [len(text)]) * len(texts), text * len(texts)]
-    encoded, blob = _encode_all(texts)
-    return [_little("I", list(map(len, encoded))), blob]
+    return [names, little("H", list(map(code.__getitem__, tags)))]
 
 
 def _pack_properties(rows: Sequence[Mapping[str, str]]) -> list[object]:
     names = sorted({name for row in rows for name in row})
     check_names("properties", names)
     code = {name: i for i, name in enumerate(names)}
-    values, blob = _encode_all([value for row in rows for value in row.values()])
+    values, blob = encode_all([value for row in rows for value in row.values()])
     return [
         names,
-        _little("H", [len(row) for row in rows]),
-        _little("H", [code[name] for row in rows for name in row]),
-        _little("I", list(map(len, values))),
+        little("H", [len(row) for row in rows]),
+        little("H", [code[name] for row in rows for name in row]),
+        little("I", list(map(len, values))),
         blob,
     ]

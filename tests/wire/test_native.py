@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from rmq.wire import batch as batches
 from rmq.wire import native
-from rmq.wire.batch import Rows, messages_in_line, pack_any_keys
+from rmq.wire.batch import Rows, messages_in_line
 from rmq.wire.bodies import pack_any_bodies, pack_bodies
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
+from rmq.wire.texts import pack_any_keys, pack_keys
 
 COMPILED: list[ModuleType] = [] if native.native is None else [native.native]
 MAKERS: list[Callable[..., Any]] = [messages_in_line]
@@ -83,8 +84,8 @@ keys_of = st.lists(
 
 @given(keys_of)
 def test_keys_are_packed_as_python_does(rows: list[tuple[str, ...]]) -> None:
-    assert batches._pack_keys(rows) == pack_any_keys(rows)
-    (lengths, blob), hashes = batches._pack_keys(rows)
+    assert pack_keys(rows) == pack_any_keys(rows)
+    (lengths, blob), hashes = pack_keys(rows)
     assert array("I", lengths).tolist() == [len(key.encode()) for (key,) in rows]
     assert blob == "".join(key for (key,) in rows).encode()
     assert array("I", hashes).tolist() == [zlib.crc32(key.encode()) for (key,) in rows]
