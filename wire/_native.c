@@ -164,21 +164,79 @@ failed:
     return NULL;
 }
 
+PyDoc_STRVAR(pack_codes_doc, "pack_codes(list of values, dictionary of their codes) -> codes as u16 or None");
+
+static PyObject *
+pack_codes(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 2 || !PyList_CheckExact(args[0]) || !PyDict_CheckExact(args[1])) {
+        Py_RETURN_NONE;
+    }
+    PyObject *values = args[0];
+    Py_ssize_t count = PyList_GET_SIZE(values);
+    PyObject *codes = PyBytes_FromStringAndSize(NULL, count * 2);
+    if (codes == NULL) {
+        return NULL;
+    }
+    uint16_t *to = (uint16_t *)PyBytes_AS_STRING(codes);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        /* A key of the dictionary may have a comparison of its own, which could change the list. */
+        PyObject *value = i < PyList_GET_SIZE(values) ? PyList_GET_ITEM(values, i) : NULL;
+        if (value == NULL || (value != Py_None && !PyUnicode_CheckExact(value))) {
+            goto unknown;
+        }
+        Py_INCREF(value);
+        PyObject *code = PyDict_GetItemWithError(args[1], value);
+        Py_DECREF(value);
+        if (code == NULL || !PyLong_CheckExact(code)) {
+            goto unknown;
+        }
+        long number = PyLong_AsLong(code);
+        if (number < 0 || number > UINT16_MAX) {
+            goto unknown;
+        }
+        to[i] = (uint16_t)number;
+    }
+    return codes;
+unknown:
+    PyErr_Clear();
+    Py_DECREF(codes);
+    Py_RETURN_NONE;
+}
+
 /* ---- receiving */
 
-/* The numbers of a column; -1 with an exception set if these are none. */
+/* The numbers of so many bytes in a column; -1 with an exception set if these are none. */
 static int
-get_column(PyObject *column, Py_buffer *view)
+get_column(PyObject *column, Py_ssize_t width, Py_buffer *view)
 {
     if (PyObject_GetBuffer(column, view, PyBUF_SIMPLE) < 0) {
         return -1;
     }
-    if (view->len % 4 || (view->len && (uintptr_t)view->buf % 4)) { /* nothing may lie anywhere */
+    if (view->len % width || (view->len && (uintptr_t)view->buf % (size_t)width)) { /* nothing may lie anywhere */
         PyBuffer_Release(view);
-        PyErr_SetString(PyExc_ValueError, "the column is not whole numbers of four bytes");
+        PyErr_Format(PyExc_ValueError, "the column is not whole numbers of %zd bytes", width);
         return -1;
     }
     return 0;
+}
+
+PyDoc_STRVAR(highest_doc, "highest(codes as u16) -> the highest of them, 0 if there is none");
+
+static PyObject *
+highest(PyObject *module, PyObject *column)
+{
+    Py_buffer view;
+    if (get_column(column, 2, &view) < 0) {
+        return NULL;
+    }
+    const uint16_t *code = view.buf;
+    uint16_t found = 0;
+    for (Py_ssize_t i = 0; i < view.len / 2; i++) {
+        found = code[i] > found ? code[i] : found;
+    }
+    PyBuffer_Release(&view);
+    return PyLong_FromLong(found);
 }
 
 PyDoc_STRVAR(tally_doc, "tally(lengths as u32) -> (their sum, how many of them are 0)");
@@ -187,7 +245,7 @@ static PyObject *
 tally(PyObject *module, PyObject *column)
 {
     Py_buffer view;
-    if (get_column(column, &view) < 0) {
+    if (get_column(column, 4, &view) < 0) {
         return NULL;
     }
     const uint32_t *length = view.buf;
@@ -242,7 +300,7 @@ make_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
         return NULL;
     }
     Py_buffer view;
-    if (get_column(args[3], &view) < 0) {
+    if (get_column(args[3], 4, &view) < 0) {
         return NULL;
     }
     const uint32_t *length = view.buf;
@@ -289,6 +347,8 @@ done:
 static PyMethodDef functions[] = {
     {"join_bodies", join_bodies, METH_O, join_bodies_doc},
     {"pack_keys", pack_keys, METH_O, pack_keys_doc},
+    {"pack_codes", (PyCFunction)(void (*)(void))pack_codes, METH_FASTCALL, pack_codes_doc},
+    {"highest", highest, METH_O, highest_doc},
     {"tally", tally, METH_O, tally_doc},
     {"make_messages", (PyCFunction)(void (*)(void))make_messages, METH_FASTCALL, make_messages_doc},
     {NULL, NULL, 0, NULL},

@@ -43,7 +43,7 @@ from .hashing import tag_bloom
 from .layout import Buffer, Header
 from .model import StoredMessage, stored_messages
 from .native import native
-from .texts import encode_all, little, pack_keys, pack_texts
+from .texts import encode_all, little, pack_codes, pack_keys, pack_texts
 
 _BEFORE_PLACE = bytes(60)  # the broker's part up to queue and kind
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}\Z", re.ASCII)
@@ -389,7 +389,7 @@ def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
 def _pack_tags(tags: Sequence[str | None], names: list[str]) -> list[object]:
     check_names("tags", names, layout.MAX_TAG)
     code: dict[str | None, int] = {None: 0, "": 0} | {name: i for i, name in enumerate(names, 1)}
-    return [names, little("H", list(map(code.__getitem__, tags)))]
+    return [names, pack_codes(tags, code)]
 
 
 def _pack_properties(rows: Sequence[Mapping[str, str]]) -> list[object]:

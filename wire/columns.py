@@ -266,7 +266,7 @@ def _tags(value: object, header: Header) -> TagColumn | None:
         raise BadBatch("the column tags is not a dictionary and codes")
     names = _names("tags", value[0], header.count, MAX_TAG)
     codes = _numbers("tags", "H", value[1], header.count)
-    if max(codes) > len(names):
+    if (max(codes) if native is None else native.highest(codes)) > len(names):
         raise BadBatch(f"a tag code {max(codes)} lies outside of {len(names)} tags")
     if tag_bloom(names) != header.tag_bloom:
         raise BadBatch("the tag bloom does not match the tags")

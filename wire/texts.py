@@ -1,10 +1,10 @@
-"""The columns of texts in a batch to be: lengths and bytes in a row, and the hashes of keys."""
+"""The columns of texts in a batch to be: lengths and bytes in a row, hashes of keys, codes of tags."""
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .checksum import crc32
 from .columns import count_keys
@@ -20,6 +20,17 @@ def little(typecode: str, values: Sequence[int]) -> bytes:
     if _SWAP:  # pragma: no cover  # needs a big-endian machine
         column.byteswap()
     return column.tobytes()
+
+
+def pack_codes(values: Sequence[str | None], codes: Mapping[str | None, int]) -> bytes:
+    """The column of a code each; raises KeyError for a value that has none."""
+    packed = None if native is None else native.pack_codes(values, codes)
+    return pack_any_codes(values, codes) if packed is None else packed
+
+
+def pack_any_codes(values: Sequence[str | None], codes: Mapping[str | None, int]) -> bytes:
+    """The same for values and codes of any kind."""
+    return little("H", list(map(codes.__getitem__, values)))
 
 
 def pack_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:

@@ -24,7 +24,7 @@ from rmq.wire.batch import Rows, messages_in_line
 from rmq.wire.bodies import pack_any_bodies, pack_bodies
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
-from rmq.wire.texts import pack_any_keys, pack_keys
+from rmq.wire.texts import pack_any_codes, pack_any_keys, pack_codes, pack_keys
 
 COMPILED: list[ModuleType] = [] if native.native is None else [native.native]
 MAKERS: list[Callable[..., Any]] = [messages_in_line]
@@ -108,6 +108,58 @@ def test_a_key_that_is_not_allowed_is_refused(key: str) -> None:
         batches.encode("orders", 0, Rows([b"1", b"2"], 1, keys=[("good",), (key,)]))
 
 
+# ---- codes
+
+CODES = {None: 0, "": 0, "paid": 1, "\xe4": 2, "last": 65535}
+
+
+@given(st.lists(st.sampled_from(list(CODES))))
+def test_codes_are_packed_as_python_does(values: list[str | None]) -> None:
+    assert pack_codes(values, CODES) == pack_any_codes(values, CODES)
+    codes = array("H", pack_codes(values, CODES))
+    assert codes.tolist() == [CODES[value] for value in values]
+    for module in COMPILED:
+        assert module.highest(codes) == max(codes, default=0)
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        (("paid",), CODES), (["other"], CODES), ([Text("paid")], CODES), ([["paid"]], CODES), ([1], {1: 1}),
+        (["a"], {"a": 65536}), (["a"], {"a": -1}), (["a"], {"a": 1 << 70}), (["a"], {"a": "1"}), (["a"], []),
+        (None, CODES),
+    ],
+)  # fmt: skip
+def test_codes_of_another_kind_are_left_to_python(values: Any, codes: Any) -> None:
+    assert [module.pack_codes(values, codes) for module in COMPILED] == [None] * len(COMPILED)
+
+
+@pytest.mark.parametrize("change", [list.clear, lambda values: values.extend(["a"] * 10_000)])
+def test_a_list_that_changes_while_it_is_read_does_no_harm(change: Callable[[list[str]], None]) -> None:
+    class Key:
+        def __hash__(self) -> int:
+            return hash("a")
+
+        def __eq__(self, other: object) -> bool:
+            change(values)
+            return False
+
+    values: list[str] = []
+    codes = {Key(): 1, "b": 2, "a": 3}
+    for module in COMPILED:
+        values[:] = ["a", "b", "a"]
+        assert module.pack_codes(values, codes) in (None, bytes((3, 0, 2, 0, 3, 0)))
+
+
+def test_a_value_without_a_code_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        pack_codes(["paid", "other"], CODES)
+
+
 # ---- lengths
 
 
@@ -119,11 +171,12 @@ def test_lengths_are_added_up_and_zeros_counted(numbers: list[int]) -> None:
 
 def test_what_is_no_column_is_refused() -> None:
     for module in COMPILED:
-        for wrong in (b"123", memoryview(bytes(9))[1:]):
-            with pytest.raises(ValueError, match="whole numbers"):
-                module.tally(wrong)
-        with pytest.raises(TypeError):
-            module.tally("text")
+        for function in (module.tally, module.highest):
+            for wrong in (b"123", memoryview(bytes(9))[1:]):
+                with pytest.raises(ValueError, match="whole numbers"):
+                    function(wrong)
+            with pytest.raises(TypeError):
+                function("text")
 
 
 # ---- messages
