@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from rmq.client.log import get_logger
@@ -21,6 +22,8 @@ from .statistics import Statistics
 from .tasks import TaskSet
 
 log = get_logger("rmq.consumer")
+
+FEW = 16  # messages for which a listener was idle: it would be late for them, while many more are not held up
 
 
 class Puller:
@@ -71,9 +74,12 @@ class Puller:
             result = await self._pull(generation)
             took_s = self._broker.now() - began
             if result is not None and not generation.dropped:
+                was_empty = not generation.cache.messages
                 messages = await self._intake.take_in(generation, result, asked_as)
                 if messages:
                     await self._found(generation, messages, took_s)
+                if was_empty and 0 < messages <= FEW:
+                    await asyncio.sleep(0)  # the listener goes first: asking for more takes as long as its call
 
     async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
         now = generation.pulled_at = self._broker.now()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer import Consumer
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq.consumer.puller import FEW
 from rmq.wire.errors import Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Op, PullResult
@@ -105,6 +106,25 @@ async def test_a_message_is_delivered_when_it_arrives(broker: FakeBroker, make: 
         await asyncio.sleep(1)
 
     assert listener.times == [7.0]
+
+
+@pytest.mark.parametrize(("count", "listener_first"), [(1, True), (FEW, True), (FEW + 1, False)])
+async def test_a_listener_that_was_idle_has_few_messages_before_more_are_asked_for(
+    broker: FakeBroker, make: Make, count: int, listener_first: bool
+) -> None:
+    broker.create("t")
+    pulls_at_call: list[int] = []
+
+    async def listener(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
+        pulls_at_call.append(len(broker.sent(Op.PULL)))
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.send("t", 0, *[b"x"] * count)
+        await asyncio.sleep(1)
+
+    assert pulls_at_call[0] == (1 if listener_first else 2)
 
 
 async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker: FakeBroker, make: Make) -> None:
