@@ -239,6 +239,7 @@ class Sender:
         if left and left[-1].defects >= MAX_DEFECTS:
             self._give_up(left[-1])
         self._put_back(left)
+        self.tell_all()
         self.after_answers()
 
     def _unknown(self, batch: SentBatch) -> None:

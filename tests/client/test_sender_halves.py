@@ -9,8 +9,8 @@ import pytest
 from rmq.client import Producer, Receipt
 from rmq.client.sender import WORTH_HALVING
 
-from .fake_broker import FakeBroker
-from .producing import message, numbers
+from .fake_broker import DropAfter, FakeBroker
+from .producing import Script, message, numbers
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,6 +53,18 @@ async def test_where_one_batch_only_may_be_in_flight_no_half_goes_ahead(broker: 
     broker.durable = False
 
     assert await rounds(broker, 65, max_in_flight=1) == [65] * 3
+
+
+async def test_all_are_told_what_the_hello_tells_of_a_batch_whose_answer_was_lost(broker: FakeBroker) -> None:
+    broker.durable = False
+    async with Producer(broker.address) as producer:
+        broker.before_store = Script({1: DropAfter()})
+
+        async with asyncio.timeout(5):
+            receipts = await asyncio.gather(*(producer.send(message(i), sharding_key="k") for i in range(64)))
+
+    assert [receipt.queue_offset for receipt in receipts] == list(range(64))
+    assert [header.count for header in broker.stored] == [64]
 
 
 @pytest.mark.parametrize("how", ["close", "end"])
