@@ -278,8 +278,19 @@ async def _begins_behind(address: str, queue_id: int, offset: int) -> bool:
 
 
 async def _written(address: str) -> int:
-    async with Admin(address) as admin:
-        return int((await admin.stats())["log"]["log_written"])
+    """How long the log is when progress that rode on a pull is in it as well (``offset_flush_s`` later)."""
+    loop, written, since = asyncio.get_running_loop(), -1, 0.0
+
+    async def is_quiet() -> bool:
+        nonlocal written, since
+        async with Admin(address) as admin:
+            now = int((await admin.stats())["log"]["log_written"])
+        if now != written:
+            written, since = now, loop.time()
+        return loop.time() - since > 0.3
+
+    await _until(is_quiet)
+    return written
 
 
 async def _damaged_reads(address: str) -> int:
