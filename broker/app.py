@@ -356,6 +356,7 @@ class Broker:
         for connection in list(self._connections):
             connection.abort()
         assert self._flusher is not None
+        self._upkeep.want_nothing()
         # It syncs what is left, and a checkpoint may wait for that.
         await asyncio.get_running_loop().run_in_executor(None, self._flusher.stop)
         if not self.failed.is_set():  # else it would wait for ever

@@ -100,6 +100,10 @@ class Upkeep:
         self._wanted = True
         self._next_turn()
 
+    def want_nothing(self) -> None:
+        """Begin no checkpoint any more: whoever stops the broker takes the last one."""
+        self._wanted = False
+
     def turn_over(self) -> None:
         """
         A turn was written, or given up.

@@ -35,7 +35,7 @@ PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is b
 class Outbox:
     """The parcels for one queue that were not cut yet."""
 
-    __slots__ = ("_codec", "_is_plain", "_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
+    __slots__ = ("_codec", "_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
 
     def __init__(self, topic: str, queue_id: int, codec: Codec | None = None) -> None:
         self.topic = topic
@@ -44,7 +44,6 @@ class Outbox:
         self._codec = codec
         self.parcels: deque[Parcel] = deque()
         self.ready = False  # written by the sender: it stands in its round
-        self._is_plain = True  # all of them are single messages with nothing but a body
         self._waiting = 0  # messages and bytes put since the last cut
         self._size = 0
 
@@ -59,8 +58,6 @@ class Outbox:
         # Many at once were gathered by the caller already: they need no lingering.
         self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
         self._size += parcel.size
-        if self._is_plain and not (type(parcel) is Single and parcel.is_plain):
-            self._is_plain = False
 
     def put_back(self, pieces: Sequence[Cut]) -> None:
         """Undo the newest cut: its pieces stand in front again."""
@@ -68,7 +65,6 @@ class Outbox:
             piece.parcel.put_back(piece)
             if not self.parcels or self.parcels[0] is not piece.parcel:
                 self.parcels.appendleft(piece.parcel)
-        self._is_plain = False
 
     def cut(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         """
@@ -79,12 +75,7 @@ class Outbox:
         A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
         """
         self._waiting = self._size = 0
-        cut = self._cut_plain(by) if self._is_plain else None
-        if cut is None:
-            cut = self._cut_any(by)
-        if not self.parcels:
-            self._is_plain = True
-        return cut
+        return self._cut_plain(by) or self._cut_any(by)
 
     def _cut_any(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         limit = MAX_COUNT
@@ -112,7 +103,13 @@ class Outbox:
         """
         if len(self.parcels) > MAX_COUNT or self._codec is not None:
             return None
-        singles = [parcel for parcel in self.parcels if type(parcel) is Single and not parcel.settled]
+        singles: list[Single] = []
+        for parcel in self.parcels:
+            if parcel.settled:
+                continue
+            if type(parcel) is not Single or not parcel.is_plain:
+                return None
+            singles.append(parcel)
         bodies = [single.body for single in singles]
         if not singles or (len(singles) > 1 and sum(map(len, bodies)) > WORTH_BYTES):
             return None

@@ -88,6 +88,10 @@ join_bodies(PyObject *module, PyObject *bodies)
             Py_RETURN_NONE;
         }
         length[i] = (uint32_t)PyBytes_GET_SIZE(body);
+        if (PyBytes_GET_SIZE(body) > PY_SSIZE_T_MAX - size) {
+            Py_DECREF(lengths);
+            return PyErr_NoMemory();
+        }
         size += length[i];
     }
     PyObject *row = PyBytes_FromStringAndSize(NULL, size);
@@ -142,6 +146,9 @@ pack_keys(PyObject *module, PyObject *rows)
         }
         length[i] = (uint32_t)long_as;
         hash[i] = crc_of(text, long_as);
+        if (long_as > PY_SSIZE_T_MAX - size) {
+            goto unknown;
+        }
         size += long_as;
     }
     texts = PyBytes_FromStringAndSize(NULL, size);
@@ -287,7 +294,9 @@ PyDoc_STRVAR(make_messages_doc,
 static PyObject *
 make_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
 {
-    if (given != 7 || !PyType_Check(args[0]) || !PyBytes_CheckExact(args[2])) {
+    /* Of a class with nothing above it: what another one needs to be made is not known here. */
+    if (given != 7 || !PyType_Check(args[0]) || ((PyTypeObject *)args[0])->tp_base != &PyBaseObject_Type ||
+        !PyBytes_CheckExact(args[2])) {
         PyErr_SetString(PyExc_TypeError, make_messages_doc);
         return NULL;
     }

@@ -19,7 +19,7 @@ from rmq.wire.layout import Buffer
 AnyPath = str | Path
 
 _WAITS = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS)
-_CANNOT = (errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP, errno.ENOSYS)  # a file system that writes out as it likes
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EBADF)  # of beginning to write; else the system does as it likes
 # Of sync_file_range: begin to write, wait for nothing. Only whoever waits is told of a failed write, and then others
 # are not: so fdatasync, which follows, still tells all.
 _WRITE_ONLY = 2
@@ -68,10 +68,10 @@ class Files:
         os.fdatasync(fd)
 
     def begin_writeback(self, fd: int, size: int, at: int) -> None:
-        """Let the system begin to write out a part of a file, without waiting for it. No promise, and none needed."""
+        """Let the system begin to write out a part of a file, without waiting for its end. It promises nothing."""
         if _SYNC_FILE_RANGE is not None and _SYNC_FILE_RANGE(fd, at, size, _WRITE_ONLY):
             number = ctypes.get_errno()
-            if number not in _CANNOT:
+            if number in _LOST:
                 raise OSError(number, os.strerror(number))
 
     def open_directory(self, path: AnyPath) -> int:

@@ -6,7 +6,8 @@ for a position is released by the loop. One ``fdatasync`` so covers every send t
 
 Where nobody waits for it (``async``), a sync that has much to write would hold up the loop all the same: the system
 locks what it writes out, and the end of the file with it. So the system is asked to begin early, a few megabytes at a
-time and never with the end of the file, and the sync itself finds little left to do.
+time and never with the end of the file, and the sync itself finds little left to do. That may wait, too, where the disk
+has more to do than it takes; so it is not asked for when a sync is due before it would be back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..log import get_logger
 log = get_logger(__name__)
 
 EARLY = 8 << 20  # bytes after which the system is asked to begin
+SHORT_S = 0.05  # a pause that is as short begins with a request: an idle thread is not to look at the clock as often
 
 Synced = Callable[[int], None]
 Failed = Callable[[Exception], None]
@@ -32,7 +34,7 @@ class SyncableLog(Protocol):
     written: int
 
     def begin_writeback(self) -> None:
-        """Let the system begin to write out what is written, but for the end; wait for nothing."""
+        """Let the system begin to write out what is written, but for the end."""
 
     def sync(self) -> int:
         """Make all that is written durable; return the position reached."""
@@ -76,6 +78,7 @@ class Flusher:
         self._wanted = threading.Event()
         self._nudged = threading.Event()  # enough is written to begin with, or it is time to stop
         self._begun = 0  # how far the log was when that was last asked for
+        self._begin_s = 0.0  # how long it took to begin, the last time
         self._stopping = threading.Event()
         self._syncs = 0
         self._last_s = self._longest_s = self._total_s = 0.0
@@ -115,7 +118,7 @@ class Flusher:
     def _rest_and_sync(self) -> int | None:
         """The position reached; None if nobody asked for anything within the interval."""
         pause = pause_s(self._interval_s, self._last_s)
-        if pause <= self._interval_s / 2:  # a slow disk, or nothing to wait for: it is not to look again and again
+        if pause <= max(self._interval_s / 2, SHORT_S):  # the disk is slow, or there is nothing to wait for
             self._wanted.wait()
         # Else by the clock alone: woken by a request, this thread would take the interpreter from whoever serves it.
         self._pause(pause)
@@ -131,11 +134,16 @@ class Flusher:
         return position
 
     def _pause(self, for_s: float) -> None:
-        """Wait with a sync, and let the system begin meanwhile."""
+        """Wait with a sync, and let the system begin meanwhile, as far as that takes no longer than the pause."""
         until = time.perf_counter() + for_s
         while (rest := until - time.perf_counter()) > 0 and not self._stopping.is_set() and self._nudged.wait(rest):
             self._nudged.clear()
-            self._log.begin_writeback()
+            began = time.perf_counter()
+            if until - began > self._begin_s:
+                self._log.begin_writeback()
+                self._begin_s = time.perf_counter() - began
+            else:
+                self._begin_s /= 2  # the disk may have caught up: it is tried again
 
     def stats(self) -> dict[str, float]:
         """How many syncs there were, and how long the last, the longest and all of them took."""

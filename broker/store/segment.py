@@ -30,7 +30,7 @@ class Segment:
         self.start = int(path.name)
         self.size = size
         self.synced = 0 if is_new else size
-        self._sent_out = self.synced  # how much the system was asked to write out; of the flusher
+        self._sent_out = 0  # how much the system was asked to write out; of the flusher
         self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
         self._is_ragged = False  # whether a failed append may have left something behind the end
         self._files = files
@@ -142,9 +142,9 @@ class Segment:
 
     def begin_writeback(self) -> None:
         """Let the system write out what will not be touched again. Called by the flusher's thread."""
-        end = (self.size - TAIL) // EXTENT * EXTENT
-        if end > self._sent_out:
-            self._files.begin_writeback(self._fd, end - self._sent_out, self._sent_out)
+        begin, end = max(self._sent_out, self.synced), (self.size - TAIL) // EXTENT * EXTENT
+        if end > begin:
+            self._files.begin_writeback(self._fd, end - begin, begin)
             self._sent_out = end
 
     def sync(self) -> None:

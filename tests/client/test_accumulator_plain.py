@@ -98,6 +98,20 @@ def test_what_is_put_back_is_cut_again_with_what_came_since() -> None:
     assert outbox.cut(BY) is None
 
 
+def test_what_is_put_back_keeps_what_it_has_besides_its_body() -> None:
+    def again(outbox: Outbox) -> bytes:
+        outbox.put(single(b"1", tag="t"))
+        cut = outbox.cut(BY)
+        assert cut is not None
+        outbox.put_back(cut[1])
+        outbox.put(single(b"2"))
+        cut = outbox.cut(BY)
+        assert cut is not None
+        return b"".join(cut[0])
+
+    assert again(Outbox("orders", 3)) == again(LongWay("orders", 3))
+
+
 def test_one_that_cannot_be_encoded_fails_alone() -> None:
     bad = Single("or\ud800ders", Message("orders", b"2"), Choice(), None, BORN_AT)
     outbox = Outbox("or\ud800ders", 3)

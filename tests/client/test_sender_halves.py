@@ -55,6 +55,15 @@ async def test_where_one_batch_only_may_be_in_flight_no_half_goes_ahead(broker: 
     assert await rounds(broker, 65, max_in_flight=1) == [65] * 3
 
 
+async def test_the_second_half_of_longer_calls_is_told_its_own_offsets(broker: FakeBroker) -> None:
+    broker.durable = False
+    async with Producer(broker.address) as producer:
+        calls = [producer.send_many([message(2 * i), message(2 * i + 1)], sharding_key="k") for i in range(64)]
+        receipts = await asyncio.gather(*calls)
+
+    assert [[receipt.queue_offset for receipt in own] for own in receipts] == [[2 * i, 2 * i + 1] for i in range(64)]
+
+
 async def test_all_are_told_what_the_hello_tells_of_a_batch_whose_answer_was_lost(broker: FakeBroker) -> None:
     broker.durable = False
     async with Producer(broker.address) as producer:

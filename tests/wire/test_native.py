@@ -228,6 +228,10 @@ class Inherited(Other):
     __slots__ = ()
 
 
+class Mapped(dict[str, str]):
+    __slots__ = ("_index", "_origin", "attempt", "body")
+
+
 class Plain:
     body = _index = _origin = attempt = None
 
@@ -252,7 +256,8 @@ LENGTHS = array("I", [1, 2, 3])
         ((Other, None, b"123456", LENGTHS, 0, 3), TypeError),
         ((Inherited, None, b"123456", LENGTHS, 0, 3, 0), TypeError),
         ((Plain, None, b"123456", LENGTHS, 0, 3, 0), TypeError),
-        ((object, None, b"123456", LENGTHS, 0, 3, 0), AttributeError),
+        ((object, None, b"123456", LENGTHS, 0, 3, 0), TypeError),
+        ((Mapped, None, b"123456", LENGTHS, 0, 3, 0), TypeError),
         ((None, None, b"123456", LENGTHS, 0, 3, 0), TypeError),
         ((Other, None, b"123456", LENGTHS, 0, 1 << 70, 0), OverflowError),
     ],
