@@ -124,9 +124,7 @@ class Outbox:
         except Exception:
             return None  # the long way tells whose fault it is
         self.parcels.clear()
-        for single in singles:
-            single.cut(1, single.size)
-        return data, list(singles)
+        return data, [single.cut(1, single.size) for single in singles]
 
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []

@@ -207,11 +207,8 @@ class Producer:
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
             Refused: the broker does not want it; the class tells why, as BadDelay does of a level that it lacks.
         """
-        # Written out, as is much of what it calls: a coroutine of its own to deliver costs as much as half of the rest.
-        if sharding_key is None and queue_id is None and selector is None:
-            parcel = self._single(message, ROUND_ROBIN)
-        else:
-            parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
+        # Not by _deliver: that would be a coroutine more for every message.
+        parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
         parcel.future = future = self._loop.create_future()
         self._accept(parcel)
         try:

@@ -110,12 +110,8 @@ class TopicRoute:
         """
         if self.info is None:
             return None
-        wanted = parcel.choice
-        if wanted is ROUND_ROBIN:
-            queue_id = self.info.queues[self._turn % len(self.info.queues)].queue_id
-        else:
-            queue_id = choose(self.info, wanted, None if parcel.messages is None else parcel.messages[0], self._turn)
-        parcel.queue_id = queue_id
+        first = None if parcel.messages is None else parcel.messages[0]
+        parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
         outbox = self._outboxes.get(queue_id)
         if outbox is None or outbox.generation != self.info.generation:  # what waits for a dead topic goes down with it
             outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)

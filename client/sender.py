@@ -79,7 +79,7 @@ class Sender:
         self._ready: deque[Outbox] = deque()
         self._lingering: dict[Outbox, asyncio.TimerHandle] = {}
         self._pump_due = False
-        self._untold: list[tuple[Part, list[Cut], int]] = []  # stored batches, of which so many pieces were told
+        self._untold: list[tuple[Part, list[Cut], int]] = []  # of a stored batch the second half, and where that begins
         self._store_id = 0
         self._acknowledged = False  # the broker with this store has stored something of ours
         self._miscounted = False  # a new hello must tell the next number
@@ -290,8 +290,8 @@ class Sender:
     def tell_all(self) -> None:
         """Keep nobody waiting whose messages are stored."""
         untold, self._untold = self._untold, []
-        for whole, pieces, told in untold:
-            self._tell(whole, pieces[told:], sum(piece.count for piece in pieces[:told]))
+        for whole, pieces, first in untold:
+            self._tell(whole, pieces, first)
 
     def _judge(self, batch: SentBatch, result: Any) -> None:
         status, base_offset, physical_offset, stored_at, durable = result[:5]
@@ -308,16 +308,17 @@ class Sender:
         idle = not self._line.flying and not self._pump_due  # nothing of ours is at the broker, or about to go there
         if idle and len(pieces) >= WORTH_HALVING and not durable and self._window > 1:
             half = len(pieces) // 2
-            self._untold.append((whole, pieces, half))
-            pieces = pieces[:half]
-        self._tell(whole, pieces, 0)
+            self._untold.append((whole, pieces[half:], self._tell(whole, pieces[:half], 0)))
+        else:
+            self._tell(whole, pieces, 0)
 
-    def _tell(self, whole: Part, pieces: list[Cut], first: int) -> None:
-        """Tell the callers of these pieces, which begin with the message ``first`` of a stored batch."""
+    def _tell(self, whole: Part, pieces: list[Cut], first: int) -> int:
+        """Tell the callers of these pieces, which begin at the message ``first`` of their batch; where they end."""
         store_id = self._store_id
         for piece in pieces:
             piece.stored(whole, first, store_id)
             first += piece.count
+        return first
 
     def _refused(self, batch: SentBatch, error: WireError) -> None:
         if is_temporary(error.code):

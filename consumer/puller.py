@@ -79,7 +79,9 @@ class Puller:
                 if messages:
                     await self._found(generation, messages, took_s)
                 if was_empty and 0 < messages <= FEW:
-                    await asyncio.sleep(0)  # the listener goes first: asking for more takes as long as its call
+                    # The listener goes first: asking for more takes as long as its call. Whatever happens meanwhile
+                    # is looked at before the next pull, as behind every other await here.
+                    await asyncio.sleep(0)
 
     async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
         now = generation.pulled_at = self._broker.now()

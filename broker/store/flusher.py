@@ -22,7 +22,7 @@ from ..log import get_logger
 log = get_logger(__name__)
 
 EARLY = 8 << 20  # bytes after which the system is asked to begin
-SHORT_S = 0.05  # a pause that is as short begins with a request: an idle thread is not to look at the clock as often
+SHORT_S = 0.05  # a pause as short, or none, begins with a request: an idle thread is not to look at the clock as often
 
 Synced = Callable[[int], None]
 Failed = Callable[[Exception], None]
@@ -90,7 +90,7 @@ class Flusher:
 
     def request(self) -> None:
         """Something was written. Called by the loop, after ``written`` was set."""
-        if not self._wanted.is_set():
+        if not self._wanted.is_set():  # to set it takes a lock, and many ask before one is served
             self._wanted.set()
         if self._interval_s and self._log.written - self._begun >= EARLY:
             self._begun = self._log.written
@@ -118,7 +118,7 @@ class Flusher:
     def _rest_and_sync(self) -> int | None:
         """The position reached; None if nobody asked for anything within the interval."""
         pause = pause_s(self._interval_s, self._last_s)
-        if pause <= max(self._interval_s / 2, SHORT_S):  # the disk is slow, or there is nothing to wait for
+        if pause <= SHORT_S:
             self._wanted.wait()
         # Else by the clock alone: woken by a request, this thread would take the interpreter from whoever serves it.
         self._pause(pause)
@@ -135,15 +135,15 @@ class Flusher:
 
     def _pause(self, for_s: float) -> None:
         """Wait with a sync, and let the system begin meanwhile, as far as that takes no longer than the pause."""
-        until = time.perf_counter() + for_s
+        until, tried = time.perf_counter() + for_s, False
         while (rest := until - time.perf_counter()) > 0 and not self._stopping.is_set() and self._nudged.wait(rest):
             self._nudged.clear()
             began = time.perf_counter()
             if until - began > self._begin_s:
                 self._log.begin_writeback()
-                self._begin_s = time.perf_counter() - began
-            else:
-                self._begin_s /= 2  # the disk may have caught up: it is tried again
+                self._begin_s, tried = time.perf_counter() - began, True
+        if not tried:
+            self._begin_s /= 2  # the disk may have caught up since
 
     def stats(self) -> dict[str, float]:
         """How many syncs there were, and how long the last, the longest and all of them took."""
