@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+from rmq.wire.native import native
 
 
-def boottime() -> float:
-    """Seconds that also count while the machine sleeps, so that a lease does not outlive a suspended night."""
+def _boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+# Seconds that also count while the machine sleeps, so that a lease does not outlive a suspended night.
+boottime: Callable[[], float] = getattr(native, "boottime", _boottime)
 
 
 def wall_us() -> int:

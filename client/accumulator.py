@@ -124,7 +124,8 @@ class Outbox:
         except Exception:
             return None  # the long way tells whose fault it is
         self.parcels.clear()
-        return data, [single.cut(1, single.size) for single in singles]
+        Single.cut_all(singles)
+        return data, [*singles]
 
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-# Seconds since some point in the past; they go on while the machine is suspended, where the system can tell. A partial
-# rather than a function of ours: it is read for every message.
-boottime: Callable[[], float] = (
+from rmq.wire.native import native
+
+# Seconds since some point in the past; they go on while the machine is suspended, where the system can tell. Never a
+# function of ours: it is read for every message.
+_boottime: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
+boottime: Callable[[], float] = getattr(native, "boottime", _boottime)
 
 
 def wall_us() -> int:

@@ -43,6 +43,7 @@ class Parcel:
         born_at: int,
         shown_topic: str | None = None,
         delay: Delay | None = None,
+        extras: int = 0,
     ) -> None:
         self.topic = topic
         self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
@@ -66,12 +67,9 @@ class Parcel:
         self._parts: list[Part | None] = []
         self._delay: Delay | None = delay
         self._delays: list[Delay | None] | None = None
-        self.extras = 0  # what its messages have besides bodies
-        if messages is not None:
-            for extras in set(map(_extras_of, messages)):
-                self.extras |= extras
-            if self.extras & DELAY:
-                self._delay, self._delays = _delays(messages)
+        self.extras = extras  # what its messages have besides bodies
+        if messages is not None and extras & DELAY:
+            self._delay, self._delays = _delays(messages)
 
     @property
     def left(self) -> int:
@@ -174,7 +172,6 @@ class Parcel:
 
 
 _delay_of = attrgetter("delay")
-_extras_of = attrgetter("extras")
 
 
 def _delays(messages: Sequence[Message]) -> tuple[Delay | None, list[Delay | None] | None]:
@@ -216,7 +213,7 @@ class Single(Parcel):
     Its caller gets the receipt itself.
     """
 
-    __slots__ = ("body",)
+    __slots__ = ("body", "is_plain")
 
     count = 1
     which = start = at = 0
@@ -243,17 +240,13 @@ class Single(Parcel):
         self._unanswered = 0
         self._parts = []
         self._delay, self._delays = message.delay, None
-        self.extras = message.extras
+        self.extras = extras = message.extras
+        self.is_plain = not extras and ordering_key is None  # nothing but a body: neither a delay nor a sharding key
 
     @property
     def parcel(self) -> Single:
         """As a piece it is a part of itself."""
         return self
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it waits to be cut, and its message has nothing but a body: neither a delay nor a sharding key."""
-        return not (self.extras or self.settled or self._cut) and self.ordering_key is None
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
         """Whether it fits."""
@@ -271,6 +264,12 @@ class Single(Parcel):
         """Take its message."""
         self._cut = self._unanswered = 1
         return self
+
+    @staticmethod
+    def cut_all(singles: Sequence[Single]) -> None:
+        """Take the messages of many, in one call."""
+        for single in singles:
+            single._cut = single._unanswered = 1
 
     def put_back(self, piece: Cut) -> None:
         """Let it be cut again, unless it is settled."""

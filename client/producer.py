@@ -31,7 +31,7 @@ from rmq.wire.errors import (
 )
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.layout import MAX_BODY
-from rmq.wire.model import Message
+from rmq.wire.model import Message, gather
 from rmq.wire.names import check_namespace, wrap
 
 from . import clock
@@ -207,10 +207,11 @@ class Producer:
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
             Refused: the broker does not want it; the class tells why, as BadDelay does of a level that it lacks.
         """
-        # Not by _deliver: that would be a coroutine more for every message.
+        # Not by _deliver and _accept: that would be a coroutine and a call more for every message.
         parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
         parcel.future = future = self._loop.create_future()
-        self._accept(parcel)
+        self._router.deliver(parcel)
+        self._deadlines.add(parcel)
         try:
             receipt: Receipt = await future
         except asyncio.CancelledError:
@@ -239,11 +240,10 @@ class Producer:
         everything = tuple(messages)
         if not everything:
             return ()
-        if [message.topic for message in everything].count(everything[0].topic) != len(everything):
-            raise ValueError("the messages of one send_many must have one topic: call it once for each")
-        bodies = pack_bodies([message.body for message in everything])
+        bodies, extras = gather(everything)
         wanted = choice(sharding_key, queue_id, selector, arg)
-        receipts: Receipts = await self._deliver(self._parcel(everything[0].topic, bodies, everything, wanted))
+        parcel = self._parcel(everything[0].topic, pack_bodies(bodies), everything, wanted, extras=extras)
+        receipts: Receipts = await self._deliver(parcel)
         return receipts
 
     async def send_bodies(
@@ -267,7 +267,9 @@ class Producer:
         wanted = choice(sharding_key, queue_id, None, None)
         if not everything:
             return ()
-        receipts: Receipts = await self._deliver(self._parcel(topic, pack_bodies(everything), None, wanted, delay))
+        receipts: Receipts = await self._deliver(
+            self._parcel(topic, pack_bodies(everything), None, wanted, delay=delay)
+        )
         return receipts
 
     def send_nowait(
@@ -332,7 +334,9 @@ class Producer:
         bodies: Bodies,
         messages: Sequence[Message] | None,
         wanted: Choice,
+        *,
         delay: Delay | None = None,
+        extras: int = 0,
     ) -> Parcel:
         if self._ended is not None or self._closed or not self._opened:
             self._refuse()
@@ -347,6 +351,7 @@ class Producer:
             born_at=self._wall_us(),
             shown_topic=topic,
             delay=delay,
+            extras=extras,
         )
 
     def _accept(self, parcel: Parcel) -> None:

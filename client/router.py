@@ -63,7 +63,8 @@ class Router:
             except QueueNotFound:
                 pass  # the topic may have grown since we asked
         if outbox is not None:
-            self._on_placed(outbox)
+            if not outbox.ready:  # else it stands in the sender's round already
+                self._on_placed(outbox)
             return
         route.waiting.append(parcel)
         self._fetch(route)

@@ -94,12 +94,23 @@ class TopicRoute:
     def __init__(self, topic: str, codec: Codec | None = None) -> None:
         self.topic = topic
         self._codec = codec
-        self.info: TopicInfo | None = None
+        self._info: TopicInfo | None = None
+        self._at_turn: Outbox | None = None  # where the next message goes that goes round robin; None: to be chosen
         self.waiting: deque[Parcel] = deque()
         self.fetching = False
         self.asked_at = 0.0  # written by the router: when the route was last asked for
         self._outboxes: dict[int, Outbox] = {}
         self._turn = random.randrange(1 << 16)  # many short-lived producers must not all begin with one queue
+
+    @property
+    def info(self) -> TopicInfo | None:
+        """What the broker tells of the topic; None if it has to be asked."""
+        return self._info
+
+    @info.setter
+    def info(self, info: TopicInfo | None) -> None:
+        self._info = info
+        self._at_turn = None
 
     def place(self, parcel: Parcel) -> Outbox | None:
         """
@@ -108,20 +119,30 @@ class TopicRoute:
         Raises:
             Exception: the queue does not exist, or whatever a selector raises.
         """
-        if self.info is None:
-            return None
-        first = None if parcel.messages is None else parcel.messages[0]
-        parcel.queue_id = queue_id = choose(self.info, parcel.choice, first, self._turn)
-        outbox = self._outboxes.get(queue_id)
-        if outbox is None or outbox.generation != self.info.generation:  # what waits for a dead topic goes down with it
-            outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)
-            outbox.generation = self.info.generation
+        outbox = self._at_turn
+        if outbox is None or parcel.choice is not ROUND_ROBIN:
+            info = self._info
+            if info is None:
+                return None
+            first = None if parcel.messages is None else parcel.messages[0]
+            outbox = self._outbox(choose(info, parcel.choice, first, self._turn), info.generation)
+            if parcel.choice is ROUND_ROBIN:
+                self._at_turn = outbox
+        parcel.queue_id = outbox.queue_id
         outbox.put(parcel)
         if parcel.count > 1:
             self.left(outbox)
         return outbox
 
+    def _outbox(self, queue_id: int, generation: int) -> Outbox:
+        outbox = self._outboxes.get(queue_id)
+        if outbox is None or outbox.generation != generation:  # what waits for a dead topic goes down with it
+            outbox = self._outboxes[queue_id] = Outbox(self.topic, queue_id, self._codec)
+            outbox.generation = generation
+        return outbox
+
     def left(self, outbox: Outbox) -> None:
         """A batch was made for a queue: if it was that queue's turn, the next one is at turn."""
-        if self.info is not None and choose(self.info, ROUND_ROBIN, None, self._turn) == outbox.queue_id:
+        if self._info is not None and choose(self._info, ROUND_ROBIN, None, self._turn) == outbox.queue_id:
             self._turn += 1
+            self._at_turn = None

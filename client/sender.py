@@ -106,10 +106,14 @@ class Sender:
     # What the producer says
 
     def placed(self, outbox: Outbox) -> None:
-        """Something was put into an outbox: it is sent at the end of this turn, or when the linger time is over."""
+        """
+        Something was put into an outbox: it is sent at the end of this turn, or when the linger time is over.
+
+        One that is ``ready`` needs no more: it is pumped as soon as there is room.
+        """
         if outbox.ready:
-            self._pump_soon()
-        elif self._linger_s <= 0 or outbox.full:
+            return
+        if self._linger_s <= 0 or outbox.full:
             self._release(outbox)
         elif outbox not in self._lingering:
             self._lingering[outbox] = self._loop.call_later(self._linger_s, self._release, outbox)

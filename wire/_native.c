@@ -1,5 +1,5 @@
 /*
- * The loops over messages that are worth C: each is done a million times a second.
+ * What is worth C: loops over messages, and what is done for each of them, a million times a second.
  *
  * Everything here is also done in Python, by whoever calls it. A function that meets what it does not know (a subclass,
  * another kind of buffer, a text that is not ASCII, a key that is not allowed) returns None, and Python decides, which
@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #if PY_BIG_ENDIAN
 #error "columns are little-endian"
@@ -286,6 +287,8 @@ place_of(PyObject *cls, const char *name)
     return place;
 }
 
+#define SLOT(message, place) (*(PyObject **)((char *)(message) + (place)))
+
 PyDoc_STRVAR(make_messages_doc,
              "make_messages(class, origin, bodies, lengths as u32, first, end, where the first begins)\n"
              "    -> (messages, where the next begins)\n\n"
@@ -323,7 +326,6 @@ make_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
     if (messages == NULL) {
         goto done;
     }
-#define SLOT(message, place) (*(PyObject **)((char *)(message) + (place)))
     for (Py_ssize_t i = first; i < end; i++) {
         if (length[i] > size - at) {
             PyErr_SetString(PyExc_ValueError, "the bodies are shorter than their lengths");
@@ -351,6 +353,128 @@ done:
     return messages == NULL ? NULL : Py_BuildValue("(Nn)", messages, at);
 }
 
+/* ---- messages to send, which have nothing but a body: made as quickly as a tuple */
+
+static const char *const message_fields[] = {"topic",       "body",    "tag",        "keys",  "properties",
+                                             "delay_level", "delay_s", "deliver_at", "delay", "extras"};
+#define FIELDS ((int)(sizeof(message_fields) / sizeof(*message_fields)))
+static Py_ssize_t message_places[FIELDS];
+static PyTypeObject *message_class; /* NULL until it is known */
+static PyObject *any_message;       /* makes all others */
+
+static PyObject *
+new_message(PyObject *cls, PyObject *const *args, size_t given, PyObject *names)
+{
+    if (PyVectorcall_NARGS(given) != 2 || (names != NULL && PyTuple_GET_SIZE(names)) ||
+        !PyUnicode_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
+        return PyObject_Vectorcall(any_message, args, given, names);
+    }
+    PyObject *message = ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, 0);
+    PyObject *values[FIELDS] = {Py_NewRef(args[0]),    Py_NewRef(args[1]), Py_NewRef(Py_None), PyTuple_New(0),
+                                PyDict_New(),          PyLong_FromLong(0), Py_NewRef(Py_None), Py_NewRef(Py_None),
+                                Py_NewRef(Py_None),    PyLong_FromLong(0)};
+    int failed = message == NULL;
+    for (int i = 0; i < FIELDS; i++) {
+        failed |= values[i] == NULL;
+        if (message != NULL) {
+            SLOT(message, message_places[i]) = values[i];
+        } else {
+            Py_XDECREF(values[i]);
+        }
+    }
+    if (failed) {
+        Py_XDECREF(message);
+        return NULL;
+    }
+    /* It refers to nothing that could refer to it: the garbage collector need not look at it. */
+    PyObject_GC_UnTrack(message);
+    return message;
+}
+
+PyDoc_STRVAR(quicken_messages_doc,
+             "quicken_messages(class, function) -> None\n\n"
+             "From now on calls of the class with a text and bytes are made here, all others by the function.");
+
+static PyObject *
+quicken_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 2 || !PyType_Check(args[0]) || ((PyTypeObject *)args[0])->tp_base != &PyBaseObject_Type ||
+        !PyType_IS_GC((PyTypeObject *)args[0])) {
+        PyErr_SetString(PyExc_TypeError, quicken_messages_doc);
+        return NULL;
+    }
+    Py_ssize_t places[FIELDS];
+    for (int i = 0; i < FIELDS; i++) {
+        if ((places[i] = place_of(args[0], message_fields[i])) < 0) {
+            return NULL;
+        }
+    }
+    memcpy(message_places, places, sizeof(places));
+    Py_XSETREF(any_message, Py_NewRef(args[1]));
+    Py_XSETREF(message_class, (PyTypeObject *)Py_NewRef(args[0]));
+    message_class->tp_vectorcall = new_message;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(gather_messages_doc,
+             "gather_messages(tuple of messages of one topic) -> (their bodies, all their extras) or None");
+
+static PyObject *
+gather_messages(PyObject *module, PyObject *messages)
+{
+    if (message_class == NULL || !PyTuple_CheckExact(messages) || PyTuple_GET_SIZE(messages) == 0) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(messages);
+    PyObject *topic = NULL, *bodies = PyList_New(count);
+    long extras = 0;
+    if (bodies == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *message = PyTuple_GET_ITEM(messages, i);
+        if (i + AHEAD < count) {
+            const char *later = (const char *)PyTuple_GET_ITEM(messages, i + AHEAD);
+            __builtin_prefetch(later);
+            __builtin_prefetch(later + 64);
+        }
+        if (!Py_IS_TYPE(message, message_class)) {
+            goto unknown;
+        }
+        PyObject *its_topic = SLOT(message, message_places[0]), *body = SLOT(message, message_places[1]);
+        PyObject *its_extras = SLOT(message, message_places[FIELDS - 1]);
+        if (its_topic == NULL || body == NULL || its_extras == NULL || !PyLong_CheckExact(its_extras)) {
+            goto unknown; /* not of our making */
+        }
+        topic = topic == NULL ? its_topic : topic;
+        if (its_topic != topic) {
+            goto unknown; /* another text may still be equal */
+        }
+        extras |= PyLong_AsLong(its_extras);
+        PyList_SET_ITEM(bodies, i, Py_NewRef(body));
+    }
+    return Py_BuildValue("(Nl)", bodies, extras);
+unknown:
+    Py_DECREF(bodies);
+    Py_RETURN_NONE;
+}
+
+/* ---- a clock that is read for every message */
+
+#ifdef CLOCK_BOOTTIME
+PyDoc_STRVAR(boottime_doc, "boottime() -> seconds since the machine was started, with those in which it slept");
+
+static PyObject *
+boottime(PyObject *module, PyObject *nothing)
+{
+    struct timespec now;
+    if (clock_gettime(CLOCK_BOOTTIME, &now) != 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return PyFloat_FromDouble((double)now.tv_sec + (double)now.tv_nsec / 1e9);
+}
+#endif
+
 /* ---- the module */
 
 static PyMethodDef functions[] = {
@@ -360,11 +484,16 @@ static PyMethodDef functions[] = {
     {"highest", highest, METH_O, highest_doc},
     {"tally", tally, METH_O, tally_doc},
     {"make_messages", (PyCFunction)(void (*)(void))make_messages, METH_FASTCALL, make_messages_doc},
+    {"quicken_messages", (PyCFunction)(void (*)(void))quicken_messages, METH_FASTCALL, quicken_messages_doc},
+    {"gather_messages", gather_messages, METH_O, gather_messages_doc},
+#ifdef CLOCK_BOOTTIME
+    {"boottime", boottime, METH_NOARGS, boottime_doc},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_native", "The loops over messages that are worth C; see native.py.", 0, functions,
+    PyModuleDef_HEAD_INIT, "_native", "What is worth C; see native.py.", 0, functions,
 };
 
 PyMODINIT_FUNC

@@ -1,5 +1,5 @@
 """
-The loops over messages in C, where they could be built: without a compiler everything is done in Python, a bit slower.
+What is done for every message in C, where it could be built: without a compiler Python does all of it, a bit slower.
 
 Nothing is decided here. What the compiled functions do not know they leave to the Python code beside each call of them,
 which alone has the rules and the errors. ``MADE_BY`` tells which of the two does the work.

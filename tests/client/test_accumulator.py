@@ -20,7 +20,7 @@ from rmq.wire.batch import ProducerMark
 from rmq.wire.bodies import pack_bodies
 from rmq.wire.compression import CODECS
 from rmq.wire.delays import Delay
-from rmq.wire.model import Message, StoredMessage, from_us
+from rmq.wire.model import Message, StoredMessage, from_us, gather
 
 from support.batches import BORN_AT
 
@@ -44,8 +44,10 @@ def waiting(delay: Delay, born_at: int = 5) -> Parcel:
 
 
 def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> Parcel:
-    bodies = [message.body for message in messages]
-    return Parcel("orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at)
+    bodies, extras = gather(messages)
+    return Parcel(
+        "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at, extras=extras
+    )
 
 
 def outbox_of(*parcels: Parcel) -> Outbox:

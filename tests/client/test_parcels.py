@@ -14,7 +14,7 @@ from rmq.client.routing import Choice
 from rmq.wire import errors
 from rmq.wire.bodies import pack_bodies
 from rmq.wire.delays import Delay
-from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, Message
+from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, Message, gather
 
 pytestmark = pytest.mark.virtual_time
 
@@ -24,6 +24,11 @@ def parcel(*sizes: int) -> Parcel:
     made = Parcel("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0)
     made.future = asyncio.get_running_loop().create_future()
     return made
+
+
+def of_messages(*messages: Message) -> Parcel:
+    bodies, extras = gather(messages)
+    return Parcel("orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=None, born_at=0, extras=extras)
 
 
 def part(count: int, offset: int = 0) -> Part:
@@ -38,8 +43,7 @@ async def test_as_many_fit_as_places_and_bytes_allow() -> None:
 
 
 async def test_only_messages_with_one_delay_fit_together() -> None:
-    messages = [Message("orders", b"x", delay_level=level) for level in (0, 0, 2, 2, 2, 1)]
-    made = Parcel("orders", pack_bodies([b"x"] * 6), messages, choice=Choice(), ordering_key=None, born_at=0)
+    made = of_messages(*(Message("orders", b"x", delay_level=level) for level in (0, 0, 2, 2, 2, 1)))
 
     assert (made.delay, made.fit(9, 1000), made.fit(1, 1000)) == (None, (2, 2), (1, 1))
     first, second = made.cut(2, 2), made.cut(1, 1)
@@ -90,9 +94,9 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
      ({"delay_level": 2}, DELAY), ({"delay_s": 0.0}, 0), ({"tag": "t", "delay_s": 5}, TAG | DELAY)],
 )  # fmt: skip
 async def test_a_parcel_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:
-    messages = [Message("orders", b"x"), Message("orders", b"x", **more)]
+    messages = Message("orders", b"x"), Message("orders", b"x", **more)
 
-    made = Parcel("orders", pack_bodies([b"x"] * 2), messages, choice=Choice(), ordering_key=None, born_at=0)
+    made = of_messages(*messages)
     alone = Single("orders", messages[1], Choice(), None, 0)
 
     assert (made.extras, alone.extras, parcel(1).extras) == (extras, extras, 0)
