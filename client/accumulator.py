@@ -21,7 +21,7 @@ from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.bodies import pack_bodies, put_together
 from rmq.wire.compression import Codec
 from rmq.wire.layout import MAX_BODY, MAX_COUNT, Buffer
-from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG
+from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, column
 from rmq.wire.single import OLDEST, encode_single
 
 from .parcels import Cut, Parcel, Single
@@ -201,11 +201,11 @@ def _rows(runs: list[_Run]) -> Rows:
         for parcel, count, _ in runs:
             messages = parcel.messages_ahead(count)
             if extras & TAG:
-                tags += [message.tag for message in messages] if messages else [None] * count
+                tags += column(messages, "tag") if messages else [None] * count
             if extras & KEYS:
-                keys_of += [message.keys for message in messages] if messages else [()] * count
+                keys_of += column(messages, "keys") if messages else [()] * count
             if extras & PROPERTIES:
-                properties += [message.properties for message in messages] if messages else [_NO_PROPERTIES] * count
+                properties += column(messages, "properties") if messages else [_NO_PROPERTIES] * count
     return Rows(
         bodies,
         born_at,

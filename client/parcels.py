@@ -217,6 +217,8 @@ class Single(Parcel):
 
     count = 1
     which = start = at = 0
+    _parts = ()  # type: ignore[assignment]  # it is stored as a whole, and told at once
+    _delays = None
 
     def __init__(  # called for every message: keywords would cost more than they say
         self, topic: str, message: Message, choice: Choice, ordering_key: str | None, born_at: int
@@ -238,8 +240,7 @@ class Single(Parcel):
         self.trouble = None
         self._cut = 0
         self._unanswered = 0
-        self._parts = []
-        self._delay, self._delays = message.delay, None
+        self._delay = message.delay
         self.extras = extras = message.extras
         self.is_plain = not extras and ordering_key is None  # nothing but a body: neither a delay nor a sharding key
 

@@ -133,6 +133,15 @@ pack_keys(PyObject *module, PyObject *rows)
     uint32_t *length = (uint32_t *)PyBytes_AS_STRING(lengths), *hash = (uint32_t *)PyBytes_AS_STRING(hashes);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *row = PyList_GET_ITEM(rows, i);
+        if (i + 2 * AHEAD < count) {
+            __builtin_prefetch(PyList_GET_ITEM(rows, i + 2 * AHEAD));
+        }
+        if (i + AHEAD < count) {
+            PyObject *later = PyList_GET_ITEM(rows, i + AHEAD);
+            if (PyTuple_CheckExact(later) && PyTuple_GET_SIZE(later) == 1) {
+                __builtin_prefetch(PyTuple_GET_ITEM(later, 0));
+            }
+        }
         if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 1) {
             goto unknown;
         }
@@ -459,6 +468,37 @@ unknown:
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(message_column_doc, "message_column(tuple of messages, name of a field) -> list of their values or None");
+
+static PyObject *
+message_column(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (message_class == NULL || given != 2 || !PyTuple_CheckExact(args[0]) || !PyUnicode_Check(args[1])) {
+        Py_RETURN_NONE;
+    }
+    int field = 0;
+    while (field < FIELDS && PyUnicode_CompareWithASCIIString(args[1], message_fields[field]) != 0) {
+        field++;
+    }
+    if (field == FIELDS) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(args[0]);
+    PyObject *column = PyList_New(count);
+    for (Py_ssize_t i = 0; column != NULL && i < count; i++) {
+        PyObject *message = PyTuple_GET_ITEM(args[0], i);
+        if (i + AHEAD < count && Py_IS_TYPE(PyTuple_GET_ITEM(args[0], i + AHEAD), message_class)) {
+            __builtin_prefetch(SLOT(PyTuple_GET_ITEM(args[0], i + AHEAD), message_places[field]));
+        }
+        if (!Py_IS_TYPE(message, message_class) || SLOT(message, message_places[field]) == NULL) {
+            Py_DECREF(column);
+            Py_RETURN_NONE;
+        }
+        PyList_SET_ITEM(column, i, Py_NewRef(SLOT(message, message_places[field])));
+    }
+    return column;
+}
+
 /* ---- a clock that is read for every message */
 
 #ifdef CLOCK_BOOTTIME
@@ -485,6 +525,7 @@ static PyMethodDef functions[] = {
     {"tally", tally, METH_O, tally_doc},
     {"make_messages", (PyCFunction)(void (*)(void))make_messages, METH_FASTCALL, make_messages_doc},
     {"quicken_messages", (PyCFunction)(void (*)(void))quicken_messages, METH_FASTCALL, quicken_messages_doc},
+    {"message_column", (PyCFunction)(void (*)(void))message_column, METH_FASTCALL, message_column_doc},
     {"gather_messages", gather_messages, METH_O, gather_messages_doc},
 #ifdef CLOCK_BOOTTIME
     {"boottime", boottime, METH_NOARGS, boottime_doc},

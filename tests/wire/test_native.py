@@ -25,7 +25,7 @@ from rmq.wire import native
 from rmq.wire.batch import Rows, messages_in_line
 from rmq.wire.bodies import pack_any_bodies, pack_bodies
 from rmq.wire.errors import BadBatch
-from rmq.wire.model import Message, StoredMessage, gather, gather_any
+from rmq.wire.model import Message, StoredMessage, column, gather, gather_any
 from rmq.wire.texts import pack_any_codes, pack_any_keys, pack_codes, pack_keys
 
 COMPILED: list[ModuleType] = [] if native.native is None else [native.native]
@@ -365,6 +365,25 @@ def test_topics_may_be_equal_without_being_the_same_text() -> None:
 def test_messages_of_two_topics_are_not_gathered(gathering: Callable[..., object]) -> None:
     with pytest.raises(ValueError, match="one topic"):
         gathering((Message("orders", b"a"), Message("orders", b"b"), Message("bills", b"c")))
+
+
+FIELDS = [of.name for of in dataclasses.fields(Message)]
+
+
+@given(st.lists(kinds, max_size=30), st.sampled_from(FIELDS))
+def test_a_field_of_messages_is_taken_as_python_does(rows: list[dict[str, Any]], field: str) -> None:
+    messages = tuple(Message("orders", b"x", **more) for more in rows)
+
+    expected = [getattr(message, field) for message in messages]
+    assert column(messages, field) == column(list(messages), field) == expected
+
+
+@pytest.mark.parametrize(
+    "args", [([], "body"), ((Message("orders", b"a"), "b"), "body"), ((), "bodies"), ((), b"body"), ((),)]
+)
+@pytest.mark.parametrize("module", COMPILED)
+def test_a_field_of_something_else_is_left_to_python(module: ModuleType, args: tuple[Any, ...]) -> None:
+    assert module.message_column(*args) is None
 
 
 @pytest.mark.parametrize("wrong", [(), [Message("orders", b"a")], (Message("orders", b"a"), "b"), None])
