@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, cast
 
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark, Rows
@@ -125,7 +125,7 @@ class Outbox:
             return None  # the long way tells whose fault it is
         self.parcels.clear()
         Single.cut_all(singles)
-        return data, [*singles]
+        return data, cast(list[Cut], singles)
 
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []

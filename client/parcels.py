@@ -43,8 +43,9 @@ class Parcel:
         born_at: int,
         shown_topic: str | None = None,
         delay: Delay | None = None,
-        extras: int = 0,
+        extras: int | None = None,
     ) -> None:
+        assert messages is None or extras is not None, "what messages have besides bodies is gathered with those"
         self.topic = topic
         self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
         self.messages = messages
@@ -67,8 +68,8 @@ class Parcel:
         self._parts: list[Part | None] = []
         self._delay: Delay | None = delay
         self._delays: list[Delay | None] | None = None
-        self.extras = extras  # what its messages have besides bodies
-        if messages is not None and extras & DELAY:
+        self.extras = extras or 0  # what its messages have besides bodies
+        if messages is not None and self.extras & DELAY:
             self._delay, self._delays = _delays(messages)
 
     @property

@@ -336,7 +336,7 @@ class Producer:
         wanted: Choice,
         *,
         delay: Delay | None = None,
-        extras: int = 0,
+        extras: int | None = None,
     ) -> Parcel:
         if self._ended is not None or self._closed or not self._opened:
             self._refuse()

@@ -28,7 +28,11 @@ REFRESH_S: Final = 30.0
 
 
 class Router:
-    """Places each parcel in the outbox of its queue; ``on_placed(outbox)`` tells when."""
+    """
+    Places each parcel in the outbox of its queue; ``on_placed(outbox)`` tells when.
+
+    Not of an outbox that is ``ready``: it is in the sender's round, and sent as soon as there is room.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Router:
             except QueueNotFound:
                 pass  # the topic may have grown since we asked
         if outbox is not None:
-            if not outbox.ready:  # else it stands in the sender's round already
+            if not outbox.ready:
                 self._on_placed(outbox)
             return
         route.waiting.append(parcel)
@@ -152,7 +156,8 @@ class Router:
                 parcel.fail(error)
             else:
                 assert outbox is not None, "the route was just answered"
-                self._on_placed(outbox)
+                if not outbox.ready:
+                    self._on_placed(outbox)
 
     def _fail(self, route: TopicRoute, error: WireError) -> None:
         while route.waiting:

@@ -6,6 +6,9 @@ the socket takes it; until then messages wait uncut, where they can still be tak
 that is in line goes out again, in order, before anything new. After a temporary refusal nothing is sent until all that
 is under way was answered; then, after a pause, everything from the refused one on goes out again.
 
+**Whoever makes room pumps**: an answer, a socket that takes more, a connection, the end of a pause, the end of a turn
+that was long enough. A message for an outbox that stands in the round already does not.
+
 **After a new connection** the broker's hello says what became of each batch in line. These are answered; the others
 are certainly not stored and are cut anew, with the numbers that the broker expects.
 
@@ -107,12 +110,9 @@ class Sender:
 
     def placed(self, outbox: Outbox) -> None:
         """
-        Something was put into an outbox: it is sent at the end of this turn, or when the linger time is over.
-
-        One that is ``ready`` needs no more: it is pumped as soon as there is room.
+        Something was put into an outbox that was not ``ready``: it is sent at the end of this turn, or when the linger
+        time is over.
         """
-        if outbox.ready:
-            return
         if self._linger_s <= 0 or outbox.full:
             self._release(outbox)
         elif outbox not in self._lingering:

@@ -379,36 +379,35 @@ new_message(PyObject *cls, PyObject *const *args, size_t given, PyObject *names)
         return PyObject_Vectorcall(any_message, args, given, names);
     }
     PyObject *message = ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, 0);
+    if (message == NULL) {
+        return NULL;
+    }
     PyObject *values[FIELDS] = {Py_NewRef(args[0]),    Py_NewRef(args[1]), Py_NewRef(Py_None), PyTuple_New(0),
                                 PyDict_New(),          PyLong_FromLong(0), Py_NewRef(Py_None), Py_NewRef(Py_None),
                                 Py_NewRef(Py_None),    PyLong_FromLong(0)};
-    int failed = message == NULL;
+    int failed = 0;
     for (int i = 0; i < FIELDS; i++) {
-        failed |= values[i] == NULL;
-        if (message != NULL) {
-            SLOT(message, message_places[i]) = values[i];
-        } else {
-            Py_XDECREF(values[i]);
-        }
+        failed |= (SLOT(message, message_places[i]) = values[i]) == NULL;
     }
     if (failed) {
-        Py_XDECREF(message);
+        Py_DECREF(message);
         return NULL;
     }
-    /* It refers to nothing that could refer to it: the garbage collector need not look at it. */
+    /* It refers to texts, bytes and numbers (so do properties): the garbage collector need not look at it. */
     PyObject_GC_UnTrack(message);
     return message;
 }
 
 PyDoc_STRVAR(quicken_messages_doc,
              "quicken_messages(class, function) -> None\n\n"
-             "From now on calls of the class with a text and bytes are made here, all others by the function.");
+             "From now on calls of the class with a text and bytes are made here, all others by the function.\n"
+             "This is for one class of one interpreter: another one stays as it is.");
 
 static PyObject *
 quicken_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
 {
     if (given != 2 || !PyType_Check(args[0]) || ((PyTypeObject *)args[0])->tp_base != &PyBaseObject_Type ||
-        !PyType_IS_GC((PyTypeObject *)args[0])) {
+        !PyType_IS_GC((PyTypeObject *)args[0]) || !PyCallable_Check(args[1])) {
         PyErr_SetString(PyExc_TypeError, quicken_messages_doc);
         return NULL;
     }
@@ -418,9 +417,12 @@ quicken_messages(PyObject *module, PyObject *const *args, Py_ssize_t given)
             return NULL;
         }
     }
+    if (message_class != NULL || PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        Py_RETURN_NONE; /* of what is known here there is one in the process */
+    }
     memcpy(message_places, places, sizeof(places));
-    Py_XSETREF(any_message, Py_NewRef(args[1]));
-    Py_XSETREF(message_class, (PyTypeObject *)Py_NewRef(args[0]));
+    any_message = Py_NewRef(args[1]);
+    message_class = (PyTypeObject *)Py_NewRef(args[0]);
     message_class->tp_vectorcall = new_message;
     Py_RETURN_NONE;
 }
@@ -456,14 +458,20 @@ gather_messages(PyObject *module, PyObject *messages)
             goto unknown; /* not of our making */
         }
         topic = topic == NULL ? its_topic : topic;
-        if (its_topic != topic) {
-            goto unknown; /* another text may still be equal */
+        if (its_topic != topic && (!PyUnicode_CheckExact(its_topic) || !PyUnicode_CheckExact(topic) ||
+                                   PyUnicode_Compare(its_topic, topic) != 0)) {
+            goto unknown;
         }
-        extras |= PyLong_AsLong(its_extras);
+        long some = PyLong_AsLong(its_extras);
+        if (some < 0 || some > UINT16_MAX) {
+            goto unknown;
+        }
+        extras |= some;
         PyList_SET_ITEM(bodies, i, Py_NewRef(body));
     }
     return Py_BuildValue("(Nl)", bodies, extras);
 unknown:
+    PyErr_Clear();
     Py_DECREF(bodies);
     Py_RETURN_NONE;
 }
@@ -534,7 +542,7 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_native", "What is worth C; see native.py.", 0, functions,
+    PyModuleDef_HEAD_INIT, "_native", "What is worth C; see native.py.", 0, functions, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

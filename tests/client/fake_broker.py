@@ -183,9 +183,9 @@ class FakeBroker:
         try:
             if header.sequence != producer.last + 1:
                 raise OutOfSequence(f"{header.sequence} came where {producer.last + 1} was expected")
-            if self.before_store is not None:
-                self.before_store(header)
             self._check_queue(header.topic, queue_id, generation)
+            if self.before_store is not None:
+                self.before_store(header)  # at last: what it drops the connection after is stored
         except DropAfter:
             drop = True
         except Refused as error:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmq.client.routing import Choice, choice, choose
+from rmq.client.parcels import Parcel
+from rmq.client.routing import ROUND_ROBIN, Choice, TopicRoute, choice, choose
+from rmq.wire.bodies import pack_bodies
 from rmq.wire.errors import QueueNotFound
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.model import Message, MessageQueue
@@ -80,3 +82,87 @@ def test_a_queue_is_chosen_in_one_way() -> None:
 @pytest.mark.parametrize(("key", "text"), [("k", "k"), (b"k", "k"), (17, "17"), (None, None)])
 def test_the_key_is_kept_with_the_message_as_text(key: ShardingKey | None, text: str | None) -> None:
     assert Choice(sharding_key=key).ordering_key() == text
+
+
+# ---- the route of a topic
+
+
+def parcel(wanted: Choice = ROUND_ROBIN, count: int = 1) -> Parcel:
+    return Parcel("orders", pack_bodies([b"x"] * count), None, choice=wanted, ordering_key=None, born_at=0)
+
+
+def route_of(info: TopicInfo | None) -> TopicRoute:
+    route = TopicRoute("orders")
+    route._turn = 0
+    route.info = info
+    return route
+
+
+def placed(route: TopicRoute, wanted: Choice = ROUND_ROBIN, count: int = 1) -> int | None:
+    each = parcel(wanted, count)
+    outbox = route.place(each)
+    if outbox is None:
+        return None
+    assert outbox.parcels[-1] is each
+    assert outbox.queue_id == each.queue_id
+    return each.queue_id
+
+
+def test_messages_go_to_the_queue_whose_turn_it_is_until_a_batch_of_it_was_made() -> None:
+    route = route_of(INFO)
+
+    assert [placed(route) for _ in range(3)] == [0, 0, 0]
+    route.left(route._outboxes[0])
+    assert [placed(route) for _ in range(2)] == [1, 1]
+    route.left(route._outboxes[0])  # it is not at turn
+    assert placed(route) == 1
+
+
+def test_many_at_once_are_a_batch_of_their_own() -> None:
+    route = route_of(INFO)
+
+    assert [placed(route, count=2) for _ in range(5)] == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("wanted", [Choice(queue_id=3), Choice(sharding_key="polygenelubricants")])
+def test_a_message_for_a_certain_queue_goes_there_whosever_turn_it_is_and_takes_no_turn(wanted: Choice) -> None:
+    route = route_of(INFO)
+    expected = choose(INFO, wanted, None, 0)
+
+    assert [placed(route), placed(route, wanted), placed(route), placed(route, wanted)] == [0, expected, 0, expected]
+
+
+def test_a_certain_queue_is_not_taken_for_the_one_at_turn() -> None:
+    route = route_of(INFO)
+
+    assert [placed(route, Choice(queue_id=3)), placed(route)] == [3, 0]
+
+
+def test_a_route_that_proved_wrong_places_nothing_until_it_is_told_anew() -> None:
+    route = route_of(INFO)
+    assert placed(route) == 0
+
+    route.info = None
+    assert placed(route) is None
+    route.info = INFO
+    assert placed(route) == 0
+
+
+def test_messages_for_a_topic_that_was_made_anew_do_not_join_those_of_the_old_one() -> None:
+    route = route_of(INFO)
+    placed(route)
+    old = route._outboxes[0]
+
+    route.info = INFO._replace(generation=2)
+    assert placed(route) == 0
+    assert route._outboxes[0] is not old
+    assert (len(old.parcels), route._outboxes[0].generation) == (1, 2)
+
+
+def test_a_topic_that_grew_is_gone_round_as_it_is_now() -> None:
+    route = route_of(INFO)
+    route._turn = 4
+    assert placed(route) == 0
+
+    route.info = GROWN
+    assert placed(route) == 4

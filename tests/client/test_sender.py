@@ -317,3 +317,33 @@ async def test_a_socket_that_takes_nothing_stops_the_sender_until_it_does(broker
 
     assert receipts[-1].queue_offset == 64
     assert time() < 10
+
+
+async def test_a_socket_that_takes_more_is_enough_to_go_on_without_an_answer(broker: FakeBroker) -> None:
+    async with Producer(broker.address, delivery_timeout_s=100) as producer:
+        broker.create(TOPIC)
+        await producer.send(message(0), queue_id=0)
+        broker.holding = True
+        server = next(iter(broker.connections))
+        server.transport.pause_reading()
+        sending = asyncio.create_task(producer.send_bodies(TOPIC, [bytes(1 << 20)] * 40, queue_id=0))
+        await asyncio.sleep(1)
+        assert not producer._connection.writable
+
+        server.transport.resume_reading()
+        await until(lambda: not producer._sender._ready)  # everything was sent, and nothing answered
+        broker.release()
+        assert len(await sending) == 40
+
+
+async def test_a_turn_that_was_long_enough_goes_on_in_the_next_without_an_answer(
+    broker: FakeBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.client.sender.TURN_S", -1.0)
+    broker.holding = True
+
+    sending = [asyncio.create_task(producer.send(message(number), queue_id=number)) for number in range(3)]
+    await until(lambda: len(broker.arrived) == 3)
+    broker.release()
+
+    assert [(await each).queue_id for each in sending] == [0, 1, 2]

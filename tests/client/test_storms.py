@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from rmq.client import Message, Producer, Receipt
+from rmq.client.connection import Connection
+from rmq.client.sender import Sender
 from rmq.wire import errors, layout
 
 from .fake_broker import DropAfter, DropBefore, FakeBroker
@@ -67,6 +71,76 @@ async def weather(broker: FakeBroker, chance: random.Random) -> None:
                 broker.held.clear()
                 broker.drop_all()
             broker.release()
+
+
+class Watch:
+    """After everything that happens to a sender: what can be sent is about to be, what cannot waits for somebody."""
+
+    EVENTS = ("placed", "hurry", "connected", "lost", "writable", "_pump", "_answered", "_tell_others", "_resume")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waited: Counter[str] = Counter()
+        self._depth = 0
+        for name in self.EVENTS:
+            monkeypatch.setattr(Sender, name, self._watched(getattr(Sender, name)))
+
+    def _watched(self, event: Callable[..., None]) -> Callable[..., None]:
+        def run(sender: Sender, *args: Any) -> None:
+            self._depth += 1  # one event may be a part of another: it is judged when that is over
+            try:
+                event(sender, *args)
+            finally:
+                self._depth -= 1
+            if not self._depth and sender._connection is not None:
+                self._judge(sender, sender._connection)
+
+        return run
+
+    def _judge(self, sender: Sender, connection: Connection) -> None:
+        in_round = list(sender._ready)
+        assert len(set(in_round)) == len(in_round)
+        assert all(outbox.ready for outbox in in_round)
+        if not in_round or sender._pump_due:
+            return
+        assert not sender._has_room(connection), "nobody would send it"
+        if not connection.connected:
+            self.waited["for a connection"] += 1
+        elif sender._blocked:
+            self.waited["after a refusal"] += 1
+            assert sender._line.flying or sender._pause is not None
+        elif connection.writable:
+            self.waited["for an answer"] += 1
+            assert sender._line.flying
+
+
+@pytest.mark.parametrize("window", [1, 256])
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_waits_to_be_sent_waits_for_something_that_comes(
+    broker: FakeBroker, seed: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr("rmq.client.sender.TURN_S", chance.choice([-1.0, 0.002]))
+    watch = Watch(monkeypatch)
+    broker.create(TOPIC, queues=3)
+    broker.before_store = Storm(chance)
+    async with Producer(broker.address, delivery_timeout_s=5, max_in_flight=window) as producer:
+        storm = asyncio.create_task(weather(broker, chance))
+        calls = []
+        for number in range(CALLS):
+            calls += [asyncio.create_task(one_call(producer, number, chance)) for _ in range(chance.choice([1, 10]))]
+            await asyncio.sleep(chance.choice([0, 0, 0.01, 0.1]))
+        await asyncio.wait(calls)
+        storm.cancel()
+        await asyncio.wait([storm])
+        for call in calls:
+            call.exception()
+        broker.before_store = None
+        broker.release()
+        if not broker._server or not broker._server.is_serving():
+            await broker.start()
+
+    assert watch.waited["after a refusal"]
+    assert watch.waited["for a connection"] or watch.waited["for an answer"]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import subprocess
 import sys
 import time
 import zlib
@@ -345,6 +346,22 @@ def test_a_message_ends_with_what_refers_to_it_and_lets_go_of_what_it_held() -> 
     assert (held, sys.getrefcount(body)) == (before + 1000, before)
 
 
+def test_the_garbage_collector_does_not_look_at_a_message_that_was_made_quickly() -> None:
+    assert gc.is_tracked(by_python("orders", b"x"))
+    assert gc.is_tracked(Message("orders", b"x")) == (not COMPILED)
+
+
+def test_a_second_class_of_messages_leaves_the_first_as_it_is() -> None:
+    program = (
+        "import importlib; from rmq.wire import model; First = model.Message\n"
+        "importlib.reload(model); Second = model.Message\n"
+        "for cls in (First, Second):\n"
+        "    for made in (cls('orders', b'x'), cls('orders', b'x', tag='t')): assert type(made) is cls, cls\n"
+        "    assert model.gather((cls('orders', b'x', tag='t'),)) == ([b'x'], 1)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 kinds = st.sampled_from([{}, {"tag": "t"}, {"keys": ("a", "b")}, {"properties": {"a": "b"}}, {"delay_level": 2}])
 
 
@@ -386,7 +403,25 @@ def test_a_field_of_something_else_is_left_to_python(module: ModuleType, args: t
     assert module.message_column(*args) is None
 
 
-@pytest.mark.parametrize("wrong", [(), [Message("orders", b"a")], (Message("orders", b"a"), "b"), None])
+def spoilt(**fields: object) -> Message:
+    message = Message("orders", b"a")
+    for name, value in fields.items():
+        object.__setattr__(message, name, value)
+    return message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (),
+        [Message("orders", b"a")],
+        (Message("orders", b"a"), "b"),
+        (spoilt(extras=1 << 80),),
+        (spoilt(extras=-1),),
+        (spoilt(extras=None),),
+        None,
+    ],
+)
 @pytest.mark.parametrize("module", COMPILED)
 def test_what_are_no_messages_is_left_to_python(module: ModuleType, wrong: object) -> None:
     assert module.gather_messages(wrong) is None
@@ -396,7 +431,9 @@ class Slots:
     __slots__ = ("body", "topic")
 
 
-@pytest.mark.parametrize("args", [(Slots, print), (Message,), (int, print), ("Message", print), (Message, print, 1)])
+@pytest.mark.parametrize(
+    "args", [(Slots, print), (Message,), (int, print), ("Message", print), (Message, 1), (Message, print, 1)]
+)
 @pytest.mark.parametrize("module", COMPILED)
 def test_another_class_is_not_quickened_and_messages_are_made_on(module: ModuleType, args: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, AttributeError)):
