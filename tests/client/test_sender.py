@@ -334,6 +334,7 @@ async def test_a_socket_that_takes_more_is_enough_to_go_on_without_an_answer(bro
         await until(lambda: not producer._sender._ready)  # everything was sent, and nothing answered
         broker.release()
         assert len(await sending) == 40
+        assert len(broker.hellos) == 1, "no other connection has helped"
 
 
 async def test_a_turn_that_was_long_enough_goes_on_in_the_next_without_an_answer(
@@ -347,3 +348,4 @@ async def test_a_turn_that_was_long_enough_goes_on_in_the_next_without_an_answer
     broker.release()
 
     assert [(await each).queue_id for each in sending] == [0, 1, 2]
+    assert len(broker.hellos) == 1, "no other connection has helped"
