@@ -1,7 +1,8 @@
-"""What was measured several times, and what it says beside something else of the same run. Pure."""
+"""What was measured several times, and what it says beside something else of the same run. Pure, but for the disk."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -95,16 +96,22 @@ class Report:
 Side = tuple[Figure, Callable[[], float]]  # what is measured, and how one sample of it is taken
 
 
-def interleave(sides: Sequence[Side], rounds: int, stepped: Callable[[str], None]) -> None:
+def interleave(
+    sides: Sequence[Side], rounds: int, stepped: Callable[[str], None], *, settle: Callable[[], object] = os.sync
+) -> None:
     """
     Take the samples of all sides, round by round, so that what slows the machine for a while slows each of them.
 
     Every other round goes the other way round: no side always follows the same one. ``stepped`` is told what is
     about to be measured.
+
+    Before each sample the system writes out all it has to (``settle``): else what one side left behind would hold up
+    the next.
     """
     for number in range(rounds):
         for figure, take in sides if number % 2 == 0 else reversed(sides):
             stepped(figure.key)
+            settle()
             figure.samples.append(take())
 
 

@@ -71,10 +71,22 @@ def test_sides_take_turns_and_every_other_round_goes_the_other_way_round() -> No
     numbers = iter(range(100))
     sides = [(figure(key), lambda: float(next(numbers))) for key in ("a", "b", "c")]
 
-    interleave(sides, 3, told.append)
+    interleave(sides, 3, told.append, settle=lambda: None)
 
     assert "".join(told) == "abccbaabc"
     assert [side.samples for side, _ in sides] == [[0.0, 5.0, 6.0], [1.0, 4.0, 7.0], [2.0, 3.0, 8.0]]
+
+
+def test_the_disk_comes_to_rest_before_every_sample() -> None:
+    events: list[str] = []
+
+    def take() -> float:
+        events.append("sample")
+        return 1.0
+
+    interleave([(figure("a"), take), (figure("b"), take)], 2, lambda _: None, settle=lambda: events.append("rest"))
+
+    assert events == ["rest", "sample"] * 4
 
 
 def test_a_report_is_one_object() -> None:
