@@ -80,8 +80,8 @@ def _entry(
     return Entry(benchmark, tuple(targets.split()), about_s, asked, flush, shares_log)
 
 
-# Samples are long enough that it is not the beginning of a connection that is measured, and short enough to find room in
-# the memory that takes writes before the disk does.
+# Samples are long enough that it is not the beginning of a connection that is measured, and short enough to find room
+# in the memory that takes writes before the disk does.
 ENTRIES = (
     _entry("limit", "", 25),
     _entry("produce", "P1", 65, messages=2_000_000),
