@@ -17,7 +17,7 @@ from .options import Options, Steps
 from .yardsticks import Floor, Peer, Tried, machine, rivals
 
 FLOOR = Verdict("P3.floor", "end to end, of the floor's consume figure (stretch: 0.5)", at_least=0.3)
-PEER_MESSAGES = 200_000  # at most: they are slow, and no faster with more
+PEER_MESSAGES = 200_000  # at most: they are slow, and hardly faster with more
 PEER = Verdict("P3.peer", "end to end, of the best Python client of a peer", at_least=10.0)
 
 

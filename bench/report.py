@@ -2,7 +2,7 @@
 ``make bench-report``: the part of docs/benchmarks.md that is made from measurements, and its plots.
 
     make bench-report                      from docs/benchmarks.json, which is kept
-    make bench-report RUN=1                measures first, some 20 minutes, and keeps that instead
+    make bench-report RUN=1                measures first, some 12 minutes, and keeps that instead
 
 The part stands between two comments; what is written around it stays. Plots are docs/images/bench-*.svg; those that no
 longer belong to anything are removed.

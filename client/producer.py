@@ -207,7 +207,7 @@ class Producer:
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
             Refused: the broker does not want it; the class tells why, as BadDelay does of a level that it lacks.
         """
-        # Not by _deliver and _accept: that would be a coroutine and a call more for every message.
+        # Not by _deliver and _accept, which do the same: a coroutine and a call more for every message.
         parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
         parcel.future = future = self._loop.create_future()
         self._router.deliver(parcel)

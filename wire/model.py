@@ -142,10 +142,10 @@ def gather_any(messages: tuple[Message, ...]) -> tuple[list[bytes], int]:
     return [message.body for message in messages], extras
 
 
-def column(messages: Sequence[Message], field: str) -> list[Any]:
-    """What each of the messages has in a field."""
-    found = None if native is None else native.message_column(messages, field)
-    return list(map(attrgetter(field), messages)) if found is None else found
+def column(messages: Sequence[Message], name: str) -> list[Any]:
+    """What each of the messages has in the field of this name."""
+    found = None if native is None else native.message_column(messages, name)
+    return list(map(attrgetter(name), messages)) if found is None else found
 
 
 def _check_rich(draft: Any) -> None:
