@@ -270,7 +270,7 @@ class TupleReader(DataSourceReader):
         source, at = source_of(part, Manner(())), part.start
         while at < part.end:
             source.ask(at, MAX_PULL)
-            for batch in read_all(source.answer().batches, store_id=part.store_id):
+            for batch in read_all(source.answer().batches, stores=part.stores):
                 for message in batch.messages(at):
                     if message.queue_offset >= part.end:
                         break

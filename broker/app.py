@@ -46,7 +46,7 @@ from .services.membership import Membership
 from .services.parked_log import ParkedLog
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
-from .services.state import Started
+from .services.state import LeaseEnded
 from .services.topics import TopicTable
 from .serving import Serving, Tables
 from .snapshot import Snapshot
@@ -147,7 +147,9 @@ class Broker:
         self._delivery.start()
 
     def _open_store(self) -> None:
-        self._directory = DataDirectory(self.config.data_path(), self._files)
+        self._directory = DataDirectory(
+            self.config.data_path(), self._files, recognise_copies=self.config.recognise_copies
+        )
         self._disk = DiskWatch(self._directory.path, self.config.min_free_bytes)
         try:
             self._store = MessageStore(
@@ -275,16 +277,30 @@ class Broker:
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)
         self._store.turn_over()  # a new segment whose snapshot was cut off gets another one
-        started = Started(self._store.store_id, self._store.log_epoch, self._grace_s)
-        self._store.stage_changes([started, *copies, *lowered])
+        ended = self._end_leases() if self._store.history.is_copy else []
+        self._store.stage_changes([self._store.history.started(self._grace_s), *ended, *copies, *lowered])
         self._store.write()
         self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
+        if self._store.history.is_copy:  # only now: a crash before leaves the mark of a copy
+            self._directory.write_name(self._store.stores.current)
+
+    def _end_leases(self) -> list[LeaseEnded]:
+        """A copy of a store begins: what the original has granted holds there."""
+        ended = self._locks.release_all()
+        former = self._store.stores.former[-1]
+        log.warning(
+            "store.copied", store_id=f"{self._store.stores.current:016x}", copy_of=f"{former.store_id:016x}",
+            until=former.until, log_epoch=self._store.log_epoch, ended_leases=len(ended),
+            advice="groups go on from their committed offsets; readers that keep their own position stop if they were "
+            "further",
+        )  # fmt: skip
+        return [lease.ended() for lease in ended]
 
     async def _lower_grace(self, old_s: float) -> None:
         """Whoever knew a longer grace is back or gone when that is over: the next start need not wait for it."""
         await asyncio.sleep(old_s + SECOND_S)
         self._grace_s = self.config.grace_s
-        self._committer.record(Started(self._store.store_id, self._store.log_epoch, self.config.grace_s))
+        self._committer.record(self._store.history.started(self.config.grace_s))
 
     # ---- service
 

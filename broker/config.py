@@ -38,6 +38,9 @@ class BrokerConfig:
     retention_hours: float = _setting(72.0, "log segments older than this are removed; 0 keeps them")
     retention_bytes: int = _setting(0, "the oldest segments go when the log is larger than this; 0: only by age")
     min_free_bytes: int = _setting(256 << 20, "sends are refused below this much free disk space")
+    recognise_copies: bool = _setting(
+        True, "a copied data directory becomes a store of its own at its first start; off where inodes are not stable"
+    )
     auto_create_topics: bool = _setting(True, "make a topic when a producer first asks for it")
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "how long each level of delay is, from level 1 on"

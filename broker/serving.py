@@ -94,7 +94,7 @@ class Serving:
         self._hello = HelloHandler(
             config, sessions=tables.sessions, locks=tables.locks, ledger=tables.ledger, producers=tables.producers,
             progress=self.progress, committer=committer, now=now,
-            identity=lambda: (store.store_id, store.log_epoch),
+            history=lambda: store.history,
             durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
         )  # fmt: skip
         self._messages = MessageHandler(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .services.ledger import Ledger
 from .services.lock_table import LockTable
 from .services.producers import ProducerTable
-from .services.state import Change, DelaysReached, DelaysWaiting, SnapshotEnded, Started
+from .services.state import Change, DelaysReached, DelaysWaiting, SnapshotEnded
 from .services.topics import TopicTable
 from .store.message_store import MessageStore
 
@@ -36,7 +36,7 @@ class Snapshot:
         """
         now, store = self._now(), self._store
         self._ledger.trim(lambda queue: store.readable_range(queue)[0])
-        told: list[Change] = [Started(store.store_id, store.log_epoch, self._grace_s())]
+        told: list[Change] = [store.history.started(self._grace_s())]
         told += [topic.made() for topic in self._topics.all()]
         told += store.holds()
         told += [lease.granted() for lease in self._locks.rows(now=now)]

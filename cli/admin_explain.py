@@ -22,8 +22,8 @@ from .render import counted, printable, seconds, table, to_json
 if TYPE_CHECKING:
     from rmq.client import Explanation, QueueStory
 
-COLUMNS: Final = ("  queue", "reason", "wait", "head", "age", "try", "next", "owner", "epoch", "left")
-LOCK: Final = 3  # of them, the last ones, are about the lock
+COLUMNS: Final = ("  queue", "reason", "wait", "head", "age", "try", "next", "owner", "left")
+LOCK: Final = 2  # of them, the last ones, are about the lock
 MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
 WIDTH: Final = 80
 MOST: Final = 10  # queues of one reason that are shown one by one, unless all are asked for
@@ -58,7 +58,7 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
     Say why the queues of GROUP go on or do not, and what to do.
 
     For every queue: a reason, how many messages wait, its first message and how old that is, which delivery of it is
-    next and when, and who has the lock, with its epoch and how long it lasts unless it is renewed. Worst first: "!"
+    next and when, and who has the lock and how long that lasts unless it is renewed. Worst first: "!"
     needs somebody, "?" may pass by itself. Members are asked through the broker, which takes 1 to 3 s.
 
     Ends with 0 if nothing needs anybody, with 4 if a queue does. docs/explain.md tells each reason. With --json: one
@@ -173,8 +173,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str
 
 
 def _lock(row: Sequence[object]) -> str:
-    owner, epoch, left = row[-LOCK:]
-    lasts = f", epoch {epoch}, {left} left" if left else ""
+    owner, left = row[-LOCK:]
+    lasts = f", {left} left" if left else ""
     return "" if owner is None else f"\n     held by {printable(str(owner))}{lasts}"
 
 
@@ -188,7 +188,6 @@ def _cells(story: QueueStory) -> list[object]:
         story.attempt if story.attempt > 1 else None,
         None if story.retry_in_s is None else seconds(story.retry_in_s),
         None if story.owner is None else story.owner[-_SESSION_DIGITS:],
-        story.epoch,
         None if story.lease_left_s is None else seconds(story.lease_left_s),
     ]
 

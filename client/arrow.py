@@ -22,10 +22,11 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("tables of messages need pyarrow: pip install 'rmq[spark]'", name=error.name) from error
 
-from rmq.wire.batch import handle, message_id
+from rmq.wire.batch import handle, id_of_handle
 from rmq.wire.errors import BadBatch
 from rmq.wire.layout import MAX_COUNT, MAX_TIME
 from rmq.wire.raw_batch import RawBatch
+from rmq.wire.stores import StoreIds
 
 from .arrow_parts import (
     TEXT,
@@ -72,13 +73,13 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 
 
 class Rows:
-    """Batches of one queue, oldest first, and how many rows they make; ``store_id`` is part of the message ids."""
+    """Batches of one queue, oldest first, and how many rows they make; message ids are made of ``stores``."""
 
-    __slots__ = ("batches", "count", "counts", "store_id")
+    __slots__ = ("batches", "count", "counts", "stores")
 
-    def __init__(self, batches: Sequence[RawBatch], store_id: int) -> None:
+    def __init__(self, batches: Sequence[RawBatch], stores: StoreIds) -> None:
         self.batches = batches
-        self.store_id = store_id
+        self.stores = stores
         self.counts = [batch.header.count for batch in batches]
         self.count = sum(self.counts)
 
@@ -92,14 +93,14 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
 
-def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, store_id: int) -> pa.RecordBatch:
+def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, stores: StoreIds) -> pa.RecordBatch:
     """
     The messages of ``batches``, which are of one queue, as rows with the named columns.
 
     Raises:
         BadBatch: a column does not hold what it should; one of the batches is no batch of ours.
     """
-    rows = Rows(batches, store_id)
+    rows = Rows(batches, stores)
     try:
         arrays = [_BUILDERS[name](rows) for name in columns]
     except (pa.ArrowException, struct.error, TypeError, ValueError, LookupError) as error:
@@ -114,7 +115,7 @@ def table_of(rows: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.Table
 
 def tags_of(batches: Sequence[RawBatch]) -> pa.Array:
     """The tags alone; raises as :func:`record_batch` does."""
-    return record_batch(batches, ["tag"], store_id=0).column(0)
+    return record_batch(batches, ["tag"], stores=StoreIds(0)).column(0)
 
 
 def _topic(rows: Rows) -> pa.Array:
@@ -141,7 +142,7 @@ def _counting(start: int, count: int) -> pa.Array:
 
 
 def _message_id(rows: Rows) -> pa.Array:
-    first = [message_id(rows.store_id, handle(batch.header.physical_offset, 0)) for batch in rows.batches]
+    first = [id_of_handle(rows.stores, handle(batch.header.physical_offset, 0)) for batch in rows.batches]
     ids = bytearray().join([text.encode() * count for text, count in zip(first, rows.counts, strict=True)])
     for place, digits in enumerate(_DIGITS, ID_LENGTH - INDEX_DIGITS):
         ids[place::ID_LENGTH] = b"".join([digits[:count] for count in rows.counts])

@@ -149,7 +149,7 @@ class Fetcher:
         return rows
 
     def _rows(self, batches: list[RawBatch]) -> pa.RecordBatch:
-        rows = record_batch(batches, self._manner.columns, store_id=self._part.store_id)
+        rows = record_batch(batches, self._manner.columns, stores=self._part.stores)
         before = max(0, self._part.start - batches[0].header.base_offset)
         behind = max(0, batches[-1].header.end_offset - self._part.end)
         length = rows.num_rows - before - behind
@@ -161,7 +161,7 @@ class Fetcher:
         first = max(batch.header.base_offset, self._part.start)
         try:
             with naming(self._part.place(first)):
-                record_batch([batch], self._manner.columns, store_id=self._part.store_id)
+                record_batch([batch], self._manner.columns, stores=self._part.stores)
                 if self._is_filtered:
                     tags_of([batch])
         except BadBatch as error:

@@ -103,7 +103,7 @@ class BrokerSource:
     def _opened(self) -> BlockingConnection:
         if self._connection is None:
             self._connection = BlockingConnection(self._part.broker, timeout_s=self._manner.timeout_s)
-            if self._connection.hello.store_id != self._part.store_id:
+            if self._connection.hello.store_id != self._part.stores.current:
                 self.close()
                 raise LogTruncated("the broker has another store than when the scan was planned: read the topic again")
         return self._connection
@@ -141,7 +141,7 @@ class LogSource:
     def _opened(self) -> StoppedLog:
         if self._log is None:
             self._log = open_log(self._part.path, self._part.hint)
-            if self._log.store_id != self._part.store_id:
+            if not self._part.stores.has(self._log.stores.current):  # with a hint, it knows the first id alone
                 self.close()
                 raise LogTruncated("the directory has another store than when the scan was planned: read it again")
         return self._log

@@ -15,6 +15,7 @@ from rmq.wire import message_ops, ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import OK, TopicNotFound, from_wire
 from rmq.wire.ops import MAX_ENTRIES, Op
+from rmq.wire.stores import StoreIds
 
 from .blocking import BlockingConnection
 from .naming import naming
@@ -42,15 +43,15 @@ def plan(options: ScanOptions, *, cores: int = 1) -> list[QueueRange]:
         with naming(f"{what}, {options.where}"):
             log = open_log(options.path)
         with log, naming(options.where):
-            parts = _planned(options, log, log.store_id, cores)
+            parts = _planned(options, log, log.stores, cores)
             return [replace(part, hint=log.hint(part.topic, part.queue_id, part.start, part.end)) for part in parts]
     with naming(f"{what}, {options.where}"):
         connection = BlockingConnection(options.broker, timeout_s=options.manner.timeout_s)
     with connection, naming(options.where):
-        return _planned(options, connection, connection.hello.store_id, cores)
+        return _planned(options, connection, connection.hello.stores, cores)
 
 
-def _planned(options: ScanOptions, source: Source, store_id: int, cores: int) -> list[QueueRange]:
+def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int) -> list[QueueRange]:
     infos = _matching(options.pattern, source) if options.pattern else [_route(name, source) for name in options.topics]
     check_topics([info.topic for info in infos], options)
     chosen = [
@@ -66,7 +67,7 @@ def _planned(options: ScanOptions, source: Source, store_id: int, cores: int) ->
         for info, refs in zip(infos, chosen, strict=True)
     ]
     return split(
-        ranges(options, topics, store_id),
+        ranges(options, topics, stores),
         max_records=options.max_records,
         min_partitions=options.min_partitions,
         cores=cores,

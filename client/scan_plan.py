@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
+from rmq.wire.stores import StoreIds
 
 from .scan_bounds import EARLIEST, OLDEST, Bound
 
@@ -27,7 +28,7 @@ class QueueRange:
     """``[start, end)`` of a queue, and all that is needed to read it anywhere, again and again."""
 
     broker: str
-    store_id: int
+    stores: StoreIds
     topic: str
     generation: int
     queue_id: int
@@ -107,7 +108,7 @@ def check_topics(topics: Collection[str], options: ScanOptions) -> None:
             _check_named("topics", bound, bound.offsets, topics)
 
 
-def ranges(options: ScanOptions, topics: Iterable[TopicHolds], store_id: int) -> list[QueueRange]:
+def ranges(options: ScanOptions, topics: Iterable[TopicHolds], stores: StoreIds) -> list[QueueRange]:
     """
     The range of each queue, empty ones too.
 
@@ -120,7 +121,7 @@ def ranges(options: ScanOptions, topics: Iterable[TopicHolds], store_id: int) ->
         for queue_id, held in sorted(topic.queues.items()):
             start, end = resolve(options, topic.topic, queue_id, held)
             found.append(
-                QueueRange(options.broker, store_id, topic.topic, topic.generation, queue_id, start, end, options.path)
+                QueueRange(options.broker, stores, topic.topic, topic.generation, queue_id, start, end, options.path)
             )
     return found
 

@@ -12,14 +12,15 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 
 class StoppedLog(Protocol):
     """A data directory that nobody writes to while this is open."""
 
     @property
-    def store_id(self) -> int:
-        """The id of the store in it."""
+    def stores(self) -> StoreIds:
+        """The ids of the store in it."""
 
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
         """The payload of what a broker on this log would answer."""

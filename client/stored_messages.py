@@ -113,7 +113,7 @@ def _head(connection: Connection, head: message_ops.Head) -> Head:
     if head.status != OK:
         return Head(head.status, head.queue_offset, None, None, head.text)
     assert connection.hello is not None  # the connection was open to be asked
-    message_id = batches.message_id(connection.hello.store_id, head.handle)
+    message_id = batches.id_of_handle(connection.hello.stores, head.handle)
     return Head(OK, head.queue_offset, from_us(head.stored_at), message_id, None)
 
 
@@ -137,7 +137,7 @@ async def read(connection: Connection, queue: MessageQueue, start: int, end: int
         if answer.status not in (OK, MessagesLost.code):
             raise from_wire(answer.status, answer.text or f"{queue} cannot be read at offset {at}")
         assert connection.hello is not None  # the connection was open to be asked
-        read = batches.read_all(answer.batches, store_id=connection.hello.store_id)
+        read = batches.read_all(answer.batches, stores=connection.hello.stores)
         yield [message for batch in read for message in batch.messages(at) if message.queue_offset < end]
         if answer.next_offset <= at:
             raise Damaged(f"{queue} cannot be read behind offset {at}")
@@ -146,5 +146,5 @@ async def read(connection: Connection, queue: MessageQueue, start: int, end: int
 
 def _messages(connection: Connection, found: Iterable[FoundBatch]) -> list[StoredMessage]:
     assert connection.hello is not None  # the connection was open to be asked
-    store_id = connection.hello.store_id
-    return [message for batch, indexes in found for message in batches.read(batch, store_id=store_id).pick(indexes)]
+    stores = connection.hello.stores
+    return [message for batch, indexes in found for message in batches.read(batch, stores=stores).pick(indexes)]

@@ -120,9 +120,9 @@ class TopicReader:
     def _read(self, queue_id: int, data: Any, found: list[StoredMessage], room: int) -> int:
         """Take batches as long as there is room for what they unpack to; the rest is asked for again."""
         assert self._connection.hello is not None  # the connection was open to be asked
-        store_id, position, taken = self._connection.hello.store_id, 0, 0
+        stores, position, taken = self._connection.hello.stores, 0, 0
         while position < len(data) and (taken < room or (not position and room == MOST_BYTES)):
-            batch = batches.read(data, position, store_id=store_id)
+            batch = batches.read(data, position, stores=stores)
             if self._generation and batch.header.topic_gen != self._generation:
                 raise TopicNotFound(MADE_AGAIN.format(self._topic))
             position += batch.header.size

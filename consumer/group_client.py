@@ -13,10 +13,12 @@ from rmq.wire.message_ops import OffsetAt, OffsetsAt
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
 from rmq.wire.retry_ops import SendBack, SentBack
+from rmq.wire.stores import StoreIds
 
 T = TypeVar("T")
 CLUSTERING = "clustering"  # each message goes to one member of the group
 BROADCASTING = "broadcasting"  # each message goes to every member of the group
+_NO_STORE = StoreIds(0)
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 
@@ -98,9 +100,9 @@ class GroupClient:
         return None if self.link.hello is None else self.link.hello.limits
 
     @property
-    def store_id(self) -> int:
-        """The store that message ids name."""
-        return 0 if self.link.hello is None else self.link.hello.store_id
+    def stores(self) -> StoreIds:
+        """The ids of the broker's store, which message ids are made of."""
+        return _NO_STORE if self.link.hello is None else self.link.hello.stores
 
     @property
     def log_epoch(self) -> int:

@@ -125,7 +125,7 @@ class Intake:
 
     def _read(self, generation: Generation, data: bytes, at: int) -> Batch | None:
         """A batch of this queue; None if it shows that the queue is not what it was."""
-        batch = batches.read(data, at, store_id=self._broker.store_id)
+        batch = batches.read(data, at, stores=self._broker.stores)
         header = batch.header
         if (header.topic, header.queue_id) != generation.queue:
             raise BadBatch(f"a batch of {header.topic}/{header.queue_id} came")

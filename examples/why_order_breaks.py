@@ -23,6 +23,7 @@ from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue, 
 from rmq.wire import batch, ops
 from rmq.wire.codec import decode_list
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 STEPS = 8
 ORDER = "order-1"
@@ -218,7 +219,7 @@ async def pulled(broker: str, topic: str, offset: int) -> Seen:
             (found,) = decode_list(
                 ops.PullResult, await connection.request(Op.PULL, ops.Pull(None, 0, 1 << 20, [asked]))
             )
-            for one in batch.read_all(found.batches, store_id=0):
+            for one in batch.read_all(found.batches, stores=StoreIds(0)):
                 steps += [int(message.body) for message in one.messages(offset)]
             if found.status == ops.EMPTY or found.next_offset == offset:
                 return steps

@@ -117,10 +117,11 @@ def test_without_a_compiler_python_does_the_work_of_the_compiled_module(tmp_path
     wheel = build(tmp_path / "checkout", CC="/nowhere/cc")
     code = (
         "from rmq.wire import batch, native\n"
+        "from rmq.wire.stores import StoreIds\n"
         "rows = batch.Rows([b'1', b'22', b''], 5, keys=[('a',), ('b',), ('c',)])\n"
         "data = batch.encode('orders', 0, rows)\n"
         "columns = batch.check(data, stamped=False).columns\n"
-        "found = batch.Batch(batch.layout.parse_header(data), columns, b'122', 1).messages()\n"
+        "found = batch.Batch(batch.layout.parse_header(data), columns, b'122', StoreIds(1)).messages()\n"
         "print(native.MADE_BY, [(message.body, message.keys) for message in found])\n"
     )
     pip("install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path / "there", wheel, cwd=tmp_path)

@@ -43,6 +43,7 @@ from .hashing import tag_bloom
 from .layout import Buffer, Header
 from .model import StoredMessage, stored_messages
 from .native import native
+from .stores import StoreIds
 from .texts import encode_all, little, pack_codes, pack_keys, pack_texts
 
 _BEFORE_PLACE = bytes(60)  # the broker's part up to queue and kind
@@ -89,14 +90,13 @@ class Checked(NamedTuple):
 class Batch:
     """A sound batch with its bodies, apart from the reply it came in."""
 
-    __slots__ = ("_bounds", "_origin", "_read_to", "bodies", "columns", "header", "store_id")
+    __slots__ = ("_bounds", "_origin", "_read_to", "bodies", "columns", "header")
 
-    def __init__(self, header: Header, columns: Columns, bodies: bytes, store_id: int) -> None:
+    def __init__(self, header: Header, columns: Columns, bodies: bytes, stores: StoreIds) -> None:
         self.header = header
         self.columns = columns
         self.bodies = bodies  # back to back, as Arrow wants them
-        self.store_id = store_id
-        self._origin = BatchOrigin(header, columns, store_id)
+        self._origin = BatchOrigin(header, columns, stores)
         # Made with the first message: a batch may wait for long.
         self._bounds: list[int] | None = None
         self._read_to = (0, 0)  # a message, most likely the next to be read, and where its body begins
@@ -157,23 +157,24 @@ def messages_in_line(  # noqa: PLR0917  # as the compiled one
 class BatchOrigin:
     """What the messages of one batch share; it keeps no body alive."""
 
-    __slots__ = ("columns", "header", "namespace", "store_id", "topic")
+    __slots__ = ("columns", "header", "namespace", "stores", "topic")
 
-    def __init__(self, header: Header, columns: Columns, store_id: int) -> None:
+    def __init__(self, header: Header, columns: Columns, stores: StoreIds) -> None:
         self.topic = header.topic  # as readers see it
         self.namespace = ""  # that they do not see
         self.header = header
         self.columns = columns
-        self.store_id = store_id
+        self.stores = stores
 
     def message_id(self, index: int) -> str:
         """32 hex digits: the store and the handle."""
-        return message_id(self.store_id, handle(self.header.physical_offset, index))
+        position = self.header.physical_offset
+        return message_id(self.stores.at(position), handle(position, index))
 
     def copy_of(self, index: int) -> str | None:
         """The id of what a message was copied from: a whole batch is copied in its order, or one message alone."""
         origin = self.header.origin
-        return message_id(self.store_id, origin + index) if origin else None
+        return id_of_handle(self.stores, origin + index) if origin else None
 
 
 def encode(
@@ -276,14 +277,14 @@ def check_bodies(data: Buffer, header: Header, at: int = 0) -> None:
         _unpacked(data, header, at + header.header_size + header.meta_size)
 
 
-def read(data: Buffer, at: int = 0, *, store_id: int) -> Batch:
+def read(data: Buffer, at: int = 0, *, stores: StoreIds) -> Batch:
     """Judge the stamped batch at ``at`` and take its content, uncompressed; raises as :func:`check` does."""
     header, columns, body_at = _judge(data, at, True, None)
     if header.attributes:
         bodies = _unpacked(data, header, body_at)
     else:
         bodies = bytes(memoryview(data)[body_at : body_at + header.body_size])
-    return Batch(header, columns, bodies, store_id)
+    return Batch(header, columns, bodies, stores)
 
 
 def _judge(data: Buffer, at: int, stamped: bool, header: Header | None) -> tuple[Header, Columns, int]:
@@ -313,11 +314,11 @@ def _unpacked(data: Buffer, header: Header, body_at: int) -> bytes:
         return CODECS.by_number(header.codec).unpack(packed, header.raw_size)
 
 
-def read_all(data: Buffer, *, store_id: int) -> list[Batch]:
+def read_all(data: Buffer, *, stores: StoreIds) -> list[Batch]:
     """Every batch of a pull's answer; raises as :func:`check` does."""
     batches, at = [], 0
     while at < len(data):
-        batches.append(read(data, at, store_id=store_id))
+        batches.append(read(data, at, stores=stores))
         at += batches[-1].header.size
     return batches
 
@@ -336,6 +337,11 @@ def place_of(of: int) -> tuple[int, int]:
 def message_id(store_id: int, of: int) -> str:
     """32 hex digits that name a message for ever."""
     return f"{store_id:016x}{of:016x}"
+
+
+def id_of_handle(stores: StoreIds, of: int) -> str:
+    """Return the id of the message with this number, under the store id that it was stored under."""
+    return message_id(stores.at(place_of(of)[0]), of)
 
 
 def split_message_id(text: str) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .codec import decode
 from .errors import BadRequest
+from .stores import FormerStore, StoreIds
 
 
 class ProducerHello(NamedTuple):
@@ -106,13 +107,33 @@ class HelloReply(NamedTuple):
     leases: list[ResumedLease] = []  # noqa: RUF012
     features: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
     producer: ProducerResumed | None = None  # for a hello that named one
+    start_id: int = 0  # random, of this start of the broker; 0 from a broker that has none
+    former: list[FormerStore] = []  # noqa: RUF012
+
+    @property
+    def stores(self) -> StoreIds:
+        """The ids of the store, which message ids are made of."""
+        return StoreIds(self.store_id, self.former)
+
+    def is_other_history(self, before: HelloReply) -> bool:
+        """
+        Return whether the log is another than the one of an earlier greeting.
+
+        Log epochs only rise. A lower one, or the same one of another start, means that the log was replaced by an
+        older copy that could not be recognised as one.
+        """
+        if self.store_id != before.store_id or self.log_epoch < before.log_epoch:
+            return True
+        return self.log_epoch == before.log_epoch and self.start_id != before.start_id
 
 
 def hello_to_map(hello: Hello | HelloReply) -> dict[str, Any]:
     """A greeting as it travels."""
     fields = hello._asdict()
-    if isinstance(hello, HelloReply) and hello.producer is None:
-        del fields["producer"]  # whoever did not ask is not told
+    if isinstance(hello, HelloReply):
+        for name in ("producer", "start_id", "former"):
+            if not fields[name]:
+                del fields[name]  # what does not apply is left out
     return fields
 
 

@@ -204,6 +204,16 @@ class StoredMessage:
         return self._origin.header.topic
 
     @property
+    def log_epoch(self) -> int:
+        """
+        The start of the broker that stored it.
+
+        It never falls along a queue, and is higher in a log that was restored than in what the restored copy lacks:
+        ``(log_epoch, queue_offset)`` orders the messages of a queue across a restore, which offsets alone do not.
+        """
+        return self._origin.header.log_epoch
+
+    @property
     def due_at(self) -> datetime | None:
         """When one that was put off is delivered, as a copy; None of one that has its place in a queue."""
         header = self._origin.header

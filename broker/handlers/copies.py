@@ -16,6 +16,7 @@ from rmq.wire import names
 from rmq.wire.batch import Batch, Rows
 from rmq.wire.errors import BatchTooLarge, Damaged, Refused
 from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.stores import StoreIds
 
 from ..store.log_reader import LogReader
 from ..store.lookup import Locator
@@ -85,14 +86,14 @@ class Sources:
     """The messages of a queue as they could be read when this was made; a batch is read once for those in a row."""
 
     def __init__(
-        self, queue: MessageQueue, generation: int, locator: Locator, reader: LogReader, store_id: int,
+        self, queue: MessageQueue, generation: int, locator: Locator, reader: LogReader, stores: StoreIds,
         *, last: LastBatch,
     ) -> None:  # fmt: skip
         self._queue = queue
         self._generation = generation
         self._locator = locator
         self._reader = reader
-        self._store_id = store_id
+        self._stores = stores
         self._last = last
 
     def find(self, offset: int) -> Found:
@@ -120,7 +121,7 @@ class Sources:
         if data is None:
             raise Damaged(f"{damaged}: the message cannot be copied")
         try:
-            source = batches.read(data, store_id=self._store_id)
+            source = batches.read(data, stores=self._stores)
         except Refused as error:
             raise Damaged(f"{damaged}: {error.text}") from error
         if not self._holds(source, offset):

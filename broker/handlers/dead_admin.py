@@ -181,9 +181,7 @@ class DeadAdminHandler:
             return None
         store, queue, ask = self._store, task.queue, task.ask
         self._check_room(self._handled.change(queue.topic, task.asked, REPLAYED))
-        sources = Sources(
-            queue, task.generation, store.locator(queue), store.reader(), store.store_id, last=LastBatch()
-        )
+        sources = Sources(queue, task.generation, store.locator(queue), store.reader(), store.stores, last=LastBatch())
 
         def make(found: Found) -> Copy:
             return returned_copy(found) if ask.to_topic else replay_copy(found, ask.group)

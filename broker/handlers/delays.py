@@ -10,6 +10,7 @@ from rmq.wire import layout
 from rmq.wire.codec import decode
 from rmq.wire.delay_ops import MAX_ROWS, DelayPage, DelayRow, ListDelays
 from rmq.wire.errors import BadRequest, Refused, StoreFailed
+from rmq.wire.stores import StoreIds
 
 from ..connection import DEFERRED, Connection
 from ..services.delay_table import Mark, Parked
@@ -44,7 +45,7 @@ class DelayHandler:
         entries = entries[: ask.limit]
         behind = entries[-1][:2] if entries else (ask.due_at, ask.position)
         page = DelayPage(table.batches, table.messages, [], *behind, is_last)
-        reader, store_id = self._store.reader(), self._store.store_id
+        reader, stores = self._store.reader(), self._store.stores
 
         def done(result: list[DelayRow] | Exception) -> None:
             if connection.closing:
@@ -54,11 +55,11 @@ class DelayHandler:
             else:
                 connection.reply(request_id, page._replace(rows=result))
 
-        self._pool.submit(lambda: rows_of(entries, reader, ask.topic, store_id), done)
+        self._pool.submit(lambda: rows_of(entries, reader, ask.topic, stores), done)
         return DEFERRED
 
 
-def rows_of(entries: Sequence[Parked], reader: LogReader, topic: str | None, store_id: int) -> list[DelayRow]:
+def rows_of(entries: Sequence[Parked], reader: LogReader, topic: str | None, stores: StoreIds) -> list[DelayRow]:
     """What the headers tell of batches; those of other topics, damaged or not yet durable are left out."""
     rows = []
     with reader:
@@ -66,7 +67,7 @@ def rows_of(entries: Sequence[Parked], reader: LogReader, topic: str | None, sto
             header = _header(reader, entry.position)
             if header is None or (topic is not None and header.topic != topic):
                 continue
-            message_id = batches.message_id(store_id, batches.handle(entry.position, 0))
+            message_id = batches.id_of_handle(stores, batches.handle(entry.position, 0))
             rows.append(
                 DelayRow(
                     entry.due_at,

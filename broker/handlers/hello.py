@@ -32,6 +32,7 @@ from ..services.ledger import Ledger
 from ..services.lock_table import Lease, LockTable
 from ..services.producers import Known, ProducerTable, Resumed, Spent
 from ..services.sessions import Session, SessionTable
+from ..store.history import History
 from .progress import ProgressHandler
 
 log = get_logger(__name__)
@@ -52,7 +53,7 @@ class HelloHandler:
     def __init__(
         self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, ledger: Ledger,
         producers: ProducerTable, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
-        identity: Callable[[], tuple[int, int]], durable_to: Callable[[], int],
+        history: Callable[[], History], durable_to: Callable[[], int],
     ) -> None:  # fmt: skip
         self._config = config
         self._sessions = sessions
@@ -62,7 +63,7 @@ class HelloHandler:
         self._progress = progress
         self._committer = committer
         self._now = now
-        self._identity = identity
+        self._history = history
         self._durable_to = durable_to  # how far the log is as durable as a send's answer promises
         self._raising: dict[int, int] = {}  # producers whose epoch was raised, until that is durable
 
@@ -144,7 +145,7 @@ class HelloHandler:
             _judge_producer(hello.producer)
 
     def _reply(self, session: Session, resumed: Resumed | None) -> HelloReply:
-        config, (store_id, log_epoch) = self._config, self._identity()
+        config, history = self._config, self._history()
         in_flight = min(PRODUCER_WINDOW, config.max_in_flight)
         limits = Limits(
             frames.MAX_FRAME, layout.MAX_BATCH, in_flight, config.grace_s, config.ping_s, config.lock_lease_s,
@@ -159,8 +160,9 @@ class HelloHandler:
             for lease in self._locks.of_session(session.id, now=self._now())
         ]  # fmt: skip
         return HelloReply(
-            PROTOCOL, config.name, config.cluster, store_id, log_epoch, session.member, limits, leases,
-            producer=None if resumed is None else self._producer(resumed),
+            PROTOCOL, config.name, config.cluster, history.stores.current, history.log_epoch, session.member, limits,
+            leases, producer=None if resumed is None else self._producer(resumed), start_id=history.start_id,
+            former=history.stores.former,
         )  # fmt: skip
 
     def _failed(self, lease: Lease) -> tuple[int, int, list[AttemptRun]]:

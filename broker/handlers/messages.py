@@ -35,6 +35,7 @@ from rmq.wire.message_ops import (
 )
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY
+from rmq.wire.stores import StoreIds
 
 from ..connection import DEFERRED, Connection
 from ..services.topics import TopicTable
@@ -54,8 +55,11 @@ Parts = list[Buffer]
 class Store(Protocol):
     """What is asked of the store; methods are called on the loop."""
 
-    store_id: int
     keys: KeyIndex
+
+    @property
+    def stores(self) -> StoreIds:
+        """The ids of the store, which message ids are made of."""
 
     @property
     def index_lag(self) -> int:
@@ -147,11 +151,11 @@ class MessageHandler:
         """The message of an id."""
         request = decode(GetMessage, payload)
         self._admit(connection)
-        reader, store_id, alive = self._store.reader(), self._store.store_id, self._alive
+        reader, stores, alive = self._store.reader(), self._store.stores, self._alive
 
         def read() -> Parts:
             with reader:
-                return _pack(lookup.get(request.message_id, store_id, reader, alive))
+                return _pack(lookup.get(request.message_id, stores, reader, alive))
 
         self._run(connection, request_id, read)
         return DEFERRED

@@ -164,7 +164,7 @@ class SendBackHandler:
         failed = {offset: self._ledger.attempts.of_message(group, queue, offset) for offset in left}
         last_level = self._delays.last_level
         sources = Sources(
-            queue, request.generation, store.locator(queue), store.reader(), store.store_id, last=self._last
+            queue, request.generation, store.locator(queue), store.reader(), store.stores, last=self._last
         )
 
         def make(found: Found) -> Copy:

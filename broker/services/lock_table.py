@@ -158,6 +158,13 @@ class LockTable:
             self._note_former(lease)
         return leases
 
+    def release_all(self) -> list[Lease]:
+        """Free all leases, by group and queue; none counts as lost by its member."""
+        leases = sorted(self._leases.values(), key=_key)
+        self._leases.clear()
+        self._of_session.clear()
+        return leases
+
     def take_former(self, group: str, queue: MessageQueue) -> str | None:
         """The member that lost a queue without giving it back, if nobody has asked since."""
         return self._former.pop((group, queue), None)

@@ -17,6 +17,7 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import BadBatch, BadRequest, UnsupportedFormat
 from rmq.wire.ops import AttemptRun
 from rmq.wire.retry_ops import DeadRun
+from rmq.wire.stores import FormerStore, StoreIds
 
 
 class TopicMade(NamedTuple):
@@ -33,12 +34,21 @@ class Started(NamedTuple):
     """
     The broker started: every later epoch is above every earlier one.
 
-    ``grace_s`` is what clients of this start, or of one just before it, may count on.
+    ``grace_s`` is what clients of this start, or of one just before it, may count on. ``inode`` and ``born_ns`` are
+    those of the data directory, by which a copy is recognised; 0: not known. ``former`` are ids that the store had.
     """
 
     store_id: int
     log_epoch: int
     grace_s: float = 5.0  # logs that do not say so were written under the default
+    inode: int = 0
+    born_ns: int = 0
+    former: list[FormerStore] = []  # noqa: RUF012  # shared, so nobody may change it in place
+
+    @property
+    def stores(self) -> StoreIds:
+        """The ids of the store."""
+        return StoreIds(self.store_id, self.former)
 
 
 class LeaseGranted(NamedTuple):

@@ -16,8 +16,9 @@ import msgpack
 from rmq.wire import frames, layout
 from rmq.wire.checksum import crc32
 from rmq.wire.errors import BadBatch, UnsupportedFormat
+from rmq.wire.stores import StoreIds
 
-from ..services.state import Change, QueueHolds, pack_changes, unpack_changes
+from ..services.state import Change, QueueHolds, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .files import Files
 from .rebuild import first_store_id
@@ -42,6 +43,12 @@ class Checkpoint(NamedTuple):
     stored_at: int
     last: tuple[int, int]
     changes: list[Change]
+
+    @property
+    def stores(self) -> StoreIds:
+        """The ids of the store: those of the last start, which a snapshot names."""
+        started = [change for change in self.changes if isinstance(change, Started)]
+        return started[-1].stores if started else StoreIds(self.store_id)
 
 
 def pack(checkpoint: Checkpoint) -> bytes:
@@ -115,7 +122,7 @@ def judge(known: Checkpoint, files: Files, log: CommitLog, index_directory: str)
     if known.position < log.start:
         raise BadCheckpoint(f"the log begins behind it, at {log.start}")
     store_id = first_store_id(files, log.extents()[0])
-    if store_id is not None and store_id != known.store_id:
+    if store_id is not None and not known.stores.has(store_id):
         raise BadCheckpoint("it is of another store")
     judge_indexes(known, set(files.names(index_directory)))
     _judge_last(known, files, log)

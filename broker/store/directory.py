@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmq.wire.errors import RmqError
 
@@ -20,10 +20,28 @@ log = get_logger(__name__)
 
 FORMAT = 1
 _STORE_FILE = "store.json"
+COPY_MARK = "copy"  # in store.json: this directory was copied, and is another history from its first start on
 
 
 class StoreError(RmqError):
     """The data directory cannot be used; the sentence says why and what to do."""
+
+
+class Place(NamedTuple):
+    """
+    A data directory as the file system knows it: its inode, and when that came into being (0: it does not say).
+
+    Both survive a restart, a reboot and ``mv`` within a file system, and neither can be copied. The birth is compared
+    as well, because a new directory often gets the inode of the one that was removed before.
+    """
+
+    inode: int = 0
+    born_ns: int = 0
+
+
+def new_store_id() -> int:
+    """Return a random id, never 0."""
+    return secrets.randbits(63) | 1 << 63
 
 
 class DataDirectory:
@@ -34,8 +52,9 @@ class DataDirectory:
         StoreError: it cannot be made or written, another broker has it, or its format is unknown.
     """
 
-    def __init__(self, path: Path, files: Files | None = None) -> None:
+    def __init__(self, path: Path, files: Files | None = None, *, recognise_copies: bool = True) -> None:
         self.path = path
+        self._recognise_copies = recognise_copies
         self.files = files or Files()
         is_new = not path.exists()
         try:
@@ -99,10 +118,27 @@ class DataDirectory:
             return named
         if named:
             log.error("store.renamed", file=f"{named:016x}", log=f"{store_id:016x}")
-        store_id = store_id or secrets.randbits(63) | 1 << 63
+        store_id = store_id or new_store_id()
+        self.write_name(store_id)
+        return store_id
+
+    def write_name(self, store_id: int) -> None:
+        """Write ``store.json`` and sync its directory; the store is not marked as a copy any more."""
         self._store = {"format": FORMAT, "incompatible": [], "store_id": f"{store_id:016x}"}
         self.files.replace_file(self.path / "config" / _STORE_FILE, json.dumps(self._store, indent=2).encode())
-        return store_id
+
+    def place(self) -> Place:
+        """Return what distinguishes this directory from a copy of it."""
+        return Place(*self.files.identity(self.path))
+
+    def is_copy_of(self, recorded: Place) -> bool:
+        """
+        Return whether this directory is a copy of the one where its log was last started.
+
+        A backup and ``restore`` mark their copies. Any other is recognised by its place; an unknown one proves nothing.
+        """
+        is_moved = any(before and now and before != now for before, now in zip(recorded, self.place(), strict=True))
+        return self._store.get(COPY_MARK) is True or (self._recognise_copies and is_moved)
 
     @property
     def commitlog(self) -> Path:

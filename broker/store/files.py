@@ -11,8 +11,10 @@ import ctypes
 import errno
 import os
 import shutil
+import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rmq.wire.layout import Buffer
 
@@ -23,6 +25,9 @@ _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EBADF)  # of beginning to 
 # Of sync_file_range: begin to write, wait for nothing. Only whoever waits is told of a failed write, and then others
 # are not: so fdatasync, which follows, still tells all.
 _WRITE_ONLY = 2
+_AT_FDCWD = -100  # of statx: a path is relative to the working directory
+_STATX_BTIME = 0x800
+_BTIME_AT = 80  # in struct statx
 
 
 class Files:
@@ -125,6 +130,10 @@ class Files:
         """How long a file is."""
         return os.stat(path).st_size
 
+    def identity(self, path: AnyPath) -> tuple[int, int]:
+        """The inode of a file or directory, and when it came into being in nanoseconds; 0 where the system has none."""
+        return os.stat(path).st_ino, _born_ns(path)
+
     def exists(self, path: AnyPath) -> bool:
         """Whether there is something of that name."""
         return os.path.exists(path)
@@ -187,7 +196,7 @@ class Files:
             self.sync_directory(path.parent)
 
 
-def _find(name: str, *arguments: type[ctypes._SimpleCData[int]]) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined,unused-ignore]
+def _find(name: str, *arguments: type[ctypes._SimpleCData[Any]]) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined,unused-ignore]
     """A system call that Python has no name for; None where the system has none either."""
     found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if found is not None:
@@ -195,5 +204,16 @@ def _find(name: str, *arguments: type[ctypes._SimpleCData[int]]) -> ctypes._CFun
     return found
 
 
+def _born_ns(path: AnyPath) -> int:
+    """The birth of an inode, which Python's ``stat`` leaves out."""
+    found = ctypes.create_string_buffer(256)
+    if _STATX is None or _STATX(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, found):
+        return 0
+    (mask,) = struct.unpack_from("=I", found)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BTIME_AT)
+    return seconds * 1_000_000_000 + nanoseconds if mask & _STATX_BTIME else 0
+
+
 _SYNCFS = _find("syncfs", ctypes.c_int)
+_STATX = _find("statx", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
 _SYNC_FILE_RANGE = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)

@@ -15,6 +15,7 @@ from rmq.wire import layout
 from rmq.wire.checksum import crc32
 from rmq.wire.errors import BadRequest, Damaged, MessageNotFound, Refused
 from rmq.wire.message_ops import MAX_FOUND, MAX_FOUND_BYTES, NO_TIME, FoundBatch
+from rmq.wire.stores import StoreIds
 
 from .key_index import Gap, Hit
 from .log_reader import LogReader
@@ -129,7 +130,7 @@ def _is_message(
     return header.physical_offset == position and header.kind in kinds and alive(header.topic, header.topic_gen)
 
 
-def get(message_id: str, store_id: int, reader: LogReader, alive: Alive) -> FoundBatch:
+def get(message_id: str, stores: StoreIds, reader: LogReader, alive: Alive) -> FoundBatch:
     """
     The message of an id, in its batch.
 
@@ -142,8 +143,8 @@ def get(message_id: str, store_id: int, reader: LogReader, alive: Alive) -> Foun
         store, position, index = batches.split_message_id(message_id)
     except ValueError as error:
         raise BadRequest(str(error)) from error
-    if store != store_id:
-        text = f"the message {message_id} belongs to the store {store:016x}, and this broker has {store_id:016x}"
+    if store != stores.at(position):
+        text = f"the message {message_id} belongs to the store {store:016x}, and this broker has {stores.current:016x}"
         raise MessageNotFound(f"{text}: ask the broker that has it")
     if position < reader.first:
         raise MessageNotFound(f"the message {message_id} is no longer stored: the log now begins behind it")

@@ -30,6 +30,7 @@ from .chores import IndexWork, remove
 from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
+from .history import NO_HISTORY, begin_history
 from .key_index import KeyIndex
 from .log_reader import LogReader
 from .lookup import Locator
@@ -86,7 +87,8 @@ class MessageStore:
         self.keys = KeyIndex(self.files, directory.index)
         self.backlog = Backlog(self.files, self.keys)
         self.log_epoch = 0
-        self.store_id = 0
+        self.history = NO_HISTORY
+        self.stores = NO_HISTORY.stores  # the ids that message ids are made of
         self.snapshot: Callable[[], list[Change]] = list
         self.exposed = 0  # the log position up to which batches can be read
         self.batches_written = 0  # since the start
@@ -119,8 +121,7 @@ class MessageStore:
             self.files.remove_tree(self._index_directory)
         else:
             begin = known.position
-            rebuild.store_id, rebuild.log_epoch = known.store_id, known.log_epoch
-            rebuild.stored_at, rebuild.last = known.stored_at, known.last
+            rebuild.log_epoch, rebuild.stored_at, rebuild.last = known.log_epoch, known.stored_at, known.last
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
@@ -133,8 +134,8 @@ class MessageStore:
         rebuild.ended()
         self._last_us = rebuild.stored_at
         self._last = self._last_written = rebuild.last
-        self.store_id = self.directory.name(rebuild.store_id or None)
-        self.log_epoch = rebuild.log_epoch + 1
+        self.history = begin_history(self.directory, self.log, rebuild.started, rebuild.log_epoch, self._wall_us())
+        self.stores, self.log_epoch = self.history.stores, self.history.log_epoch
         self.exposed = self.log.written
         self.backlog.reach(self.log.written)
         self._collect_garbage()
@@ -406,7 +407,8 @@ class MessageStore:
 
     def checkpoint(self, changes: list[Change]) -> Checkpoint:
         """What is to be in a checkpoint; tables and log say the same now."""
-        return Checkpoint(self.log.written, self.store_id, self.log_epoch, self._last_us, self._last_written, changes)
+        store_id = self.stores.current
+        return Checkpoint(self.log.written, store_id, self.log_epoch, self._last_us, self._last_written, changes)
 
     def forget_before(self, start: int, head: Sequence[Change]) -> tuple[list[Segment], list[str]]:
         """
@@ -426,7 +428,7 @@ class MessageStore:
         """Where the log begins and ends, and how much is kept of it in memory."""
         log = self.log
         return {
-            "store_id": f"{self.store_id:016x}", "log_epoch": self.log_epoch, "segments": len(log.segments),
+            "store_id": f"{self.stores.current:016x}", "log_epoch": self.log_epoch, "segments": len(log.segments),
             "log_start": log.start, "log_written": log.written, "log_durable": log.durable,
             "log_bytes": log.written - log.start, "recent_bytes": log.recent.size, "queues": len(self._queues),
             "batches_since_start": self.batches_written,

@@ -24,6 +24,7 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import OK, BadRequest, Damaged, MessagesLost, OffsetOutOfRange, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, Op
+from rmq.wire.stores import StoreIds
 
 from ..services.topics import Topic
 from . import lookup
@@ -63,7 +64,7 @@ class OfflineLog:
             self._index = None if hint else StoppedIndex(self._files, self._path)
             self._end = self._index.end if self._index is not None else pieces[-1].end
             self._hinted = StoppedQueue.unpack(hint) if hint else None
-            self.store_id = self._store_id()
+            self.stores = self._stores()
         except OSError as error:
             self.close()
             raise StoreError(f"{path} cannot be read: {error.strerror}") from error
@@ -209,15 +210,17 @@ class OfflineLog:
         """The first offset that is there; segments may have gone since a hint was made."""
         return queue.min_offset if self._hinted is None else queue.first_behind(self._extents[0].start)
 
-    def _store_id(self) -> int:
-        """What the log says, else the file beside it; 0 if neither is whole."""
-        told = self._index.store_id if self._index is not None else first_store_id(self._files, self._extents[0])
-        if told:
-            return told
+    def _stores(self) -> StoreIds:
+        """Return what the log says, else ``store.json``; with a hint, only the id at the beginning of the log."""
+        if self._index is not None and self._index.stores.current:
+            return self._index.stores
+        if first := first_store_id(self._files, self._extents[0]):
+            return StoreIds(first)
         try:
-            return int(json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"], 16)
+            named = json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"]
+            return StoreIds(int(named, 16))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
-            return 0
+            return StoreIds(0)
 
 
 def _info(topic: Topic) -> ops.TopicInfo:

@@ -85,7 +85,7 @@ class Rebuild:
         self.batches = 0
         self.messages = 0
         self.damages: list[Damage] = []
-        self.store_id = 0
+        self.started: Started | None = None  # the last one
         self.log_epoch = 0
         self.stored_at = 0
         self.last = (-1, 0)
@@ -105,7 +105,7 @@ class Rebuild:
             queue.restore(first, change.end_offset, list(change.epochs))
             return
         if isinstance(change, Started):
-            self.store_id = change.store_id
+            self.started = change
         self._tables.change(change)
 
     def raise_minimums(self, head: Iterable[Change]) -> list[str]:
@@ -172,7 +172,7 @@ class Rebuild:
             case TopicMade():
                 self._queues.drop_topic(change.topic, change.generation - 1)
             case Started():
-                self.store_id = change.store_id
+                self.started = change
         if not isinstance(change, QueueHolds):
             self._tables.change(change)
 

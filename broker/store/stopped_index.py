@@ -21,6 +21,7 @@ from rmq.wire import layout
 from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 from ..replay import Replay
 from ..services.ledger import Ledger
@@ -148,7 +149,6 @@ class StoppedIndex:
         replay = Replay(self.topics, self._ledger, LockTable(), ProducerTable(), ParkedLog(), now=0.0)
         rebuild = Rebuild(self, replay, needs_head=known is None and start > 0, after_batch=lambda: None)
         if known is not None:
-            rebuild.store_id = known.store_id
             rebuild.restore(known.changes)
             head = read_head(files, pieces[0].path, start) if start else None
             rebuild.raise_minimums(head.changes if head is not None else ())
@@ -161,7 +161,7 @@ class StoppedIndex:
             )
         rebuild.ended()
         self.end = torn.position if torn is not None else pieces[-1].end
-        self.store_id = rebuild.store_id
+        self.stores = rebuild.started.stores if rebuild.started is not None else StoreIds(0)
         if rebuild.damages:
             self._reserve()
 
@@ -245,7 +245,7 @@ def _checkpoint(files: Files, path: Path, pieces: list[Piece]) -> Checkpoint | N
     except BadCheckpoint:
         return None
     store_id = first_store_id(files, Extent(pieces[0].start, pieces[0].path))
-    if store_id is not None and store_id != known.store_id:
+    if store_id is not None and not known.stores.has(store_id):
         return None
     position, header_crc = known.last
     for piece in pieces:

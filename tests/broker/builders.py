@@ -19,6 +19,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 BORN_AT = 1_700_000_000_000_000
 ORDERS = MessageQueue("orders", 0)
@@ -91,7 +92,7 @@ class Opened:
 
     def snapshot(self) -> list[Change]:
         """What a new segment begins with."""
-        told: list[Change] = [Started(self.store.store_id, self.store.log_epoch), *self.store.holds()]
+        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.store.holds()]
         return [*told, SnapshotEnded(self.store.log.written, len(told), 1)]
 
     def write(self) -> None:
@@ -125,7 +126,7 @@ class Opened:
             run = self.store.read(queue, len(found), 1 << 20)
             if isinstance(run, ColdRead):
                 run = run.run(self.store.files)
-            for batch in batches.read_all(b"".join(run.buffers), store_id=1):
+            for batch in batches.read_all(b"".join(run.buffers), stores=StoreIds(1)):
                 found += [message.body for message in batch.messages(len(found))]
         return found
 

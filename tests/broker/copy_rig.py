@@ -29,6 +29,7 @@ from rmq.wire.batch import Batch
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import DeadLetter, Op
 from rmq.wire.retry_ops import ReplayDead, SendBack
+from rmq.wire.stores import StoreIds
 
 from .builders import BORN_AT, ORDERS, WallClock, make_batch
 from .fakes import FakeService, HeldPool, Peer, Turns, request
@@ -125,7 +126,7 @@ class Rig:
         return topic
 
     def snapshot(self) -> list[Change]:
-        told: list[Change] = [Started(self.store.store_id, self.store.log_epoch), *self.tables.topics.rows()]
+        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.tables.topics.rows()]
         told += [*self.store.holds(), *self.tables.ledger.rows(), DelaysReached(*self.store.delays.reached)]
         return [*told, SnapshotEnded(self.store.log.written, len(told), self.tables.topics.last_generation)]
 
@@ -184,7 +185,7 @@ class Rig:
         with self.store.reader() as reader:
             data = reader.batch(position)
         assert data is not None
-        return batches.read(data, store_id=1)
+        return batches.read(data, stores=StoreIds(1))
 
     @property
     def committed(self) -> int:

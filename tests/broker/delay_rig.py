@@ -15,6 +15,7 @@ from rmq.wire.codec import decode
 from rmq.wire.delay_ops import DelayPage, ListDelays
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from .builders import BORN_AT, ORDERS
 from .harness import Client
@@ -74,7 +75,7 @@ class Watcher:
         while True:
             result = await self._client.pull(self._offset, queue=self._queue, wait_ms=20_000)
             now = self._wall() - NOON
-            for batch in batches.read_all(result.batches, store_id=1):
+            for batch in batches.read_all(result.batches, stores=StoreIds(1)):
                 self.arrived += [Arrived(message.body, now) for message in batch.messages(self._offset)]
             self._offset = result.next_offset
 
@@ -95,7 +96,7 @@ async def stored(client: Client, queue: MessageQueue = ORDERS) -> list[bytes]:
     while len(found) < (await client.range(queue, group=None)).max_offset:
         result = await client.pull(len(found), queue=queue)
         assert result.status == 0, result
-        for batch in batches.read_all(result.batches, store_id=1):
+        for batch in batches.read_all(result.batches, stores=StoreIds(1)):
             found += [message.body for message in batch.messages(len(found))]
     return found
 
@@ -103,4 +104,4 @@ async def stored(client: Client, queue: MessageQueue = ORDERS) -> list[bytes]:
 def copy_of(broker: InMemoryBroker, to: Path, wall: Wall, **settings: Any) -> InMemoryBroker:
     """A broker on a copy of a running one's data, as ``kill -9`` would leave it."""
     shutil.copytree(broker.config.data_dir, to)
-    return InMemoryBroker(data_dir=str(to), wall_us=wall, **settings)
+    return InMemoryBroker(data_dir=str(to), wall_us=wall, recognise_copies=False, **settings)

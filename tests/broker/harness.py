@@ -18,6 +18,7 @@ from rmq.wire.errors import ConnectionLost
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import NO_OFFSET, Op, Push
 from rmq.wire.retry_ops import SendBack, SentBack
+from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS, make_batch
 
@@ -191,13 +192,13 @@ class Client:
 
 def messages(result: ops.PullResult, offset: int = 0) -> list[StoredMessage]:
     """The messages of a pull's answer, from an offset on."""
-    found = batches.read_all(result.batches, store_id=1)
+    found = batches.read_all(result.batches, stores=StoreIds(1))
     return [message for batch in found for message in batch.messages(offset)]
 
 
 def bodies(result: ops.PullResult, offset: int = 0) -> list[bytes]:
     """The bodies of a pull's answer, from an offset on."""
-    found = batches.read_all(result.batches, store_id=1)
+    found = batches.read_all(result.batches, stores=StoreIds(1))
     return [message.body for batch in found for message in batch.messages(offset)]
 
 
@@ -214,7 +215,7 @@ async def holder(broker: InMemoryBroker, name: str = "a", *, keep_alive: bool = 
 def crash_copy(broker: InMemoryBroker, to: Path) -> InMemoryBroker:
     """A broker on a copy of a running one's data, as ``kill -9`` would leave it."""
     shutil.copytree(broker.config.data_dir, to)
-    return InMemoryBroker(data_dir=str(to), wall_us=broker._wall_us)
+    return InMemoryBroker(data_dir=str(to), wall_us=broker._wall_us, recognise_copies=False)
 
 
 def until(moment: float) -> asyncio.Future[None]:

@@ -17,6 +17,7 @@ from rmq.wire import tags
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, Pull, PullQueue
+from rmq.wire.stores import StoreIds
 from rmq.wire.tags import Wanted
 
 from .builders import ORDERS, Opened
@@ -106,7 +107,7 @@ class Rig:
                 found.append((request_id, status))
                 continue
             for place, code, following, *_, data, _ in parts:
-                bodies = [m.body for batch in batches.read_all(data, store_id=1) for m in batch.messages()]
+                bodies = [m.body for batch in batches.read_all(data, stores=StoreIds(1)) for m in batch.messages()]
                 found.append((request_id, place, code, following, bodies))
         return found
 

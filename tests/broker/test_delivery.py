@@ -15,6 +15,7 @@ from rmq.wire.batch import ProducerMark
 from rmq.wire.errors import BadBatch, BadDelay
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, OutgoingBatch
+from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS
 from .delay_rig import NOON, SECOND, Wall, Watcher, delayed, park, stored
@@ -201,7 +202,7 @@ async def test_the_delivered_batch_is_the_producers_and_names_the_parked_one(cli
 
     await sleep(1.1)
 
-    (batch,) = batches.read_all((await client.pull(0)).batches, store_id=1)
+    (batch,) = batches.read_all((await client.pull(0)).batches, stores=StoreIds(1))
     header = batch.header
     assert header.kind == layout.KIND_DATA
     assert header.origin == batches.handle(parked.physical_offset, 0)

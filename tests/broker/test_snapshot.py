@@ -66,7 +66,7 @@ def test_an_empty_broker_tells_who_it_is_and_that_this_is_all(memory_path: Path)
 
     changes = Tables().snapshot(opened).changes(rings=False)
 
-    assert changes == [Started(opened.store.store_id, 1, 5.0), SnapshotEnded(0, 1, 0)]
+    assert changes == [opened.store.history.started(5.0), SnapshotEnded(0, 1, 0)]
     opened.close()
 
 

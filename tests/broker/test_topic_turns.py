@@ -31,6 +31,7 @@ from rmq.broker.store.reading import ColdRead
 from rmq.wire import batch as batches
 from rmq.wire.layout import Buffer
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS, Opened, WallClock, make_batch, segment_files
 
@@ -128,7 +129,7 @@ class Rig:
             self.committer.record(Committed(group, *queue, offset))
 
     def snapshot(self) -> list[Change]:
-        told: list[Change] = [Started(self.store.store_id, self.store.log_epoch), *self.topics.rows()]
+        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.topics.rows()]
         told += [*self.store.holds(), *self.offsets.rows()]
         return [*told, SnapshotEnded(self.store.log.written, len(told), self.topics.last_generation)]
 
@@ -178,7 +179,7 @@ def _bodies(store: MessageStore, queue: MessageQueue) -> list[bytes]:
         run = store.read(queue, offset, 1 << 20)
         if isinstance(run, ColdRead):
             run = run.run(store.files)
-        for batch in batches.read_all(b"".join(run.buffers), store_id=1):
+        for batch in batches.read_all(b"".join(run.buffers), stores=StoreIds(1)):
             found += [message.body for message in batch.messages(offset)]
         offset = run.next_offset
     return found

@@ -69,8 +69,8 @@ def test_a_queue_that_needs_somebody_is_one_line_with_why_and_what_to_do_below()
         == f"""\
 billing: 1 of 3 queues needs somebody (ordered, 2 members, 3 messages wait)
 
-  QUEUE     REASON    WAIT  HEAD   AGE  TRY  NEXT  OWNER          EPOCH   LEFT
-! orders/0  RETRYING     3     2  6.3s    4  3.1s  884f2d57  4294967297  57.1s
+  QUEUE     REASON    WAIT  HEAD   AGE  TRY  NEXT  OWNER      LEFT
+! orders/0  RETRYING     3     2  6.3s    4  3.1s  884f2d57  57.1s
      message 2 failed 3 times; delivery 4 comes in 3.1 s. The error: ValueError:
      no such customer: 17.
      do: look at the message (`rmq-admin message get 00ff`) and mend the
@@ -105,7 +105,7 @@ def test_a_lock_that_does_not_fit_into_the_line_gets_its_own() -> None:
     shown = text(told(RETRYING._replace(topic="orders-of-the-whole-continent")))
 
     assert "  QUEUE                            REASON    WAIT  HEAD   AGE  TRY  NEXT\n" in shown
-    assert "\n     held by 884f2d57, epoch 4294967297, 57.1s left\n" in shown
+    assert "\n     held by 884f2d57, 57.1s left\n" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
@@ -115,9 +115,9 @@ def test_queues_that_are_well_are_shown_one_by_one_if_that_is_wished() -> None:
     assert shown[-6:] == [
         "2 queues well: 2 NO_NEW_MESSAGES",
         "",
-        "  QUEUE     REASON           OWNER          EPOCH   LEFT",
-        "  orders/1  NO_NEW_MESSAGES  884f2d57  4294967297  57.1s",
-        "  orders/2  NO_NEW_MESSAGES  884f2d57  4294967297  57.1s",
+        "  QUEUE     REASON           OWNER      LEFT",
+        "  orders/1  NO_NEW_MESSAGES  884f2d57  57.1s",
+        "  orders/2  NO_NEW_MESSAGES  884f2d57  57.1s",
         "     all messages are done.",
     ]
 

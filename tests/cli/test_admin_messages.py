@@ -15,6 +15,7 @@ from rmq.cli.render import stored_object
 from rmq.cli.rmq_admin import command
 from rmq.client import FoundMessages, Message, Producer
 from rmq.wire import batch as batches
+from rmq.wire.stores import StoreIds
 
 from support.batches import STORE_ID, sample
 from support.stored import stored_message
@@ -59,7 +60,7 @@ def test_what_can_name_no_message_is_a_wrong_command_line(nowhere: str, argument
 
 
 def test_a_message_for_people() -> None:
-    first, _, third = batches.read(sample(), store_id=STORE_ID).messages()
+    first, _, third = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     assert card(first).splitlines() == [
         "topic         orders",
@@ -111,7 +112,7 @@ def test_a_copy_to_be_tried_again_says_where_it_lies() -> None:
 
 
 def test_a_message_as_json_has_nothing_of_a_delivery() -> None:
-    (first, *_) = batches.read(sample(), store_id=STORE_ID).messages()
+    (first, *_) = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     assert {"epoch", "attempt"} & set(stored_object(first)) == set()
     assert set(COLUMNS) <= set(stored_object(first))

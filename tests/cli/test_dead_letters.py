@@ -19,6 +19,7 @@ from rmq.cli.dead_letters import (
 from rmq.wire import batch as batches
 from rmq.wire.errors import DiskFull
 from rmq.wire.retry_ops import DROPPED, REPLAYED, WAITING, DeadResult, DeadRow
+from rmq.wire.stores import StoreIds
 
 from support.batches import STORE_ID, sample
 from support.stored import stored_message
@@ -72,7 +73,7 @@ def test_a_group_with_its_times() -> None:
 
 
 def test_a_message_that_says_nothing_of_its_origin_is_shown_all_the_same() -> None:
-    (first, *_) = batches.read(sample(), store_id=STORE_ID).messages()
+    (first, *_) = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     shown = letter_object(first, "waiting")
 

@@ -17,12 +17,13 @@ from rmq.cli.listeners import Printer, load_listener
 from rmq.cli.output import Output
 from rmq.wire import batch
 from rmq.wire.model import ConsumeStatus, StoredMessage
+from rmq.wire.stores import StoreIds
 
 
 def messages(count: int = 1) -> list[StoredMessage]:
     rows = batch.Rows([b"m%d" % i for i in range(count)], 1)
     header, columns = batch.check(batch.encode("t", 0, rows), stamped=False)
-    return batch.Batch(header, columns, b"".join(rows.bodies), 1).messages()
+    return batch.Batch(header, columns, b"".join(rows.bodies), StoreIds(1)).messages()
 
 
 class Given:

@@ -18,6 +18,7 @@ from rmq.cli.rmq_admin import command
 from rmq.client import Admin, Message, Producer
 from rmq.wire import batch as batches
 from rmq.wire.batch import Rows
+from rmq.wire.stores import StoreIds
 
 from support.batches import STORE_ID, sample
 from support.processes import Running
@@ -69,13 +70,13 @@ def test_since_a_time_there_are_many_unless_a_number_is_given(asked: Asked, most
     ],
 )
 def test_all_conditions_must_hold(asked: Asked, is_wanted: bool) -> None:
-    (first, *_) = batches.read(sample(), store_id=STORE_ID).messages()
+    (first, *_) = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     assert asked.has(first) == is_wanted
 
 
 def test_a_message_is_one_line_with_its_time_in_utc() -> None:
-    first, _, third = batches.read(sample(), store_id=STORE_ID).messages()
+    first, _, third = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     assert tail_line(first) == "11-14 22:13:20.123Z orders/2 @1000 tag=created key=o-17  created"
     assert f" {first.message_id} orders/2 " in tail_line(first, ids=True)
@@ -86,14 +87,14 @@ def test_a_message_is_one_line_with_its_time_in_utc() -> None:
 
 def test_a_sharding_key_is_not_shown_as_a_key_to_find_a_message_by() -> None:
     rows = Rows([b"x", b"y"], 1, keys=[(), ("a", "b")], ordering_keys=["o-17", "o-17"])
-    plain, with_keys = batches.read(sample(rows), store_id=STORE_ID).messages()
+    plain, with_keys = batches.read(sample(rows), stores=StoreIds(STORE_ID)).messages()
 
     assert tail_line(plain).endswith(" sharding_key=o-17  x")
     assert tail_line(with_keys).endswith(" key=a,b  y")
 
 
 def test_as_json_a_message_is_what_get_shows() -> None:
-    (first, *_) = batches.read(sample(), store_id=STORE_ID).messages()
+    (first, *_) = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
     shown = json.loads(Shown(as_json=True).text([first]))
 
     assert (shown["message_id"], shown["body"]) == (first.message_id, "created")

@@ -24,6 +24,7 @@ from rmq.cli.render import (
 from rmq.client.receipts import Part, Receipt
 from rmq.wire import batch, layout
 from rmq.wire.model import StoredMessage
+from rmq.wire.stores import StoreIds
 
 
 def stored(
@@ -34,7 +35,7 @@ def stored(
     encoded = batch.encode("orders", 2, rows)
     checked = batch.check(encoded, stamped=False)
     header = checked.header._replace(base_offset=17, physical_offset=800, stored_at=1_700_000_000_000_002)
-    return batch.Batch(header, checked.columns, body, 0xAB).messages(17)[0]
+    return batch.Batch(header, checked.columns, body, StoreIds(0xAB)).messages(17)[0]
 
 
 def test_a_name_is_to_the_left_also_if_it_begins_with_a_digit() -> None:

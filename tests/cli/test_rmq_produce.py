@@ -26,6 +26,7 @@ from rmq.wire.errors import RequestTimeout
 from rmq.wire.hashing import shard
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import StoredMessage, from_us
+from rmq.wire.stores import StoreIds
 
 from support.processes import Running
 
@@ -49,7 +50,7 @@ async def stored(broker: str, topic: str) -> list[StoredMessage]:
         wanted = ops.PullQueue(topic, queue.queue_id, 0)
         reply = await connection.request(ops.Op.PULL, ops.Pull(None, 1, 8 << 20, [wanted]))
         for result in decode_list(ops.PullResult, reply):
-            for found in batch.read_all(result.batches, store_id=connection.hello.store_id):
+            for found in batch.read_all(result.batches, stores=StoreIds(connection.hello.store_id)):
                 messages += found.messages()
     await connection.close()
     return messages

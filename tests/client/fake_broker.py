@@ -19,6 +19,7 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import OK, OutOfSequence, QueueNotFound, Refused, TopicNotFound, UnknownOp, WireError
 from rmq.wire.frames import PUSH, REPLY, pack, unpack
 from rmq.wire.ops import Op, SendResult
+from rmq.wire.stores import StoreIds
 
 LIMITS = ops.Limits(max_frame=16 << 20, max_batch=layout.MAX_BATCH, max_in_flight=1024, grace_s=5.0, ping_s=1.0)
 
@@ -229,7 +230,7 @@ class FakeBroker:
 def _bodies(header: layout.Header, data: bytes) -> list[bytes]:
     by = layout.Stamp(1, 0, 0, 0, 0, 0, 1, header.queue_id, header.kind)
     stamped = layout.stamp(data, header.header_size, by) + data[layout.BROKER_PART :]
-    return [message.body for message in batches.read(stamped, store_id=1).messages()]
+    return [message.body for message in batches.read(stamped, stores=StoreIds(1)).messages()]
 
 
 class FakeConnection(asyncio.Protocol):

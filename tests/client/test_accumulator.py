@@ -21,6 +21,7 @@ from rmq.wire.bodies import pack_bodies
 from rmq.wire.compression import CODECS
 from rmq.wire.delays import Delay
 from rmq.wire.model import Message, StoredMessage, from_us, gather
+from rmq.wire.stores import StoreIds
 
 from support.batches import BORN_AT
 
@@ -61,7 +62,7 @@ def read(data: bytearray) -> list[StoredMessage]:
     header = batches.check(data, stamped=False).header
     by = layout.Stamp(1, 0, 0, 0, 0, 0, 1, header.queue_id, header.kind)
     stamped = layout.stamp(data, header.header_size, by) + data[layout.BROKER_PART :]
-    return batches.read(stamped, store_id=1).messages()
+    return batches.read(stamped, stores=StoreIds(1)).messages()
 
 
 def bodies_of(outbox: Outbox) -> list[list[bytes]]:

@@ -16,6 +16,7 @@ from rmq.wire.batch import Batch, Rows, encode, read
 from rmq.wire.compression import CODECS
 from rmq.wire.errors import BadBatch, RmqError
 from rmq.wire.raw_batch import RawBatch, read_raw
+from rmq.wire.stores import StoreIds
 
 STORE = 0xFEDCBA9876543210
 ALL = tuple(ARROW_TYPES)
@@ -49,12 +50,12 @@ def raw(batches: Sequence[bytes]) -> list[RawBatch]:
 
 
 def built(batches: Sequence[bytes], columns: Sequence[str] = ALL) -> pa.RecordBatch:
-    return record_batch(raw(batches), columns, store_id=STORE)
+    return record_batch(raw(batches), columns, stores=StoreIds(STORE))
 
 
 def by_hand(stored_batches: Sequence[bytes]) -> list[dict[str, Any]]:
     """Row by row, through what a consumer's listener sees."""
-    batches: list[Batch] = [read(data, store_id=STORE) for data in stored_batches]
+    batches: list[Batch] = [read(data, stores=StoreIds(STORE)) for data in stored_batches]
     return [
         {
             "topic": message.topic,
@@ -241,7 +242,7 @@ def test_a_column_that_no_broker_stores_is_refused(place: int, value: object, co
 
     for batches in ([broken], [whole, broken], [broken, whole]):
         with pytest.raises(BadBatch):
-            record_batch(batches, [column], store_id=STORE)
+            record_batch(batches, [column], stores=StoreIds(STORE))
 
 
 @settings(deadline=None, max_examples=200)
@@ -257,7 +258,7 @@ def test_without_the_checksum_changed_bytes_are_refused_or_give_rows_that_arrow_
         victim[data.draw(st.integers(first, len(victim) - 1))] = data.draw(st.integers(0, 255))
     try:
         taken = [read_raw(memoryview(batch), verify=False) for batch in batches]
-        found = record_batch(taken, ALL, store_id=STORE)
+        found = record_batch(taken, ALL, stores=StoreIds(STORE))
     except RmqError:
         return
 

@@ -25,6 +25,7 @@ from rmq.wire.errors import (
 )
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.batches import every_codec
 from support.threaded_broker import STORE_ID, FakeBroker
@@ -43,7 +44,7 @@ def broker(fake_broker: FakeBroker) -> FakeBroker:
 
 
 def part(broker: FakeBroker, start: int = 0, end: int = 100) -> QueueRange:
-    return QueueRange(broker.address, STORE_ID, "orders", 1, 0, start, end)
+    return QueueRange(broker.address, StoreIds(STORE_ID), "orders", 1, 0, start, end)
 
 
 def fetched(asked: QueueRange) -> list[int]:
@@ -217,7 +218,7 @@ def test_a_topic_that_was_made_again_fails_the_task(broker: FakeBroker) -> None:
 
 def test_another_store_at_the_same_address_fails_the_task(broker: FakeBroker) -> None:
     with pytest.raises(LogTruncated, match="another store"):
-        fetched(replace(part(broker), store_id=5))
+        fetched(replace(part(broker), stores=StoreIds(5)))
 
 
 def test_a_batch_of_another_queue_fails_the_task(broker: FakeBroker) -> None:

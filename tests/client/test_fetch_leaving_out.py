@@ -15,6 +15,7 @@ from rmq.wire import layout, ops
 from rmq.wire.batch import Rows
 from rmq.wire.errors import BadBatch, Damaged, LogTruncated, MessagesLost, RmqError
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.threaded_broker import STORE_ID, FakeBroker
 
@@ -33,7 +34,7 @@ def broker(fake_broker: FakeBroker) -> FakeBroker:
 
 
 def part(broker: FakeBroker, start: int = 0, end: int = 100) -> QueueRange:
-    return QueueRange(broker.address, STORE_ID, "orders", 1, 0, start, end)
+    return QueueRange(broker.address, StoreIds(STORE_ID), "orders", 1, 0, start, end)
 
 
 def read(asked: QueueRange, manner: Manner) -> tuple[list[int], list[tuple[int, int]]]:
@@ -225,7 +226,7 @@ def test_the_next_answer_is_asked_for_before_the_rows_of_the_last_are_taken(fake
     fake_broker.create("orders")
     for _ in range(10):
         fake_broker.append("orders", 0, Rows([bytes(1000)] * 4000, 0))
-    rows = rows_of(QueueRange(fake_broker.address, STORE_ID, "orders", 1, 0, 0, 40_000), FAILING)
+    rows = rows_of(QueueRange(fake_broker.address, StoreIds(STORE_ID), "orders", 1, 0, 0, 40_000), FAILING)
 
     taken = next(rows).num_rows
     assert fake_broker.wait_for_requests(Op.PULL, 3)

@@ -13,6 +13,7 @@ from rmq.wire import ops
 from rmq.wire.batch import Rows
 from rmq.wire.errors import OK, ConnectionLost, LogTruncated, RequestTimeout, ShuttingDown, TopicNotFound
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.threaded_broker import STORE_ID, FakeBroker
 
@@ -23,7 +24,7 @@ MANNER = Manner(("body",))
 def part(fake_broker: FakeBroker) -> QueueRange:
     fake_broker.create("orders")
     fake_broker.append("orders", 0, Rows([b"x"] * 10, 0))
-    return QueueRange(fake_broker.address, STORE_ID, "orders", 1, 0, 0, 10)
+    return QueueRange(fake_broker.address, StoreIds(STORE_ID), "orders", 1, 0, 0, 10)
 
 
 def hang_up(answer: Any) -> Any:
@@ -106,7 +107,7 @@ def test_a_broker_that_is_silent_for_too_long_is_an_error(fake_broker: FakeBroke
 
 def test_another_store_is_refused_before_anything_is_asked_for(fake_broker: FakeBroker, part: QueueRange) -> None:
     with pytest.raises(LogTruncated, match="another store"):
-        BrokerSource(replace(part, store_id=5), MANNER).ask(0, 1000)
+        BrokerSource(replace(part, stores=StoreIds(5)), MANNER).ask(0, 1000)
 
     assert [op for op, _ in fake_broker.requests] == [Op.HELLO]
     assert fake_broker.wait_for_connections(0)

@@ -14,6 +14,7 @@ from rmq.wire import ops
 from rmq.wire.batch import Rows
 from rmq.wire.errors import ConfigError, ConnectionLost, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.threaded_broker import STORE_ID, STORED_AT, FakeBroker
 
@@ -44,8 +45,8 @@ def asked(broker: FakeBroker) -> list[Op]:
 
 def test_each_queue_that_holds_messages_is_a_range_that_knows_everything(broker: FakeBroker) -> None:
     assert plan(options(broker)) == [
-        QueueRange(broker.address, STORE_ID, "orders", 1, 0, 0, 10),
-        QueueRange(broker.address, STORE_ID, "orders", 1, 2, 0, 5),
+        QueueRange(broker.address, StoreIds(STORE_ID), "orders", 1, 0, 0, 10),
+        QueueRange(broker.address, StoreIds(STORE_ID), "orders", 1, 2, 0, 5),
     ]
 
 

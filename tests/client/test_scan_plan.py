@@ -21,6 +21,7 @@ from rmq.client.scan_plan import (
     split,
 )
 from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
+from rmq.wire.stores import StoreIds
 
 HELD = QueueHolds(100, 500)
 BIG = 100 * MIN_SPLIT_ROWS
@@ -35,7 +36,7 @@ def at(offset: object) -> str:
 
 
 def queue(rows: int, queue_id: int = 0, start: int = 0) -> QueueRange:
-    return QueueRange("h:1", 1, "t", 1, queue_id, start, start + rows)
+    return QueueRange("h:1", StoreIds(1), "t", 1, queue_id, start, start + rows)
 
 
 # ---- one queue
@@ -152,12 +153,12 @@ def test_the_ranges_of_a_scan_follow_topics_and_queues() -> None:
         TopicHolds("a", 3, {0: QueueHolds(4, 9)}),
     ]
 
-    found = ranges(parsed(topic="b,a"), topics, store_id=77)
+    found = ranges(parsed(topic="b,a"), topics, stores=StoreIds(77))
 
     assert found == [
-        QueueRange("h:1", 77, "b", 7, 0, 2, 2),
-        QueueRange("h:1", 77, "b", 7, 1, 0, 5),
-        QueueRange("h:1", 77, "a", 3, 0, 4, 9),
+        QueueRange("h:1", StoreIds(77), "b", 7, 0, 2, 2),
+        QueueRange("h:1", StoreIds(77), "b", 7, 1, 0, 5),
+        QueueRange("h:1", StoreIds(77), "a", 3, 0, 4, 9),
     ]
 
 

@@ -179,7 +179,7 @@ def test_the_client_needs_no_broker_until_a_directory_is_read() -> None:
 
 async def test_the_directory_is_free_when_a_scan_is_over(written: Written) -> None:
     with open_log(str(written.path)) as log:
-        assert log.store_id
+        assert log.stores.current
 
     async with InMemoryBroker(data_dir=str(written.path), **SETTINGS):
         pass

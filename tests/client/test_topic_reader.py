@@ -19,6 +19,7 @@ from rmq.wire.errors import (
     TopicNotFound,
 )
 from rmq.wire.ops import EMPTY, Op, Pull, PullResult
+from rmq.wire.stores import StoreIds
 
 from support.stored import STORE_ID, stored_batch
 
@@ -33,7 +34,7 @@ class Broker:
     def __init__(self, *answers: Sequence[PullResult]) -> None:
         self.answers = list(answers)
         self.asked: list[Pull] = []
-        self.hello = SimpleNamespace(store_id=STORE_ID)
+        self.hello = SimpleNamespace(stores=StoreIds(STORE_ID))
 
     async def request(self, op: Op, payload: Pull, *, timeout_s: float) -> Any:
         assert op == Op.PULL

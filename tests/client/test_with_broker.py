@@ -17,6 +17,7 @@ from rmq.wire.errors import OffsetOutOfRange, QueueNotFound, TopicExists, TopicN
 from rmq.wire.layout import MAX_COUNT
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.batches import every_codec
 
@@ -45,7 +46,7 @@ async def pulled(address: str, topic: str, queue_id: int) -> tuple[int, list[byt
 async def stored(address: str, topic: str, queue_id: int) -> list[StoredMessage]:
     """Everything a queue holds."""
     store_id, data = await pulled(address, topic, queue_id)
-    return [message for one in data for message in batches.read(one, store_id=store_id).messages()]
+    return [message for one in data for message in batches.read(one, stores=StoreIds(store_id)).messages()]
 
 
 @pytest.mark.both_loops

@@ -8,6 +8,7 @@ from rmq.wire import batch, ops
 from rmq.wire.codec import decode
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
+from rmq.wire.stores import StoreIds
 
 from .fake_broker import FakeBroker
 from .fake_connection import FakeConnection
@@ -54,5 +55,5 @@ class FilteringBroker(FakeBroker):
         if expression == "*":
             return True
         wanted = {tag.strip() for tag in expression.split("||")} | self.colliding
-        tags = batch.read(data, 0, store_id=STORE_ID).columns.tags
+        tags = batch.read(data, 0, stores=StoreIds(STORE_ID)).columns.tags
         return tags is not None and not wanted.isdisjoint(tags.names)

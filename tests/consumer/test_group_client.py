@@ -50,7 +50,7 @@ async def test_an_answer_of_the_wrong_shape_is_an_error_and_no_crash(answer: Any
 async def test_before_the_first_greeting_nothing_is_known_of_the_broker() -> None:
     unknown = client([])
 
-    assert (unknown.grace_s, unknown.store_id, unknown.answered_sent_at, unknown.member) == (0.0, 0, 3.0, "me")
+    assert (unknown.grace_s, unknown.stores.current, unknown.answered_sent_at, unknown.member) == (0.0, 0, 3.0, "me")
     assert await unknown.pull(ops.PullQueue("t", 0, 0), wait_s=0, max_bytes=1, timeout_s=1) is None
 
 

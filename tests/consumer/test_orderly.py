@@ -17,6 +17,7 @@ from rmq.consumer.process_queue import READ_AT_ONCE, ProcessQueue
 from rmq.consumer.tasks import TaskSet
 from rmq.wire import batch
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
@@ -172,7 +173,7 @@ class Harness:
     def fill(self, generation: Generation, messages: int) -> None:
         broker = FakeBroker()
         broker.send(*QUEUE, *[b"x"] * messages)
-        generation.cache.put(batch.read(broker.logs[QUEUE][0].data, store_id=1))
+        generation.cache.put(batch.read(broker.logs[QUEUE][0].data, stores=StoreIds(1)))
         generation.arrived()
 
     async def end(self, *generations: Generation) -> None:

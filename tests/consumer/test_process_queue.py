@@ -15,6 +15,7 @@ from rmq.wire.compression import CODECS
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.ops import AttemptRun
+from rmq.wire.stores import StoreIds
 
 from support.batches import STAMP, stamped
 
@@ -23,7 +24,7 @@ def made(base: int, count: int, tags: list[str | None] | None = None, attempts: 
     bodies = [b"%d" % i for i in range(base, base + count)]
     encoded = batch.encode("orders", 2, Rows(bodies, 1, tags=tags, attempts=attempts))
     by = layout.Stamp(**{**STAMP._asdict(), "base_offset": base})
-    return batch.read(stamped(encoded, by), store_id=1)
+    return batch.read(stamped(encoded, by), stores=StoreIds(1))
 
 
 def offsets(messages: list[StoredMessage]) -> list[int]:
@@ -142,7 +143,7 @@ def test_compressed_batches_count_as_what_they_take_in_memory() -> None:
     packed = batch.encode("orders", 2, rows, codec=CODECS.by_name("zlib"))
     queue = ProcessQueue(1000)
 
-    queue.put(batch.read(stamped(packed), store_id=1))
+    queue.put(batch.read(stamped(packed), stores=StoreIds(1)))
 
     assert len(packed) < 1000
     assert queue.size > 10_000

@@ -9,6 +9,7 @@ from rmq.consumer.subscription import Subscription
 from rmq.consumer.unread import UnreadBatch
 from rmq.wire import batch
 from rmq.wire.compression import CODECS, Codec
+from rmq.wire.stores import StoreIds
 
 from support.batches import FULL, STORE_ID, any_rows, quick, stamped
 
@@ -19,7 +20,7 @@ def test_reading_in_pieces_gives_what_reading_at_once_gives(
     rows: batch.Rows, from_offset: int, most: int, codec: Codec | None
 ) -> None:
     rows = rows._replace(bodies=[body * 20 for body in rows.bodies])
-    whole = batch.read(stamped(batch.encode("orders", 2, rows, codec=codec)), store_id=STORE_ID)
+    whole = batch.read(stamped(batch.encode("orders", 2, rows, codec=codec)), stores=StoreIds(STORE_ID))
     unread = UnreadBatch(whole, from_offset)
     expected = whole.messages(from_offset)
     assert max(unread.left, 0) == len(expected)
@@ -35,7 +36,7 @@ def test_reading_in_pieces_gives_what_reading_at_once_gives(
 
 
 def test_only_wanted_messages_are_made_and_carry_their_deliveries() -> None:
-    whole = batch.read(stamped(batch.encode("orders", 2, FULL)), store_id=STORE_ID)
+    whole = batch.read(stamped(batch.encode("orders", 2, FULL)), stores=StoreIds(STORE_ID))
     unread = UnreadBatch(whole, 0)
 
     (message,) = unread.read(10, Subscription("bezahlt-€"))

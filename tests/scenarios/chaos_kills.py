@@ -34,6 +34,7 @@ from rmq.client.connection import Connection
 from rmq.wire import batch, ops
 from rmq.wire.codec import decode_list
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.processes import BrokerProcess, ConsumerProcess, Running
 
@@ -103,7 +104,7 @@ async def stored_by(address: str) -> Stored:
                     break
                 assert result.status == 0, result
                 end = result.max_offset if end is None else end
-                for one in batch.read_all(result.batches, store_id=0):
+                for one in batch.read_all(result.batches, stores=StoreIds(0)):
                     for message in one.messages(offset):
                         assert message.queue_offset == offset, f"queue {queue_id} skips from {offset}"
                         offset += 1

@@ -13,6 +13,7 @@ from rmq.client import Admin, Message, Producer, Receipt
 from rmq.client.connection import Connection
 from rmq.wire import ops
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.processes import BrokerProcess, ConsumerProcess
 
@@ -112,7 +113,7 @@ async def _all_bodies(address: str) -> dict[str, list[int]]:
                 (result,) = await connection.request(Op.PULL, ops.Pull(None, 0, 1 << 20, [wanted]))
                 if result[1] == ops.EMPTY:
                     break
-                for one in batch.read_all(result[5], store_id=0):
+                for one in batch.read_all(result[5], stores=StoreIds(0)):
                     for message in one.messages(offset):
                         key, number = message.body.decode().split()
                         found[key].append(int(number))

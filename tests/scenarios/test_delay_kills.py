@@ -15,6 +15,7 @@ from rmq.wire import ops
 from rmq.wire.batch import Rows
 from rmq.wire.codec import decode_list
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.processes import BrokerProcess
 
@@ -93,6 +94,6 @@ async def _all(connection: Connection) -> list[bytes]:
         (result,) = await connection.request(Op.PULL, ops.Pull(None, 0, 1 << 20, [wanted]))
         if result[1] == ops.EMPTY:
             return found
-        for one in batches.read_all(result[5], store_id=0):
+        for one in batches.read_all(result[5], stores=StoreIds(0)):
             assert one.header.stored_at >= one.header.deliver_at  # never early
             found += [message.body for message in one.messages(len(found))]

@@ -16,6 +16,7 @@ from rmq.wire import batch as batches
 from rmq.wire.codec import decode_list
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import EMPTY, Op, PullResult
+from rmq.wire.stores import StoreIds
 
 pytestmark = pytest.mark.virtual_time
 
@@ -49,7 +50,7 @@ class Wire:
     @property
     def tags(self) -> list[str | None]:
         """The tags of all messages that came."""
-        found = [batch for answer in self.answers for batch in batches.read_all(answer.batches, store_id=1)]
+        found = [batch for answer in self.answers for batch in batches.read_all(answer.batches, stores=StoreIds(1))]
         return [message.tag for batch in found for message in batch.messages()]
 
 
@@ -133,7 +134,7 @@ async def test_the_wanted_messages_are_delivered_in_order_and_the_progress_reach
 
 
 def sent_batches(wire: Wire) -> list[list[str | None]]:
-    found = [batch for answer in wire.answers for batch in batches.read_all(answer.batches, store_id=1)]
+    found = [batch for answer in wire.answers for batch in batches.read_all(answer.batches, stores=StoreIds(1))]
     return [[message.tag for message in batch.messages()] for batch in found]
 
 

@@ -320,6 +320,9 @@ class RecordingFiles(Files):
     def size(self, path: AnyPath) -> int:
         return self._inner.size(path)
 
+    def identity(self, path: AnyPath) -> tuple[int, int]:
+        return self._inner.identity(path)
+
     def exists(self, path: AnyPath) -> bool:
         return self._inner.exists(path)
 

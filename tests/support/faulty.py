@@ -163,6 +163,9 @@ class FaultyFiles(Files):
         self._effect("size", str(path))
         return self._inner.size(path)
 
+    def identity(self, path: AnyPath) -> tuple[int, int]:
+        return self._inner.identity(path)
+
     def exists(self, path: AnyPath) -> bool:
         return self._inner.exists(path)
 

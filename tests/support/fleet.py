@@ -127,7 +127,10 @@ class Fleet:
         self._chance = Random(f"fleet {script.seed}")
         self.history: list[Event] = []
         self.troubles: list[str] = []
-        settings = {"min_free_bytes": 0, "checkpoint_s": 1e6, "listen": "127.0.0.1:0", **dict(script.broker)}
+        settings: dict[str, Any] = {
+            "min_free_bytes": 0, "checkpoint_s": 1e6, "listen": "127.0.0.1:0", "recognise_copies": False,
+            **dict(script.broker),
+        }  # fmt: skip
         self._config = BrokerConfig(default_queues=script.queues, data_dir=str(folder / "0"), **settings)
         self.grace_s = self._config.grace_s
         self._lives = 0

@@ -22,6 +22,7 @@ from rmq.wire import frames
 from rmq.wire.errors import Fatal, FrameStalled, HelloTimeout, Internal, WireError
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
+from rmq.wire.stores import StoreIds
 
 from .mutations import BATCHES, GROUP, TOPIC, resealed
 from .raw_peer import hello, request
@@ -179,7 +180,7 @@ class Target:
         self._have_topic()
         for queue_id, begin in enumerate(self._read_to):
             for end, data in self._pulled(TOPIC, queue_id, begin):
-                for batch in batches.read_all(data, store_id=1):
+                for batch in batches.read_all(data, stores=StoreIds(1)):
                     for message in batch.messages(begin):
                         assert message.topic == TOPIC and repr(message) and message.properties is not None
                 self._read_to[queue_id] = end

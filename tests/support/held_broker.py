@@ -76,5 +76,5 @@ class HeldBroker(InMemoryBroker):
             connection.abort()  # before anything can be answered
         self.release()
         await self.stop()
-        self.config = replace(self.config, data_dir=str(to))
+        self.config = replace(self.config, data_dir=str(to), recognise_copies=False)
         await self.start()

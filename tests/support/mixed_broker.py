@@ -17,6 +17,7 @@ from rmq.wire.codec import decode, decode_list
 from rmq.wire.delay_ops import DelayPage, ListDelays
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.mixed_history import MixedEvent, Row, Stored
 from support.watched_broker import left_behind
@@ -93,7 +94,7 @@ async def read_rows(connection: Connection, topics: Iterable[str]) -> list[Row]:
         while offset < held.max_offset:
             asked = ops.Pull(None, 0, 1 << 20, [ops.PullQueue(*queue, offset)])
             (result,) = decode_list(ops.PullResult, await connection.request(Op.PULL, asked))
-            for batch in batches.read_all(result.batches, store_id=1):
+            for batch in batches.read_all(result.batches, stores=StoreIds(1)):
                 found += [_row(queue, message) for message in batch.messages(offset)]
             offset = result.next_offset
     return found

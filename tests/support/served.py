@@ -29,6 +29,7 @@ from rmq.wire.codec import decode_list
 from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from support.crash import Image
 
@@ -91,7 +92,7 @@ def settings(directory: Path, **changed: Any) -> BrokerConfig:
     chosen: dict[str, Any] = {
         "listen": "127.0.0.1:0", "data_dir": str(directory), "segment_bytes": SEGMENT_BYTES, "min_free_bytes": 0,
         "index_file_entries": 16, "recent_bytes": 2048, "checkpoint_bytes": 3 * SEGMENT_BYTES, "checkpoint_s": 8.0,
-        "lock_lease_s": LONG_S, "member_expiry_s": LONG_S,
+        "lock_lease_s": LONG_S, "member_expiry_s": LONG_S, "recognise_copies": False,
     }  # fmt: skip
     return BrokerConfig(**{**chosen, **changed})
 
@@ -250,7 +251,7 @@ async def _messages(connection: Connection, ranges: dict[Queue, tuple[int, int]]
         for result in decode_list(ops.PullResult, answer):
             queue = asked[result.index]
             assert result.status == 0, f"{queue} cannot be read at {offsets[queue]}: {result}"
-            for batch in batches.read_all(result.batches, store_id=1):
+            for batch in batches.read_all(result.batches, stores=StoreIds(1)):
                 found[queue] += [Message(m.queue_offset, m.body, m.tag, m.keys) for m in batch.messages(offsets[queue])]
             offsets[queue] = result.next_offset
             if result.next_offset >= ranges[queue][1]:

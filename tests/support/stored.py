@@ -8,6 +8,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import Rows
 from rmq.wire.model import StoredMessage
+from rmq.wire.stores import StoreIds
 
 STORE_ID = 7
 LOG_EPOCH = 3
@@ -46,5 +47,5 @@ def stored_message(
         origin=batches.handle(copy_of, 0), position=position,
         kind=layout.KIND_PARKED if due_at else layout.KIND_DATA,
     )  # fmt: skip
-    (message,) = batches.read(data, store_id=STORE_ID).pick([0])
+    (message,) = batches.read(data, stores=StoreIds(STORE_ID)).pick([0])
     return message

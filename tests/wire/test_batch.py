@@ -15,6 +15,7 @@ from rmq.wire import batch, layout
 from rmq.wire.batch import ProducerMark, Rows
 from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, UnsupportedFormat, WireError
 from rmq.wire.model import from_us
+from rmq.wire.stores import StoreIds
 
 from support.batches import (
     BORN_AT,
@@ -37,7 +38,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def test_the_messages_of_a_batch_tell_the_topic_that_its_reader_shows() -> None:
-    read = batch.read(stamped(sample(MINIMAL)), store_id=STORE_ID)
+    read = batch.read(stamped(sample(MINIMAL)), stores=StoreIds(STORE_ID))
     before = read.messages()[0]
 
     read.show_topic("plain")
@@ -48,7 +49,7 @@ def test_the_messages_of_a_batch_tell_the_topic_that_its_reader_shows() -> None:
 
 def test_a_retried_message_tells_the_topic_of_its_original_without_the_namespace_of_its_reader() -> None:
     rows = Rows([b"x", b"y"], BORN_AT, properties=[{"RMQ_ORIGIN_TOPIC": "team%orders"}, {}])
-    read = batch.read(stamped(batch.encode("%RETRY%team%g", 0, rows)), store_id=STORE_ID)
+    read = batch.read(stamped(batch.encode("%RETRY%team%g", 0, rows)), stores=StoreIds(STORE_ID))
 
     before = [message.topic for message in read.messages()]
     read.show_topic("%RETRY%g", "team")
@@ -73,7 +74,7 @@ def test_the_bytes_of_a_parked_batch_never_change() -> None:
 
 
 def test_the_minimal_golden_batch_reads_as_one_empty_message() -> None:
-    (message,) = batch.read(golden(GOLDEN / "batch_minimal.hex"), store_id=STORE_ID).messages()
+    (message,) = batch.read(golden(GOLDEN / "batch_minimal.hex"), stores=StoreIds(STORE_ID)).messages()
 
     assert (message.body, message.tag, message.keys, message.properties) == (b"", None, (), {})
     assert (message.ordering_key, message.born_at) == (None, from_us(BORN_AT))
@@ -88,7 +89,7 @@ def test_any_rows_come_back(rows: Rows, delay: tuple[int, int]) -> None:
     data = batch.encode("orders", 2, rows, by=MARK, delay_level=delay[0], deliver_at=delay[1])
     batch.check(data, stamped=False)
 
-    read = batch.read(stamped(data), store_id=STORE_ID)
+    read = batch.read(stamped(data), stores=StoreIds(STORE_ID))
     assert (read.header.delay_level, read.header.deliver_at) == delay
     messages = read.messages()
     count = len(rows.bodies)
@@ -128,7 +129,7 @@ def test_every_truncation_is_refused(rows: Rows) -> None:
             batch.check(data[:length], stamped=True)
         if length:
             with pytest.raises(WireError):
-                batch.read_all(data + data[:length], store_id=STORE_ID)
+                batch.read_all(data + data[:length], stores=StoreIds(STORE_ID))
 
 
 @quick
@@ -146,7 +147,7 @@ def test_garbage_raises_only_refusals(garbage: bytes, at: int, is_stamped: bool)
 @given(st.binary(max_size=400))
 def test_garbage_behind_a_sound_batch_raises_only_refusals(garbage: bytes) -> None:
     try:
-        batch.read_all(sample() + garbage, store_id=STORE_ID)
+        batch.read_all(sample() + garbage, stores=StoreIds(STORE_ID))
     except Refused:
         assert garbage
     else:
@@ -187,8 +188,8 @@ def test_a_stamped_batch_may_lie_anywhere_and_be_followed_by_others() -> None:
     assert batch.check(one + two, stamped=True).header.count == 3
     assert batch.check(one + two, len(one), stamped=True).header.count == 1
     assert batch.check(b"xxx" + one + two, 3, stamped=True).header.count == 3
-    assert [found.header.count for found in batch.read_all(one + two + one, store_id=STORE_ID)] == [3, 1, 3]
-    assert batch.read_all(b"", store_id=STORE_ID) == []
+    assert [found.header.count for found in batch.read_all(one + two + one, stores=StoreIds(STORE_ID))] == [3, 1, 3]
+    assert batch.read_all(b"", stores=StoreIds(STORE_ID)) == []
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_padding_that_is_not_zero_is_refused() -> None:
 
 
 def test_messages_may_begin_anywhere() -> None:
-    read = batch.read(sample(), store_id=STORE_ID)
+    read = batch.read(sample(), stores=StoreIds(STORE_ID))
 
     assert [m.queue_offset for m in read.messages()] == [1000, 1001, 1002]
     assert [m.queue_offset for m in read.messages(999)] == [1000, 1001, 1002]
@@ -244,8 +245,8 @@ def test_messages_may_begin_anywhere() -> None:
     ],
 )
 def test_messages_are_picked_at_any_places_and_in_any_order(places: list[Sequence[int]]) -> None:
-    read = batch.read(sample(), store_id=STORE_ID)
-    expected = [(m.body, m.queue_offset, m.attempt) for m in batch.read(sample(), store_id=STORE_ID).messages()]
+    read = batch.read(sample(), stores=StoreIds(STORE_ID))
+    expected = [(m.body, m.queue_offset, m.attempt) for m in batch.read(sample(), stores=StoreIds(STORE_ID)).messages()]
 
     for indexes in places:
         picked = read.pick(indexes)
@@ -253,8 +254,8 @@ def test_messages_are_picked_at_any_places_and_in_any_order(places: list[Sequenc
 
 
 def test_reading_on_after_another_has_read_elsewhere_finds_the_right_bodies() -> None:
-    read = batch.read(sample(), store_id=STORE_ID)
-    expected = [m.body for m in batch.read(sample(), store_id=STORE_ID).messages()]
+    read = batch.read(sample(), stores=StoreIds(STORE_ID))
+    expected = [m.body for m in batch.read(sample(), stores=StoreIds(STORE_ID)).messages()]
 
     for start, end in ((0, 2), (2, 3), (1, 3), (0, 1), (1, 2), (2, 3)):
         assert [m.body for m in read.pick(range(start, end))] == expected[start:end]
@@ -263,7 +264,7 @@ def test_reading_on_after_another_has_read_elsewhere_finds_the_right_bodies() ->
 def test_a_message_keeps_neither_the_reply_nor_its_neighbours_alive() -> None:
     data = bytearray(sample())
 
-    messages = batch.read(data, store_id=STORE_ID).messages()
+    messages = batch.read(data, stores=StoreIds(STORE_ID)).messages()
     data.extend(b"x")  # raises BufferError while a view exists
 
     assert all(type(message.body) is bytes for message in messages)

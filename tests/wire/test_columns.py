@@ -17,6 +17,7 @@ from rmq.wire.batch import Rows
 from rmq.wire.columns import Columns, check_columns, check_times, tag_names
 from rmq.wire.errors import BadBatch, Refused
 from rmq.wire.hashing import tag_bloom, tag_hash
+from rmq.wire.stores import StoreIds
 
 from support.batches import BORN_AT, FULL, STORE_ID, assemble, little, parts_of, quick, sample, settings_of
 
@@ -45,7 +46,7 @@ def text_column(*texts: bytes) -> list[bytes]:
 
 def use_every_accessor(data: bytes) -> None:
     """Read all that can be read; a batch that was accepted must not raise, nor contradict itself."""
-    read = batch.read(data, store_id=STORE_ID)
+    read = batch.read(data, stores=StoreIds(STORE_ID))
     columns = read.columns
     keys = [key for i in range(COUNT) for key in columns.keys_of(i)]
     assert all(keys)

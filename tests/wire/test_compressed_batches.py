@@ -18,6 +18,7 @@ from rmq.wire import batch, layout
 from rmq.wire.batch import Rows
 from rmq.wire.compression import CODECS, NUMBERS
 from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, UnsupportedFormat, WireError
+from rmq.wire.stores import StoreIds
 
 from support.batches import (
     BORN_AT,
@@ -55,7 +56,7 @@ def one_body(packed: bytes, codec: str, announced: int) -> bytes:
 @every_codec
 def test_the_golden_batch_of_each_codec_reads_for_ever(name: str) -> None:
     """Its bytes may come out differently elsewhere: a codec promises to read them, not to write them again."""
-    read = batch.read(golden(GOLDEN / f"batch_{name}.hex"), store_id=STORE_ID)
+    read = batch.read(golden(GOLDEN / f"batch_{name}.hex"), stores=StoreIds(STORE_ID))
 
     assert read.header.codec == NUMBERS[name]
     assert [message.body for message in read.messages()] == PACKED.bodies
@@ -71,8 +72,8 @@ def test_any_rows_come_back(name: str, rows: Rows, times: list[int]) -> None:
 
     data = batch.encode("orders", 2, rows, by=MARK, codec=CODECS.by_name(name))
 
-    checked, read = batch.check(data, stamped=False), batch.read(stamped(data), store_id=STORE_ID)
-    as_plain = batch.read(stamped(plain), store_id=STORE_ID)
+    checked, read = batch.check(data, stamped=False), batch.read(stamped(data), stores=StoreIds(STORE_ID))
+    as_plain = batch.read(stamped(plain), stores=StoreIds(STORE_ID))
     assert data == plain or (checked.header.codec == NUMBERS[name] and len(data) < len(plain))
     assert read.bodies == as_plain.bodies == b"".join(rows.bodies)
     assert read.header.open_size - len(plain) in range(-7, 8), "but for the padding"
@@ -117,7 +118,7 @@ def test_a_mutated_batch_with_right_checksums_decodes_or_is_refused(name: str, d
         assert error.text
         return
 
-    read = batch.read(data, store_id=STORE_ID)
+    read = batch.read(data, stores=StoreIds(STORE_ID))
     assert [len(message.body) for message in read.messages()] == list(read.columns.lengths)
 
 
@@ -178,7 +179,7 @@ def test_whoever_only_asks_whether_the_bytes_are_the_same_unpacks_nothing() -> N
         lambda: batch.check(wrong, stamped=True),
         lambda: batch.check_bodies(wrong, header),
         lambda: batch.check_bodies(bytes(8) + wrong, header, 8),
-        lambda: batch.read(wrong, store_id=STORE_ID),
+        lambda: batch.read(wrong, stores=StoreIds(STORE_ID)),
     ):
         with pytest.raises(BadBatch, match="the bodies are not zlib"):
             judge()
@@ -193,11 +194,12 @@ import sys
 sys.modules["lz4"] = sys.modules["lz4.block"] = sys.modules["zstandard"] = None
 from rmq.wire import batch
 from rmq.wire.errors import UnsupportedFormat
+from rmq.wire.stores import StoreIds
 for name in sys.argv[1:]:
     data = bytes.fromhex(open(name).read())
     assert batch.check(data, stamped=True, unpack=False).header.count == 3
     try:
-        batch.read(data, store_id=1)
+        batch.read(data, stores=StoreIds(1))
     except UnsupportedFormat as error:
         print(error.text)
 """

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rmq.wire import batch, layout
 from rmq.wire.errors import BadBatch, BatchTooLarge, Refused, UnsupportedFormat
 from rmq.wire.layout import Header, parse_header
+from rmq.wire.stores import StoreIds
 
 from support.batches import FULL, MARK, MINIMAL, STAMP, golden, patched, quick, sample, stamped
 
@@ -309,7 +310,7 @@ def test_a_stamp_that_readers_could_not_show_is_refused(stamp: layout.Stamp, why
     ],
 )
 def test_a_stamp_at_its_limits_is_read(stamp: layout.Stamp) -> None:
-    last = batch.read(stamped(batch.encode("orders", 2, FULL), stamp), store_id=(1 << 64) - 1).messages()[-1]
+    last = batch.read(stamped(batch.encode("orders", 2, FULL), stamp), stores=StoreIds((1 << 64) - 1)).messages()[-1]
 
     assert batch.split_message_id(last.message_id) == ((1 << 64) - 1, stamp.physical_offset, 2)
     assert last.stored_at.year >= 1970

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rmq.wire import batch, layout
 from rmq.wire.delays import Delay
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
+from rmq.wire.stores import StoreIds
 
 from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
 from support.stored import stored_message
@@ -82,11 +83,13 @@ def test_a_message_knows_what_its_delay_comes_to_also_when_it_is_changed() -> No
 
 def test_a_copy_tells_the_id_of_what_it_was_copied_from() -> None:
     """A batch that was delayed is copied as a whole; a dead letter is a message alone, from anywhere in a batch."""
-    original = batch.read(sample(), store_id=STORE_ID)
+    original = batch.read(sample(), stores=StoreIds(STORE_ID))
     whole = STAMP._replace(physical_offset=8192, origin=batch.handle(STAMP.physical_offset, 0))
-    delayed = batch.read(stamped(sample(), whole), store_id=STORE_ID)
+    delayed = batch.read(stamped(sample(), whole), stores=StoreIds(STORE_ID))
     alone = whole._replace(origin=batch.handle(STAMP.physical_offset, 2))
-    copied = batch.read(stamped(batch.encode("orders", 0, batch.Rows([b"x"], BORN_AT)), alone), store_id=STORE_ID)
+    copied = batch.read(
+        stamped(batch.encode("orders", 0, batch.Rows([b"x"], BORN_AT)), alone), stores=StoreIds(STORE_ID)
+    )
 
     ids = [message.message_id for message in original.messages()]
     assert [message.copy_of for message in original.messages()] == [None] * 3
@@ -98,14 +101,15 @@ def test_a_copy_tells_the_id_of_what_it_was_copied_from() -> None:
 def test_a_message_that_waits_for_its_time_has_no_offset_yet() -> None:
     parked = STAMP._replace(kind=layout.KIND_PARKED, base_offset=BORN_AT)
     (message,) = batch.read(
-        stamped(batch.encode("orders", 2, batch.Rows([b"x"], BORN_AT), delay_level=1), parked), store_id=STORE_ID
+        stamped(batch.encode("orders", 2, batch.Rows([b"x"], BORN_AT), delay_level=1), parked),
+        stores=StoreIds(STORE_ID),
     ).messages()
 
     assert (message.queue_offset, message.copy_of) == (-1, None)
 
 
 def test_a_received_message_tells_everything_about_itself() -> None:
-    messages = batch.read(sample(), store_id=STORE_ID).messages()
+    messages = batch.read(sample(), stores=StoreIds(STORE_ID)).messages()
     last = messages[2]
 
     assert (last.topic, last.queue_id, last.queue_offset) == ("orders", 2, STAMP.base_offset + 2)
@@ -119,7 +123,7 @@ def test_a_received_message_tells_everything_about_itself() -> None:
 
 
 def test_properties_are_the_callers_own() -> None:
-    (first, *_) = batch.read(sample(), store_id=STORE_ID).messages()
+    (first, *_) = batch.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     first.properties["trace"] = "changed"
 
@@ -157,7 +161,7 @@ def test_a_message_that_is_tried_again_shows_the_topic_of_its_original(
     topic: str, properties: dict[str, str], shown: str
 ) -> None:
     rows = batch.Rows([b"x"], BORN_AT, properties=[properties])
-    stored = batch.read(stamped(batch.encode(topic, 0, rows)), store_id=STORE_ID)
+    stored = batch.read(stamped(batch.encode(topic, 0, rows)), stores=StoreIds(STORE_ID))
 
     assert stored.pick([0])[0].topic == shown
     assert stored.pick([0])[0].stored_topic == topic

@@ -71,7 +71,8 @@ FIELDS = {
     "HeadAt": "topic queue_id queue_offset",
     "Heads": "entries",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
-    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[] producer=None",
+    "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[] producer=None"
+    " start_id=0 former=[]",
     "Join": "group ordered model strategy subscriptions from_end=[]",
     "JoinReply": "members topics version=0",
     "LeaseEnd": "topic queue_id epoch queue_offset=-1",

@@ -9,6 +9,7 @@ from rmq.wire.batch import Rows, encode, read
 from rmq.wire.compression import CODECS
 from rmq.wire.errors import BadBatch, RmqError
 from rmq.wire.raw_batch import read_raw
+from rmq.wire.stores import StoreIds
 
 from support.batches import every_codec
 
@@ -24,7 +25,7 @@ def stored(codec: str | None = None) -> bytearray:
 
 def test_it_holds_what_lies_in_the_batch() -> None:
     data = stored()
-    whole = read(data, store_id=1)
+    whole = read(data, stores=StoreIds(1))
 
     raw = read_raw(memoryview(data))
 

@@ -28,6 +28,7 @@ from rmq.wire import layout
 from rmq.wire.batch import Rows
 from rmq.wire.errors import Damaged, Refused
 from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.stores import StoreIds
 
 BORN_AT = 1_700_000_000_000_000
 ORDERS = MessageQueue("orders", 2)
@@ -72,12 +73,12 @@ class Log:
 
 def sources(log: Log, last: LastBatch | None = None, *, generation: int = 1, queue: MessageQueue = ORDERS) -> Sources:
     return Sources(
-        queue, generation, Locator(0, 99, log.place), cast(LogReader, log), STORE, last=last or LastBatch()
+        queue, generation, Locator(0, 99, log.place), cast(LogReader, log), StoreIds(STORE), last=last or LastBatch()
     )  # fmt: skip
 
 
 def found(data: bytes, index: int = 0) -> Found:
-    batch = batches.read(data, store_id=STORE)
+    batch = batches.read(data, stores=StoreIds(STORE))
     return Found(batch.pick([index])[0], batch)
 
 
@@ -86,7 +87,7 @@ def read(copy: Copy) -> StoredMessage:
     header = copy.checked.header
     stamp = layout.Stamp(1, 8192, 5, BORN_AT, 0, copy.origin, 1, copy.to.queue_id, layout.KIND_DATA)
     data = layout.stamp(copy.batch, header.header_size, stamp) + copy.batch[layout.BROKER_PART :]
-    (message,) = batches.read(data, store_id=STORE).messages()
+    (message,) = batches.read(data, stores=StoreIds(STORE)).messages()
     return message
 
 

@@ -23,6 +23,7 @@ from rmq.wire.errors import (
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op
 from rmq.wire.retry_ops import DROPPED, REPLAYED, WAITING, DeadResult, DeadRow, DeadRun, ReplayDead
+from rmq.wire.stores import StoreIds
 from rmq.wire.topic_ops import DeleteTopic
 
 from ..builders import BORN_AT, files_limited_to, segment_files
@@ -89,7 +90,9 @@ async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(bro
         }
         assert first.properties == kept
         assert kept["RMQ_ORIGIN_OFFSET"] == "1"
-        batch = batches.read_all((await client.pull(0, queue=RETRIES)).batches, store_id=client.hello.store_id)[0]
+        batch = batches.read_all((await client.pull(0, queue=RETRIES)).batches, stores=StoreIds(client.hello.store_id))[
+            0
+        ]
         assert batch.header.origin == int(letter.message_id[16:], 16)
         assert await client.committed(RETRIES) == 0
 

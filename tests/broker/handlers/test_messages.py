@@ -35,6 +35,7 @@ from rmq.wire.message_ops import (
 )
 from rmq.wire.model import MessageQueue, StoredMessage, from_us
 from rmq.wire.ops import EMPTY, Op, OutgoingBatch, QueueRef
+from rmq.wire.stores import StoreIds
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS
 from ..harness import Client, crash_copy
@@ -60,7 +61,7 @@ async def query(client: Client, key: str, **more: Any) -> QueryReply:
 
 def messages(client: Client, found: list[FoundBatch]) -> list[StoredMessage]:
     store_id = client.hello.store_id
-    return [message for batch, at in found for message in batches.read(batch, store_id=store_id).pick(at)]
+    return [message for batch, at in found for message in batches.read(batch, stores=StoreIds(store_id)).pick(at)]
 
 
 def ids(client: Client, reply: QueryReply) -> list[str]:
@@ -95,7 +96,9 @@ async def test_a_query_may_name_a_topic_and_a_time(broker: InMemoryBroker) -> No
         (payment,) = await send(client, "a", to=PAYMENTS)
         at = [m.stored_at.timestamp() for m in messages(client, (await query(client, "a")).found)]
         assert at == sorted(at, reverse=True)
-        (header,) = [batches.read(f.batch, store_id=1).header for f in (await query(client, "a", topic="orders")).found]
+        (header,) = [
+            batches.read(f.batch, stores=StoreIds(1)).header for f in (await query(client, "a", topic="orders")).found
+        ]
 
         assert ids(client, await query(client, "a", topic="orders")) == [order]
         assert ids(client, await query(client, "a", topic="payments")) == [payment]
@@ -179,7 +182,9 @@ async def test_the_first_offset_of_a_time(broker: InMemoryBroker) -> None:
             return decode_list(OffsetAt, await client.request(Op.OFFSETS_AT, OffsetsAt(us, list(queues))))
 
         orders = QueueRef("orders", 0)
-        stamps = [batches.read(f.batch, store_id=1).header.stored_at for f in (await query(client, "a")).found][::-1]
+        stamps = [batches.read(f.batch, stores=StoreIds(1)).header.stored_at for f in (await query(client, "a")).found][
+            ::-1
+        ]
         for us in (0, stamps[0] - 1, stamps[0], stamps[2], stamps[2] + 1, stamps[4], stamps[4] + 1):
             older = 2 * sum(stamp < us for stamp in stamps)
             assert await at(us, orders) == [OffsetAt(0, older, 0, 10)]

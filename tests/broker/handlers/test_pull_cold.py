@@ -26,6 +26,7 @@ from rmq.wire.errors import (
 )  # fmt: skip
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Pull, PullQueue
+from rmq.wire.stores import StoreIds
 from rmq.wire.tags import Wanted
 
 from ..builders import ORDERS, Opened, segment_files
@@ -88,7 +89,7 @@ class Rig:
                 found.append((request_id, status))
                 continue
             for _, code, following, *_, data, _ in parts:
-                bodies = [m.body for batch in batches.read_all(data, store_id=1) for m in batch.messages()]
+                bodies = [m.body for batch in batches.read_all(data, stores=StoreIds(1)) for m in batch.messages()]
                 found.append((request_id, code, following, bodies))
         return found
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rmq.wire import batch as batches
 from rmq.wire.ops import EMPTY
+from rmq.wire.stores import StoreIds
 
 from ..tag_rig import Rig
 
@@ -73,7 +74,7 @@ class Reader:
             ((_, code, following, _, end, data, _),) = parts
             assert code in (0, EMPTY)
             assert self.offset <= following <= end <= len(self.sent)
-            found = batches.read_all(data, store_id=1)
+            found = batches.read_all(data, stores=StoreIds(1))
             assert bool(found) == (code == 0)
             for batch in found:
                 messages = [m for m in batch.messages() if m.tag in self.names]  # as a member checks again

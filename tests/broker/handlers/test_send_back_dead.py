@@ -25,6 +25,7 @@ from rmq.wire.errors import (
 )
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Op, Push
+from rmq.wire.stores import StoreIds
 from rmq.wire.topic_ops import DeleteTopic, DescribeTopic
 
 from ..builders import BORN_AT, ORDERS, files_limited_to, make_batch, segment_files
@@ -68,7 +69,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
             "RMQ_ORIGIN_ID": batches.message_id(client.hello.store_id, origin), "RMQ_ATTEMPTS": "3",
             "RMQ_DEAD_REASON": "cannot be parsed", "RMQ_GROUP": "g",
         }  # fmt: skip
-        (batch,) = batches.read_all((await client.pull(0, queue=DEAD)).batches, store_id=1)
+        (batch,) = batches.read_all((await client.pull(0, queue=DEAD)).batches, stores=StoreIds(1))
         assert (batch.header.origin, batch.header.producer_id) == (origin, 0)
         assert await client.committed() == 3
         assert (await client.acquire()).runs == []

@@ -26,12 +26,21 @@ from rmq.broker.services.state import (
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 from rmq.wire.ops import AttemptRun
 from rmq.wire.retry_ops import DeadRun
+from rmq.wire.stores import FormerStore
 
 numbers = st.integers(min_value=-1, max_value=(1 << 64) - 1)
 texts = st.text(max_size=20)
 any_change: st.SearchStrategy[Change] = st.one_of(
     st.builds(TopicMade, texts, numbers, numbers, numbers, numbers),
-    st.builds(Started, numbers, numbers, st.floats(min_value=0)),
+    st.builds(
+        Started,
+        numbers,
+        numbers,
+        st.floats(min_value=0),
+        numbers,
+        numbers,
+        st.lists(st.builds(FormerStore, numbers, numbers, numbers, numbers)),
+    ),
     st.builds(LeaseGranted, texts, texts, numbers, st.binary(max_size=16), texts, numbers),
     st.builds(LeaseEnded, texts, texts, numbers, numbers),
     st.builds(Committed, texts, texts, numbers, numbers),
@@ -98,7 +107,7 @@ def test_an_unknown_change_is_refused_by_its_number() -> None:
 
 
 def test_fields_that_a_later_version_appends_are_ignored() -> None:
-    assert unpack_changes(msgpack.packb([[2, 11, 12, 5.0, "new"]])) == [Started(11, 12)]
+    assert unpack_changes(msgpack.packb([[2, 11, 12, 5.0, 13, 14, [], "new"]])) == [Started(11, 12, 5.0, 13, 14)]
 
 
 def test_a_start_that_does_not_tell_its_grace_had_the_default() -> None:

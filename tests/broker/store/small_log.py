@@ -10,6 +10,7 @@ from rmq.broker.services.state import Attempted, Committed
 from rmq.broker.store.reading import ColdRead
 from rmq.wire import batch as batches
 from rmq.wire.batch import ProducerMark
+from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, segment_files
 
@@ -68,7 +69,7 @@ def pull(opened: Opened, offset: int) -> tuple[list[bytes], int]:
     if isinstance(found, ColdRead):
         found = found.run(opened.store.files)
     bodies = []
-    for batch in batches.read_all(b"".join(found.buffers), store_id=1):
+    for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1)):
         bodies += [message.body for message in batch.messages(offset)]
     return bodies, found.next_offset
 

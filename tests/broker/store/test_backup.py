@@ -34,7 +34,7 @@ def test_a_copy_holds_what_was_durable_and_nothing_behind(live: Opened, memory_p
     assert Verification(memory_path / "copy").run().findings == []
     copy = Opened(memory_path / "copy")
     assert copy.bodies() == [b"%d" % i for i in range(9)]
-    assert copy.store.store_id == live.store.store_id
+    assert copy.store.stores.current == live.store.stores.current
     copy.close()
     live.close()
 
@@ -115,7 +115,7 @@ def test_a_directory_of_another_store_is_not_copied_in_its_place(live: Opened, m
         Backup(live.directory.path, memory_path / "copy", live.store.log.durable, store_id="00" * 8).run()
     assert not (memory_path / "copy").exists()
 
-    own = f"{live.store.store_id:016x}"
+    own = f"{live.store.stores.current:016x}"
     Backup(live.directory.path, memory_path / "copy", live.store.log.durable, store_id=own).run()
     live.close()
 

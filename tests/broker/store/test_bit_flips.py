@@ -21,6 +21,7 @@ from rmq.broker.store.directory import StoreError
 from rmq.broker.store.reading import ColdRead, DamagedRange
 from rmq.wire import batch as batches
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, PAYMENTS, Opened
 
@@ -63,7 +64,7 @@ def _quiet() -> Iterator[None]:
 def build(path: Path, count: int, random: Random, *, stopped: bool, **settings: int) -> Store:
     """A store with several segments, stopped behind a checkpoint or killed some batches behind one."""
     opened = Opened(path, recent_bytes=0, **settings)
-    opened.store.stage_changes([Started(opened.store.store_id, 1)])
+    opened.store.stage_changes([Started(opened.store.stores.current, 1)])
     opened.write()
     made: list[Batch] = []
     for i in range(count):
@@ -95,7 +96,7 @@ def read(opened: Opened, queue: MessageQueue) -> tuple[dict[int, bytes], set[int
             assert damage.next_offset > offset
             offset = damage.next_offset
             continue
-        for batch in batches.read_all(b"".join(found.buffers), store_id=1):
+        for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1)):
             got.update({message.queue_offset: message.body for message in batch.messages(offset)})
         assert found.next_offset > offset
         offset = found.next_offset

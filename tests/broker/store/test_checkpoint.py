@@ -100,7 +100,7 @@ def test_saving_is_durable_when_it_returns(tmp_path: Path) -> None:
 def build(path: Path, *, files: Files | None = None) -> Opened:
     """A store whose first messages are in a checkpoint, and two more behind it."""
     opened = Opened(path, files=files)
-    opened.store.stage_changes([Started(opened.store.store_id, opened.store.log_epoch)])
+    opened.store.stage_changes([Started(opened.store.stores.current, opened.store.log_epoch)])
     opened.write()
     opened.append(b"a", b"b")
     opened.append(b"p", to=PAYMENTS)
@@ -148,7 +148,7 @@ def test_a_start_after_a_crash_reads_only_what_lies_behind_the_checkpoint(tmp_pa
 @pytest.mark.parametrize("gone", ["checkpoint", "index", "consumequeue", "config", "consumequeue/orders@1"])
 def test_deleting_anything_but_the_log_loses_nothing(tmp_path: Path, gone: str) -> None:
     opened = build(tmp_path)
-    store_id = opened.store.store_id
+    store_id = opened.store.stores.current
     opened.checkpoint()
     opened.store.abandon()
     target = tmp_path / gone
@@ -158,7 +158,7 @@ def test_deleting_anything_but_the_log_loses_nothing(tmp_path: Path, gone: str) 
     again = Opened(tmp_path)
 
     check(again)
-    assert again.store.store_id == store_id
+    assert again.store.stores.current == store_id
     assert again.append(b"e").base_offset == 4
     again.close()
 

@@ -114,7 +114,7 @@ def test_a_new_store_gets_an_id_of_its_own_and_keeps_it(tmp_path: Path) -> None:
 
 def test_a_store_whose_file_was_deleted_has_the_same_id_from_the_log(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
-    store_id = opened.store.store_id
+    store_id = opened.store.stores.current
     opened.store.stage_changes([Started(store_id, opened.store.log_epoch)])
     opened.store.write()
     opened.close()
@@ -122,6 +122,6 @@ def test_a_store_whose_file_was_deleted_has_the_same_id_from_the_log(tmp_path: P
 
     again = Opened(tmp_path)
 
-    assert again.store.store_id == store_id
+    assert again.store.stores.current == store_id
     assert json.loads((tmp_path / "config" / "store.json").read_text())["store_id"] == f"{store_id:016x}"
     again.close()

@@ -19,6 +19,7 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import Rows
 from rmq.wire.errors import Damaged, MessageNotFound
+from rmq.wire.stores import StoreIds
 
 from support.batches import BORN_AT, STAMP, STORE_ID, quick, stamped
 
@@ -42,8 +43,8 @@ class Log(NamedTuple):
 
     def get(self, position: int, index: int = 0) -> bytes:
         name = batches.message_id(STORE_ID, batches.handle(position, index))
-        found = lookup.get(name, STORE_ID, self.reader, lambda topic, gen: gen == 5)
-        return batches.read(found.batch, store_id=STORE_ID).pick(found.indexes)[0].body
+        found = lookup.get(name, StoreIds(STORE_ID), self.reader, lambda topic, gen: gen == 5)
+        return batches.read(found.batch, stores=StoreIds(STORE_ID)).pick(found.indexes)[0].body
 
 
 def batch_at(position: int, number: int, *, generation: int = 5, kind: int = 0) -> bytes:

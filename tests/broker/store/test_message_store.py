@@ -28,6 +28,7 @@ from rmq.wire import layout
 from rmq.wire.batch import ProducerMark
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import AttemptRun
+from rmq.wire.stores import StoreIds
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, make_batch
 from ..faulty_files import FaultyFiles
@@ -91,7 +92,7 @@ def test_the_batch_around_an_offset_is_given_whole_with_where_to_go_on(memory_pa
 
     found = read(opened, 1, 1)
 
-    (batch,) = batches.read_all(b"".join(found.buffers), store_id=1)
+    (batch,) = batches.read_all(b"".join(found.buffers), stores=StoreIds(1))
     assert [message.body for message in batch.messages()] == [b"a", b"b", b"c"]
     assert (found.next_offset, found.size) == (3, sum(map(len, found.buffers)))
     assert read(opened, 4).next_offset == 5
@@ -121,7 +122,7 @@ def test_stored_batches_say_who_stored_them_when_and_what_was_durable_then(memor
     opened.append(b"b")
 
     found = read(opened, 0)
-    one, two = (batch.header for batch in batches.read_all(b"".join(found.buffers), store_id=1))
+    one, two = (batch.header for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1)))
 
     assert (one.durable_before, two.durable_before) == (0, first.end)
     assert (one.stored_at, two.stored_at) == (BORN_AT, BORN_AT + 5)
@@ -253,7 +254,7 @@ def test_a_start_writes_entries_while_it_reads_so_that_they_do_not_fill_the_memo
 
 def test_changes_come_back_in_order_with_data_between(memory_path: Path) -> None:
     opened = Opened(memory_path)
-    made: list[Change] = [Started(opened.store.store_id, 1), TopicMade("orders", 1, 4, 4, BORN_AT)]
+    made: list[Change] = [Started(opened.store.stores.current, 1), TopicMade("orders", 1, 4, 4, BORN_AT)]
     opened.store.stage_changes(made)
     opened.stage(b"a")
     many: list[Change] = [Committed("g", "orders", i % 4, i) for i in range(2 * PIECE_CHANGES + 1)]
@@ -298,7 +299,7 @@ def test_the_log_epoch_rises_at_every_start(memory_path: Path) -> None:
     for _ in range(3):
         opened = Opened(memory_path)
         epochs.append(opened.store.log_epoch)
-        opened.store.stage_changes([Started(opened.store.store_id, opened.store.log_epoch)])
+        opened.store.stage_changes([Started(opened.store.stores.current, opened.store.log_epoch)])
         opened.store.write()
         opened.close()
 

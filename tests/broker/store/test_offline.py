@@ -100,7 +100,7 @@ async def test_the_rows_are_those_of_the_broker_that_wrote_the_directory(
     for path in (data, torn, copy):
         before = files_of(path)
         with OfflineLog(str(path)) as log:
-            assert log.store_id == store_id
+            assert log.stores.current == store_id
             assert await of_log(log, max_bytes=chance.choice([1, 3000, 1 << 20])) == told
             assert await of_log(log, expression="a") == some
         assert files_of(path) == before, "nothing is written"
@@ -183,13 +183,13 @@ async def test_a_hint_is_enough_to_read_a_range_elsewhere(stopped: Path) -> None
         whole = pulled(log, 4)
     with OfflineLog(str(stopped), hint) as hinted:
         answer = pulled(hinted, 4)
-        store_id = hinted.store_id
+        store_id = hinted.stores.current
 
     assert (answer.status, answer.min_offset, answer.max_offset) == (0, 0, 30)
     assert answer.next_offset == 21
     assert whole.batches.startswith(answer.batches)
     with OfflineLog(str(stopped)) as log:
-        assert log.store_id == store_id
+        assert log.stores.current == store_id
     assert len(hint) < 500
 
 

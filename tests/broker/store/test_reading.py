@@ -9,6 +9,7 @@ from rmq.broker.store import reading
 from rmq.broker.store.consume_queue import Location
 from rmq.broker.store.reading import ColdRead, DamagedRange, Found
 from rmq.wire import batch as batches
+from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, make_batch, segment_files
 from ..faulty_files import FaultyFiles, error_of, flip
@@ -29,7 +30,9 @@ def build(path: Path, *, recent_bytes: int = 0, segment_bytes: int = 1 << 20) ->
 def bodies(found: Found | ColdRead) -> list[bytes]:
     assert isinstance(found, Found)
     return [
-        message.body for batch in batches.read_all(b"".join(found.buffers), store_id=1) for message in batch.messages()
+        message.body
+        for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1))
+        for message in batch.messages()
     ]
 
 

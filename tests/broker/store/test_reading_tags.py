@@ -15,6 +15,7 @@ from rmq.broker.store.message_store import MAX_PULL_BATCHES
 from rmq.broker.store.reading import ColdRead, DamagedRange, Found
 from rmq.wire import batch as batches
 from rmq.wire import layout
+from rmq.wire.stores import StoreIds
 from rmq.wire.tags import Wanted, wanted
 
 from ..builders import ORDERS, Opened, segment_files
@@ -66,7 +67,7 @@ class Store:
 
 def bases(found: Found) -> list[int]:
     """The offsets that batches begin at."""
-    return [batch.header.base_offset for batch in batches.read_all(b"".join(found.buffers), store_id=1)]
+    return [batch.header.base_offset for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1))]
 
 
 EVERYWHERE = pytest.mark.parametrize("how", ["memory", "page cache", "a thread", "index files"])
@@ -222,7 +223,7 @@ def test_reads_one_after_the_other_give_each_wanted_message_once_and_in_order(
         while offset < len(flat):
             found = store.read(offset, expression, max_bytes)
             assert found.next_offset > offset
-            for batch in batches.read_all(b"".join(found.buffers), store_id=1):
+            for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1)):
                 assert any(message.tag in names for message in batch.messages())
                 got += [m.queue_offset for m in batch.messages(offset) if m.tag in names]  # as a member checks again
             assert [place for place in got if place >= found.next_offset] == []

@@ -89,7 +89,7 @@ class Modelled:
         self.starts += 1
         store = self.opened.store
         store.turn_over()
-        store.stage_changes([Started(store.store_id, store.log_epoch)])
+        store.stage_changes([Started(store.stores.current, store.log_epoch)])
         self.opened.write()
         self.opened.sync()
 

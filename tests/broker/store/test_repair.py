@@ -9,6 +9,7 @@ import pytest
 from rmq.broker.services.state import Started
 from rmq.broker.store.reading import ColdRead, DamagedRange
 from rmq.wire import batch as batches
+from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files
 from ..faulty_files import FaultyFiles, flip
@@ -20,7 +21,7 @@ WANTED = [b"a", b"b", b"c", b"d", b"e", b"f"]
 def build(path: Path, *, segment_bytes: int = 400) -> Path:
     """Three batches of orders/0 between those of another queue, checkpointed; the file of its index."""
     opened = Opened(path, segment_bytes=segment_bytes)
-    opened.store.stage_changes([Started(opened.store.store_id, 1)])
+    opened.store.stage_changes([Started(opened.store.stores.current, 1)])
     opened.write()
     for bodies in ((b"a", b"b", b"c"), (b"d",), (b"e", b"f")):
         opened.append(b"other", to=PAYMENTS)
@@ -193,5 +194,5 @@ def test_a_repair_reads_no_more_than_was_asked_for(memory_path: Path) -> None:
     found = found.run(opened.store.files)
 
     assert found.next_offset == 3
-    assert len(batches.read_all(b"".join(found.buffers), store_id=1)) == 1
+    assert len(batches.read_all(b"".join(found.buffers), stores=StoreIds(1))) == 1
     opened.close()

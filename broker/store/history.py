@@ -1,0 +1,85 @@
+"""
+Which history a log is: gives a copied data directory ids of its own, and numbers the starts of a broker.
+
+A copy and its original store different messages from the copy's first start on. The copy takes a new store id, so
+that message ids and readers' positions of the two are not confused, and higher log epochs than the original has used.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
+
+from ..services.state import Started
+from .commitlog import CommitLog
+from .directory import DataDirectory, Place, StoreError, new_store_id
+
+EPOCHS_SINCE = 1_767_225_600  # 2026-01-01T00:00:00Z: seconds since then stay below 2^31 until the year 2094
+COPY_STEP = 1 << 22  # 48 days: how far the original's clock may have been ahead
+_CLOCK_LIMIT = MAX_LOG_EPOCH - (1 << 24)  # a clock beyond is wrong, and must not use up all epochs
+
+
+class History(NamedTuple):
+    """
+    What one start of a broker stores messages under.
+
+    ``start_id`` is random: it tells two starts apart that have the same log epoch. ``is_copy``: this is the first
+    start on a copy of another store.
+    """
+
+    stores: StoreIds
+    log_epoch: int
+    start_id: int
+    place: Place
+    is_copy: bool
+
+    def started(self, grace_s: float) -> Started:
+        """Return the change that this start is in the log."""
+        return Started(self.stores.current, self.log_epoch, grace_s, *self.place, self.stores.former)
+
+
+NO_HISTORY = History(StoreIds(0), 0, 0, Place(), is_copy=False)
+
+
+def begin_history(
+    directory: DataDirectory, log: CommitLog, last: Started | None, last_epoch: int, wall_us: int
+) -> History:
+    """
+    Decide what a start stores messages under; ``last`` is the start before it, as the recovered ``log`` has it.
+
+    Raises:
+        StoreError: no log epoch is left.
+        OSError: the name of a new store cannot be written.
+    """
+    place = directory.place()
+    is_copy = last is not None and directory.is_copy_of(Place(last.inode, last.born_ns))
+    log_epoch = next_log_epoch(last_epoch, wall_us, copy=is_copy)
+    if last is None:
+        stores = StoreIds(directory.name(None))
+    elif is_copy:
+        former = [store for store in last.former if store.until > log.start]  # of the others no message is left
+        stores = StoreIds(last.store_id, former).copied(new_store_id(), log.written, log_epoch, wall_us)
+    else:
+        stores = StoreIds(directory.name(last.store_id), last.former)
+    return History(stores, log_epoch, secrets.randbits(63), place, is_copy)
+
+
+def next_log_epoch(last: int, wall_us: int, *, copy: bool) -> int:
+    """
+    Return the log epoch of a start: above the last one, and above those of the same log's other copies.
+
+    The clock keeps epochs of two copies apart that were started at different times. A recognised copy steps further
+    ahead, so that a clock that stands still, or was ahead when the original was started, does no harm.
+
+    Raises:
+        StoreError: none is left.
+    """
+    seconds = wall_us // 1_000_000 - EPOCHS_SINCE
+    epoch = max(last + 1, seconds if seconds <= _CLOCK_LIMIT else 0)
+    if copy and epoch + COPY_STEP <= _CLOCK_LIMIT:
+        epoch += COPY_STEP
+    if epoch > MAX_LOG_EPOCH:
+        raise StoreError(f"log epoch {last} was the last one of this store: move its messages to a new data_dir")
+    return epoch

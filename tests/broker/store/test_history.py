@@ -1,0 +1,198 @@
+"""Histories: a copy of a data directory gets ids and epochs of its own, and anything else keeps those it has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq.broker.store.directory import DataDirectory, StoreError
+from rmq.broker.store.history import COPY_STEP, EPOCHS_SINCE, next_log_epoch
+from rmq.broker.testing import InMemoryBroker
+from rmq.wire import batch as batches
+from rmq.wire.message_ops import GetMessage
+from rmq.wire.model import StoredMessage
+from rmq.wire.ops import Op
+from rmq.wire.stores import MAX_LOG_EPOCH, FormerStore, StoreIds
+
+from ..harness import Client
+
+NOW = EPOCHS_SINCE + 27_000_000  # seconds
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("last", "clock", "copy", "epoch"),
+    [
+        (0, NOW, False, 27_000_000),  # the first start
+        (26_000_000, NOW, False, 27_000_000),
+        (27_000_000, NOW, False, 27_000_001),  # a clock that stands still
+        (28_000_000, NOW, False, 28_000_001),  # one that was set back
+        (3, 0, False, 4),  # one that was never set
+        (3, EPOCHS_SINCE + (1 << 32), False, 4),  # one that would use up all epochs
+        (26_000_000, NOW, True, 27_000_000 + COPY_STEP),
+        (27_000_000, NOW, True, 27_000_001 + COPY_STEP),
+        (MAX_LOG_EPOCH - 1, NOW, False, MAX_LOG_EPOCH),
+        (MAX_LOG_EPOCH - 1, NOW, True, MAX_LOG_EPOCH),
+    ],
+)
+def test_a_log_epoch_is_above_the_last_one_and_follows_the_clock(last: int, clock: int, copy: bool, epoch: int) -> None:
+    assert next_log_epoch(last, clock * 1_000_000, copy=copy) == epoch
+
+
+def test_a_store_that_has_used_all_epochs_does_not_start() -> None:
+    with pytest.raises(StoreError, match="was the last one of this store"):
+        next_log_epoch(MAX_LOG_EPOCH, NOW * 1_000_000, copy=False)
+
+
+@pytest.mark.parametrize("starts", range(4))
+@pytest.mark.parametrize("ahead_s", [0, 10 * DAY])
+def test_a_copy_never_uses_an_epoch_of_the_original_also_if_a_clock_stands_still_or_was_ahead(
+    starts: int, ahead_s: int
+) -> None:
+    backed_up = next_log_epoch(0, NOW * 1_000_000, copy=False)
+    live = backed_up
+    for _ in range(starts):
+        live = next_log_epoch(live, (NOW + ahead_s) * 1_000_000, copy=False)
+
+    assert next_log_epoch(backed_up, NOW * 1_000_000, copy=True) > live
+
+
+def test_a_position_belongs_to_the_store_that_wrote_it() -> None:
+    stores = StoreIds(1).copied(2, 100, 5, 0).copied(3, 250, 9, 0)
+
+    assert stores == StoreIds(3, [FormerStore(1, 100, 5), FormerStore(2, 250, 9)])
+    assert [stores.at(position) for position in (0, 99, 100, 249, 250, 1 << 40)] == [1, 1, 2, 2, 3, 3]
+    assert [stores.has(store_id) for store_id in (0, 1, 2, 3)] == [False, True, True, True]
+
+
+Change = Callable[[Path], Path]
+
+
+def _copied(data: Path) -> Path:
+    return Path(shutil.copytree(data, data.with_name("copy")))
+
+
+def _copied_in_its_place(data: Path) -> Path:
+    copy = _copied(data)
+    shutil.rmtree(data)
+    shutil.move(copy, data)
+    return data
+
+
+def _moved(data: Path) -> Path:
+    return data.rename(data.with_name("moved"))
+
+
+def _left(data: Path) -> Path:
+    return data
+
+
+def _without(name: str) -> Change:
+    def change(data: Path) -> Path:
+        path = data / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        return data
+
+    return change
+
+
+async def _filled(data: Path) -> tuple[int, int, int, str]:
+    """Fill a data directory; returns its store id, log epoch and the epoch of a lease, and a message's id."""
+    async with InMemoryBroker(data_dir=str(data)) as broker, Client(broker, "m") as client:
+        await client.create("orders", 1)
+        await client.send(b"before")
+        await client.join()
+        grant = await client.acquire()
+        (message,) = await _stored(client)
+        return client.hello.store_id, client.hello.log_epoch, grant.epoch, message.message_id
+
+
+async def _stored(client: Client) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    end = (await client.range()).max_offset
+    while len(found) < end:
+        read = batches.read_all((await client.pull(len(found))).batches, stores=client.hello.stores)
+        found += [message for batch in read for message in batch.messages()]
+    return found
+
+
+async def _body(client: Client, message_id: str) -> bytes:
+    batch, indexes = await client.request(Op.GET_MESSAGE, GetMessage(message_id))
+    return batches.read(batch, stores=client.hello.stores).pick(indexes)[0].body
+
+
+@pytest.mark.parametrize(
+    "change", [_left, _moved, _without("config"), _without("checkpoint"), _without("consumequeue")]
+)
+async def test_a_restart_or_a_move_is_no_copy(memory_path: Path, change: Change) -> None:
+    store_id, log_epoch, _, _ = await _filled(memory_path / "data")
+    data = change(memory_path / "data")
+
+    async with InMemoryBroker(data_dir=str(data)) as broker, Client(broker) as client:
+        assert (client.hello.store_id, client.hello.former) == (store_id, [])
+        assert client.hello.log_epoch > log_epoch
+
+
+@pytest.mark.parametrize("change", [_copied, _copied_in_its_place])
+async def test_a_copy_takes_a_new_id_ends_leases_and_keeps_the_ids_of_its_messages(
+    memory_path: Path, change: Change
+) -> None:
+    store_id, log_epoch, lease_epoch, before = await _filled(memory_path / "data")
+    data = change(memory_path / "data")
+
+    for start in range(2):  # the second one is an ordinary restart
+        async with InMemoryBroker(data_dir=str(data)) as broker, Client(broker, f"other {start}") as client:
+            hello = client.hello
+            assert hello.store_id != store_id and [former.store_id for former in hello.former] == [store_id]
+            assert hello.log_epoch > log_epoch
+            await client.join()
+            grant = await client.acquire()
+            assert grant.epoch > lease_epoch  # no lease that came with the copy is in the way
+            await client.send(b"after %d" % start)
+            messages = await _stored(client)
+            assert messages[0].message_id == before
+            assert messages[-1].message_id.startswith(f"{hello.store_id:016x}")
+            for message in messages:
+                assert await _body(client, message.message_id) == message.body
+            await client.release(grant.epoch)
+
+
+async def test_where_copies_are_not_to_be_recognised_epochs_alone_tell_histories_apart(memory_path: Path) -> None:
+    store_id, log_epoch, _, _ = await _filled(memory_path / "data")
+
+    async with (
+        InMemoryBroker(data_dir=str(_copied(memory_path / "data")), recognise_copies=False) as broker,
+        Client(broker) as client,
+    ):
+        assert client.hello.store_id == store_id and client.hello.log_epoch > log_epoch
+
+
+async def test_two_starts_never_have_the_same_start_id(memory_path: Path) -> None:
+    seen = set()
+    for _ in range(3):
+        async with InMemoryBroker(data_dir=str(memory_path / "data")) as broker, Client(broker) as client:
+            seen.add(client.hello.start_id)
+
+    assert len(seen) == 3 and 0 not in seen
+
+
+def test_a_directory_made_anew_under_the_same_inode_is_told_apart_by_its_birth(memory_path: Path) -> None:
+    directory = DataDirectory(memory_path)
+    place = directory.place()
+    directory.close()
+
+    assert place.inode == os.stat(memory_path).st_ino
+    again = DataDirectory(memory_path)
+    assert not again.is_copy_of(place)
+    assert again.is_copy_of(place._replace(inode=place.inode + 1))
+    assert not again.is_copy_of(place._replace(inode=0, born_ns=0))  # logs of older versions do not say
+    if place.born_ns:
+        assert again.is_copy_of(place._replace(born_ns=place.born_ns + 1))
+    again.close()
