@@ -233,7 +233,7 @@ class Broker:
         self._serving = Serving(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
             upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), now=self.now,
-            clock=self.clock, wall_us=self.wall_us,
+            clock=self.clock, wall_us=self.wall_us, started=lambda: self._store.history.started(self._grace_s),
         )  # fmt: skip
         self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
         self._progress, self._inquiries = self._serving.progress, self._serving.inquiries

@@ -21,6 +21,7 @@ from .handlers.delays import DelayHandler
 from .handlers.group_admin import GroupAdminHandler
 from .handlers.groups import GroupHandler
 from .handlers.hello import HelloHandler
+from .handlers.histories import HistoryHandler
 from .handlers.messages import MessageHandler
 from .handlers.notices import Notices
 from .handlers.progress import ProgressHandler
@@ -39,6 +40,7 @@ from .services.lock_table import LockTable
 from .services.membership import Membership
 from .services.producers import ProducerTable
 from .services.sessions import SessionTable
+from .services.state import Started
 from .services.topics import Topic, TopicTable
 from .store.message_store import MessageStore
 from .upkeep import Upkeep
@@ -64,6 +66,7 @@ class Serving:
         self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
         committer: Committer, pool: ReadPool, upkeep: Upkeep, stats: StatsHandler, connections: Callable[[], int],
         now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
+        started: Callable[[], Started],
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -100,6 +103,7 @@ class Serving:
         self._messages = MessageHandler(
             store, tables.topics, pool, index_now=upkeep.index_now, call_later=loop.call_later, clock=clock
         )
+        self._histories = HistoryHandler(store, committer, started=started)
         line = CopyLine(pool)
         appending = Appending(
             store, committer, tables.delays, tables.ledger, make_topic=self.topics.own,
@@ -133,7 +137,7 @@ class Serving:
         """Tell the handlers of each other."""
         tables, topics = self._tables, self.topics
         beginnings = Beginnings(
-            tables.topics, tables.members, self.progress, held=tables.locks.topics, holds=self._store.readable_range
+            tables.topics, tables.members, self.progress, held=tables.locks.topics, end=self._store.end_since
         )
         topics.progress = self.progress
         topics.changed = notices.topic_changed
@@ -162,7 +166,7 @@ class Serving:
             Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
             Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
             Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays, Op.HEADS: messages.heads,
-            Op.CONFIG: self._settings,
+            Op.CONFIG: self._settings, Op.ACCEPT_HISTORY: self._histories.accept,
         }  # fmt: skip
 
     def _settings(self, connection: Connection, request_id: int, payload: Any) -> object:
@@ -188,5 +192,6 @@ class Serving:
             "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
             "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
             "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
+            "other_histories": self.pulls.other_histories,
             **self._send_backs.stats(), "replayed_dead_letters": self._dead_admin.replayed,
         }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from .options import broker_option, json_option, log_options
 from .progress import progress_bar
 from .reach import admin_of
 from .render import counted, table, to_json
+
+if TYPE_CHECKING:
+    from rmq.wire.ops import HistoryAccepted
 
 
 @click.group(
@@ -66,7 +69,7 @@ def _shown(value: object) -> str:
     examples="""
     rmq-admin broker backup /backups/monday
     rmq-admin broker backup --link ~/.rmq/snapshot
-    rmq-broker start --data-dir /backups/monday
+    rmq-broker restore /backups/monday ~/.rmq/data
     """,
 )
 @click.argument("target", type=click.Path(path_type=Path))
@@ -101,6 +104,36 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
         click.echo(f"{target}: {segments}, {size} bytes, up to position {copied.end}")
     if copied.missing_bytes:
         click.echo(f"{copied.missing_bytes} bytes are missing in the original: verify the copy", err=True)
+
+
+@broker.command(
+    "accept-history",
+    cls=Command,
+    examples="""
+    rmq-admin broker accept-history
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def accept_history(broker: str, as_json: bool) -> None:
+    """
+    Let readers that keep their own position continue in a restored store.
+
+    After a restore, broadcasting members, saved Spark ranges and tails that had read further than the backup stop,
+    since the messages after it are others. With this they continue at the offset up to which both histories agree.
+    Groups need it not: they continue by themselves.
+    """
+    accepted = run(_accept(broker))
+    if as_json:
+        return click.echo(to_json({"store_id": f"{accepted.store_id:016x}", "before": accepted.before}))
+    done = "was accepted before" if accepted.before else "is accepted"
+    click.echo(f"the history of store {accepted.store_id:016x} {done}: readers continue where it parts from theirs")
+
+
+async def _accept(address: str) -> HistoryAccepted:
+    async with admin_of(address) as admin:
+        return await admin.accept_history()
 
 
 @broker.command(

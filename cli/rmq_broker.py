@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -56,6 +57,39 @@ def start(config: BrokerConfig) -> None:
     with code 0; a second one ends it at once with code 130, which loses nothing that was acknowledged.
     """
     run(_serve(config))
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    rmq-broker restore /backups/monday /var/lib/rmq
+    rmq-broker start --data-dir /var/lib/rmq
+    """,
+)
+@click.argument("backup", type=click.Path(path_type=Path))
+@click.argument("directory", type=click.Path(path_type=Path))
+@log_options("error")
+def restore(backup: Path, directory: Path) -> None:
+    """
+    Copy BACKUP to the new folder DIRECTORY, to start a broker on.
+
+    BACKUP is one of `rmq-admin broker backup`, or the data folder of a stopped broker; it stays as it is. Leases end,
+    groups continue at the offsets that the backup has, and messages keep their ids.
+    """
+    from rmq.broker.store.backup import restore as copy
+    from rmq.broker.store.directory import StoreError, remedy
+
+    try:
+        copied = copy(backup, directory)
+    except StoreError as error:
+        raise Failure(str(error), exit_codes.OS_ERROR) from error
+    except OSError as error:
+        text = f"{error.filename or directory}: {error.strerror or error}; {remedy(error)}"
+        raise Failure(text, exit_codes.OS_ERROR) from error
+    size = copied.end - copied.start
+    click.echo(
+        f"{directory}: {size} bytes, up to position {copied.end}; start a broker on it with --data-dir {directory}"
+    )
 
 
 async def _serve(config: BrokerConfig) -> None:

@@ -24,6 +24,7 @@ from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import (
     MAX_ENTRIES,
     CreateTopic,
+    HistoryAccepted,
     ListTopics,
     LockRow,
     LockStatus,
@@ -39,6 +40,7 @@ from rmq.wire.ops import (
     TopicInfo,
 )  # fmt: skip
 from rmq.wire.retry_ops import DeadResult, DeadRow, DeadRun
+from rmq.wire.stores import StoreIds
 from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
 
 from . import dead_letters, stored_messages, tracing
@@ -114,14 +116,30 @@ class Admin:
         """One topic; raises TopicNotFound if there is none of that name."""
         return decode(TopicInfo, await self._connection.request(Op.ROUTE, Route(topic), timeout_s=self._timeout_s))
 
-    async def ranges(self, queues: Iterable[MessageQueue | QueueRef], group: str | None = None) -> list[Range]:
-        """The offsets that each queue holds, in the order asked for, and the committed ones of ``group``."""
+    async def ranges(
+        self, queues: Iterable[MessageQueue | QueueRef], group: str | None = None, *, log_epoch: int = 0
+    ) -> list[Range]:
+        """
+        Return the offsets that each queue holds, in the order asked for, and the committed ones of ``group``.
+
+        With ``log_epoch`` also the offset up to which each queue is as it was under that start of the broker.
+        """
         asked, held = [QueueRef(*queue) for queue in queues], []
         for at in range(0, len(asked), MAX_ENTRIES):
-            part = Ranges(group, asked[at : at + MAX_ENTRIES])
+            part = Ranges(group, asked[at : at + MAX_ENTRIES], log_epoch)
             reply = await self._connection.request(Op.RANGES, part, timeout_s=self._timeout_s)
             held += decode_list(Range, reply)
         return held
+
+    async def accept_history(self) -> HistoryAccepted:
+        """Let readers of another history of this store continue in this one, from the offsets where the two part."""
+        return decode(HistoryAccepted, await self._change(Op.ACCEPT_HISTORY, ()))
+
+    @property
+    def stores(self) -> StoreIds:
+        """The ids of the broker's store: the current one, and those that it had before it was copied."""
+        assert self._connection.hello is not None  # the connection was opened
+        return self._connection.hello.stores
 
     async def lock_status(self, group: str | None = None) -> list[LockRow]:
         """The leases of ``group``, or of all groups."""
@@ -319,5 +337,5 @@ class Admin:
         """Have dead letters marked as dealt with, so that they are not replayed; results as of :meth:`replay_dead`."""
         return await dead_letters.drop_dead(self._connection, group, queue_offsets, dry_run=dry_run)
 
-    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic) -> Any:
+    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic | tuple[()]) -> Any:
         return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

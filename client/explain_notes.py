@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmq.wire.group_ops import GroupDescription
+from rmq.wire.model import MessageQueue
 from rmq.wire.names import retry_topic
 
 from .explain_facts import BROADCASTING, Members, QueueFacts
 from .explain_words import span
+
+MOST_QUEUES: Final = 8  # named in a note
 
 
 class Note(NamedTuple):
@@ -20,6 +23,13 @@ class Note(NamedTuple):
     advice: str = ""
 
 
+class Copied(NamedTuple):
+    """How long ago the store was copied, and the offset up to which each queue is that of the original."""
+
+    ago_s: float
+    agreed: dict[MessageQueue, int]
+
+
 def notes_of(
     described: GroupDescription,
     members: Members,
@@ -28,6 +38,7 @@ def notes_of(
     dead: int = 0,
     refuses_sends: str = "",
     topic: str | None = None,
+    copied: Copied | None = None,
 ) -> list[Note]:
     """
     All notes, those that may explain the most first.
@@ -37,6 +48,8 @@ def notes_of(
     notes = []
     if refuses_sends:
         notes.append(Note("SENDS_REFUSED", f"the broker refuses new messages: {refuses_sends}."))
+    if copied is not None:
+        notes.append(_copy(described.model, copied))
     if described.model == BROADCASTING:
         text = f"the group is broadcasting: each of its {len(described.members)} members has every queue for itself."
         notes.append(Note("BROADCASTING", text))
@@ -52,6 +65,19 @@ def notes_of(
     if described.more_queues:
         notes.append(Note("MORE_QUEUES", f"{described.more_queues} more queues were not looked at: name a topic."))
     return notes
+
+
+def _copy(model: str | None, copied: Copied) -> Note:
+    shown = [f"{queue} up to offset {offset}" for queue, offset in list(copied.agreed.items())[:MOST_QUEUES]]
+    more = f" and {len(copied.agreed) - len(shown)} more" if len(copied.agreed) > len(shown) else ""
+    where = ", ".join(shown) + more
+    goes_on = (
+        "members that were further stop there until `rmq-admin broker accept-history`"
+        if model == BROADCASTING
+        else "the group continued at its offsets in the copy"
+    )
+    text = f"the store is a copy, first started {span(copied.ago_s)} ago: of the original it has {where or 'no queue'}"
+    return Note("STORE_COPIED", f"{text}; {goes_on}.")
 
 
 def _missing(described: GroupDescription) -> list[Note]:

@@ -11,6 +11,7 @@ SUSPICIOUS_ATTEMPT: Final = 4  # a message whose delivery has this number needs 
 CAREFUL_OWNERS: Final = 2  # lost at the same message, they are a pattern
 UNPOLLED_S: Final = 5.0  # a program that has not polled for longer is told of
 RETURN_S: Final = 10.0  # so long after the start of the broker, members may be on their way back to it
+COPY_SHOWN_S: Final = 86_400.0  # so long a copy of the store is mentioned
 LATE_S: Final = 1.0  # an event loop that is later than this is told of
 
 
@@ -19,6 +20,7 @@ class Reason(Enum):
 
     DAMAGED = "DAMAGED"
     MESSAGES_LOST = "MESSAGES_LOST"
+    OTHER_HISTORY = "OTHER_HISTORY"
     CRASH_LOOP = "CRASH_LOOP"
     NO_MEMBER = "NO_MEMBER"
     NOT_SUBSCRIBED = "NOT_SUBSCRIBED"

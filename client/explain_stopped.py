@@ -17,6 +17,14 @@ def stopped(facts: QueueFacts) -> Finding | None:
     if told.stopped_code == "CRASH_LOOP":
         return _crash_loop(facts, told.abandoned, told.stopped_from)
     on = _go_on(facts, told)
+    if told.stopped_code == "OTHER_HISTORY":
+        return Finding(
+            Reason.OTHER_HISTORY,
+            Urgency.ACT,
+            f"the store is a copy, and {where} of it are others than those that {facts.owner} has read. It stopped.",
+            f"to continue at {told.stopped_from}: `rmq-admin broker accept-history`. What was done for the messages of "
+            "the original stays done.",
+        )
     if told.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
         return Finding(
             Reason.STANDING_STILL,

@@ -21,8 +21,8 @@ from rmq.wire.names import retry_topic
 from . import explain
 from .explain import QueueStory
 from .explain_facts import BROADCASTING, Delayed, Members, QueueFacts, number, of_broadcast, of_group
-from .explain_notes import Note, notes_of
-from .explain_reasons import Reason, Urgency
+from .explain_notes import Copied, Note, notes_of
+from .explain_reasons import COPY_SHOWN_S, Reason, Urgency
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -101,6 +101,16 @@ class _AtBroker(NamedTuple):
     up_s: float | None
 
 
+async def _copied(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerClock) -> Copied | None:
+    """Return up to where the queues are those of the original, if the store was copied within a day."""
+    former = admin.stores.former[-1:]
+    queues = sorted({MessageQueue(each.topic, each.queue_id) for each in facts})
+    if not former or not queues or (ago_s := clock.seconds_since(former[0].copied_at / 1e6)) > COPY_SHOWN_S:
+        return None
+    ranges = await admin.ranges(queues, log_epoch=former[0].log_epoch - 1)
+    return Copied(ago_s, {queue: held.agreed for queue, held in zip(queues, ranges, strict=True) if held.agreed >= 0})
+
+
 class _Sample(NamedTuple):
     described: GroupDescription
     members: Members
@@ -137,7 +147,15 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
         described.strategy,
         len(described.members) + described.more_members,
         explain.worst_first(explain.explain(each) for each in facts),
-        notes_of(described, sample.members, facts, dead=dead, refuses_sends=at_broker.refuses_sends, topic=topic),
+        notes_of(
+            described,
+            sample.members,
+            facts,
+            dead=dead,
+            refuses_sends=at_broker.refuses_sends,
+            topic=topic,
+            copied=await _copied(admin, facts, clock),
+        ),
     )
 
 

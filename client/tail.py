@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from rmq.wire import tags
 from rmq.wire.errors import OK, ConnectionLost, LogTruncated, QueueNotFound, RequestTimeout, TopicNotFound, from_wire
+from rmq.wire.hello import HelloReply
 from rmq.wire.message_ops import OffsetAt
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Range, TopicInfo
@@ -104,6 +105,7 @@ class Tail:
         self._notice = notice
         self._look_back = look_back
         self._generation = 0
+        self._log_epoch = 0  # of the broker that named the ends
         self._ends: Offsets = {}
 
     # ---- what is there
@@ -146,6 +148,7 @@ class Tail:
         """Look at what the queues hold; :meth:`follow` goes on behind that."""
         info = await self._admin.topic(self._topic)
         self._generation = info.generation
+        self._log_epoch = 0 if self._connection.hello is None else self._connection.hello.log_epoch
         known = {queue.queue_id for queue in info.queues}
         for queue_id in self._queues:
             if queue_id not in known:
@@ -202,7 +205,7 @@ class Tail:
     def _reader(self, places: Offsets) -> TopicReader:
         return TopicReader(
             self._connection, self._topic, places, expression=self._expression, generation=self._generation,
-            notice=self._notice,
+            log_epoch=self._log_epoch, notice=self._notice,
         )  # fmt: skip
 
     # ---- what comes
@@ -216,9 +219,10 @@ class Tail:
         Raises:
             TopicNotFound: the topic was deleted.
             LogTruncated: the broker came back with another store.
+            OtherHistory: the broker came back with an older copy of its store.
         """
         assert self._connection.hello is not None  # it was asked before
-        store_id = self._connection.hello.store_id
+        hello = self._connection.hello
         reader = self._reader(self._ends)
         clock = asyncio.get_running_loop().time
         looked_at = clock()
@@ -229,7 +233,7 @@ class Tail:
                     looked_at = clock()
                 messages = await reader.read(HOLD_S)
             except (ConnectionLost, RequestTimeout) as error:
-                await self._wait_for_broker(error, store_id)
+                await self._wait_for_broker(error, hello)
                 continue
             if found := [message for message in messages if self._wanted(message)]:
                 yield found
@@ -245,11 +249,12 @@ class Tail:
             for queue in info.queues:
                 reader.add(queue.queue_id)
 
-    async def _wait_for_broker(self, error: Exception, store_id: int) -> None:
+    async def _wait_for_broker(self, error: Exception, before: HelloReply) -> None:
         self._notice(f"{error}; waiting for the broker")
         await self._connection.wait_connected()
         assert self._connection.hello is not None
-        if self._connection.hello.store_id != store_id:
+        hello = self._connection.hello
+        if hello.is_rolled_back(before) or not hello.stores.is_related(before.stores):
             raise LogTruncated("the broker is back with another store: read the topic anew")
         self._notice("the broker is there again")
 

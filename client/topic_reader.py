@@ -23,6 +23,7 @@ from rmq.wire.errors import (
     TopicNotFound,
     from_wire,
 )
+from rmq.wire.hello import HelloReply
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Pull, PullQueue, PullResult
 
@@ -37,7 +38,11 @@ _PASSED: Final = frozenset({MessagesLost.code, Damaged.code, LogTruncated.code})
 
 
 class Place(NamedTuple):
-    """Where a queue is read on, and the log epoch of the message before; 0: none was read."""
+    """
+    Where a queue is read on, and the log epoch of the message before; 0: none was read.
+
+    Of a message that was not read, the epoch of the broker that named the place is as good: it stored none later.
+    """
 
     offset: int
     log_epoch: int = 0
@@ -53,15 +58,15 @@ class TopicReader:
     The places of queues, moved on by every read. ``notice`` is told, in a sentence, what had to be passed.
 
     ``expression`` wants only messages with such a tag, ``generation`` (0: any) only the topic as it is now, and not
-    another that is given its name later. Queues that were read come last in the next answer, so that a
-    busy one does not hold up the others.
+    another that is given its name later. ``log_epoch`` is that of the broker that named the places. Queues that were
+    read come last in the next answer, so that a busy one does not hold up the others.
     """
 
     def __init__(
         self, connection: Connection, topic: str, places: Mapping[int, int], *, expression: str = tags.ALL,
-        generation: int = 0, notice: Callable[[str], object] = lambda text: None,
+        generation: int = 0, log_epoch: int = 0, notice: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
-        self.places = {queue_id: Place(offset) for queue_id, offset in places.items()}
+        self.places = {queue_id: Place(offset, log_epoch if offset else 0) for queue_id, offset in places.items()}
         self._connection = connection
         self._topic = topic
         self._wanted = tags.parse(expression)
@@ -81,6 +86,7 @@ class TopicReader:
 
         Raises:
             TopicNotFound: the topic was deleted, whether or not there is another of its name by now.
+            OtherHistory: the broker's store is a copy that has other messages at the places.
             ConnectionLost, RequestTimeout: the places are as they were.
         """
         queues = list(self.places)
@@ -103,24 +109,23 @@ class TopicReader:
             return self._read(queue_id, answer.batches, found, room)
         if answer.status == EMPTY:
             if answer.next_offset > at.offset:  # behind what has no wanted tag
-                self._move(queue_id, answer.next_offset)
+                self._move(queue_id, answer.next_offset, self._log_epoch)
             return 0
         if answer.status == TopicNotFound.code:
             raise TopicNotFound(DELETED.format(self._topic))
         if answer.status in _PASSED:
             self._notice(answer.text or f"{MessageQueue(self._topic, queue_id)} lost messages at offset {at.offset}")
-            self._move(queue_id, answer.next_offset)
+            self._move(queue_id, answer.next_offset, self._log_epoch)
             return 0
         if answer.status == OffsetOutOfRange.code:
             self._notice(f"{answer.text}: going on at {answer.max_offset}")
-            self._move(queue_id, answer.max_offset)
+            self._move(queue_id, answer.max_offset, self._log_epoch)
             return 0
         raise from_wire(answer.status, answer.text or f"{MessageQueue(self._topic, queue_id)} cannot be read")
 
     def _read(self, queue_id: int, data: Any, found: list[StoredMessage], room: int) -> int:
         """Take batches as long as there is room for what they unpack to; the rest is asked for again."""
-        assert self._connection.hello is not None  # the connection was open to be asked
-        stores, position, taken = self._connection.hello.stores, 0, 0
+        stores, position, taken = self._hello.stores, 0, 0
         while position < len(data) and (taken < room or (not position and room == MOST_BYTES)):
             batch = batches.read(data, position, stores=stores)
             if self._generation and batch.header.topic_gen != self._generation:
@@ -132,9 +137,18 @@ class TopicReader:
             self._move(queue_id, batch.header.end_offset, batch.header.log_epoch)
         return taken
 
+    @property
+    def _hello(self) -> HelloReply:
+        assert self._connection.hello is not None  # the connection was open to be asked
+        return self._connection.hello
+
+    @property
+    def _log_epoch(self) -> int:
+        return self._hello.log_epoch
+
     def _is_wanted(self, message: StoredMessage) -> bool:
         return self._wanted is None or message.tag in self._wanted
 
-    def _move(self, queue_id: int, offset: int, log_epoch: int = 0) -> None:
+    def _move(self, queue_id: int, offset: int, log_epoch: int) -> None:
         del self.places[queue_id]
         self.places[queue_id] = Place(offset, log_epoch)

@@ -85,7 +85,12 @@ class Broadcaster(GroupClient):
     # The group
 
     async def join(
-        self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
+        self,
+        subscriptions: dict[str, str],
+        *,
+        strategy: str = "average",
+        from_end: Sequence[str] = (),
+        log_epoch: int = 0,
     ) -> ops.JoinReply:
         """Become or stay a member. Where it begins is its own business, so the broker is told nothing of that."""
         progress = self._offsets.progress
@@ -114,7 +119,7 @@ class Broadcaster(GroupClient):
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
         """Take queues; each is granted unless it does not exist."""
         progress, topics = self._offsets.progress, self._topics()
-        store_id = progress.store_id
+        store_id, log_epoch = progress.store_id, self.log_epoch
         generations = {queue.topic: topics.generation(queue.topic) for queue in queues}
         self._forget_others(generations)
         starts: dict[MessageQueue, _Start] = {}
@@ -129,7 +134,7 @@ class Broadcaster(GroupClient):
         starts |= await self._find([queue for queue in queues if queue not in starts])
         self._refuse_if_moved(store_id)
         for queue, start in starts.items():
-            self._decided(queue, generations[queue.topic], start)
+            self._decided(queue, generations[queue.topic], start, log_epoch)
         progress.known(
             topic
             for topic, generation in generations.items()
@@ -145,10 +150,11 @@ class Broadcaster(GroupClient):
         ]
         return [ops.Grant(start.status, NO_EPOCH, start.offset, text=start.text) for start in found]
 
-    def _decided(self, queue: MessageQueue, generation: int | None, start: _Start) -> None:
+    def _decided(self, queue: MessageQueue, generation: int | None, start: _Start, log_epoch: int) -> None:
         progress = self._offsets.progress
         if start.status == OK and generation is not None and progress.of(queue, generation) is None:
-            progress.note(queue, QueueProgress(generation, start.offset, log_epoch=0))
+            # The messages before it were stored under this log epoch or an earlier one.
+            progress.note(queue, QueueProgress(generation, start.offset, log_epoch if start.offset else 0))
             log.info("start.found", queue=str(queue), queue_offset=start.offset)
 
     def _refuse_if_moved(self, store_id: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmq.wire.errors import Damaged, MessagesLost, OffsetOutOfRange, code_name
+from rmq.wire.errors import Damaged, MessagesLost, OffsetOutOfRange, OtherHistory, code_name
 from rmq.wire.ops import PullResult
 
 FIRST_PAUSE_S = 5.0  # before a stopped queue is asked for again; doubles
@@ -14,7 +14,11 @@ REMIND_S = 300.0  # a queue that stays stopped is reported this often
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The messages from ``from_offset`` to before ``end_offset`` cannot be read, and the reason."""
+    """
+    The messages from ``from_offset`` to before ``end_offset`` cannot be read, and the reason.
+
+    In a copy of the store (``OTHER_HISTORY``) they are others than those that this reader has read.
+    """
 
     status: int
     from_offset: int
@@ -35,7 +39,12 @@ class Gap:
         return f"{self.reason}: offsets {self.from_offset} to {self.end_offset - 1}"
 
     def advice(self) -> str:
-        """What somebody has to do before the queue goes on."""
+        """Return what an operator has to do before the queue continues."""
+        if self.status == OtherHistory.code:
+            return (
+                f"the broker's store is a copy that has other messages from {self.from_offset} on: to continue there, "
+                "run `rmq-admin broker accept-history`"
+            )
         cause = "a part of the log is damaged" if self.status == Damaged.code else "retention was faster than the group"
         return f'{cause}: to go on at {self.end_offset} without them, run with on_gap = "skip"'
 
@@ -65,6 +74,8 @@ class Stopped:
 def gap_of(asked: int, result: PullResult) -> Gap | None:
     """The gap that an answer to a pull at ``asked`` tells of; None if it tells of none, or not where that ends."""
     end = result.next_offset
+    if result.status == OtherHistory.code:
+        return Gap(result.status, min(end, asked), asked)
     if result.status in (MessagesLost.code, OffsetOutOfRange.code):
         end = max(end, result.min_offset) if asked < result.min_offset else asked
     elif result.status != Damaged.code:

@@ -110,10 +110,19 @@ class GroupClient:
         return 0 if self.link.hello is None else self.link.hello.log_epoch
 
     async def join(
-        self, subscriptions: dict[str, str], *, strategy: str = "average", from_end: Sequence[str] = ()
+        self,
+        subscriptions: dict[str, str],
+        *,
+        strategy: str = "average",
+        from_end: Sequence[str] = (),
+        log_epoch: int = 0,
     ) -> ops.JoinReply:
-        """Become or stay a member; in topics of ``from_end`` a group without progress begins at the end."""
-        payload = ops.Join(self.group, self._ordered, self.model, strategy, subscriptions, list(from_end))
+        """
+        Become or stay a member; in topics of ``from_end`` a group without progress begins at the end.
+
+        A group that had progress under ``log_epoch``, and lost it, begins where that log and this one part.
+        """
+        payload = ops.Join(self.group, self._ordered, self.model, strategy, subscriptions, list(from_end), log_epoch)
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:

@@ -15,7 +15,17 @@ from typing import NamedTuple
 from rmq.client.log import get_logger
 from rmq.wire import batch as batches
 from rmq.wire.batch import Batch
-from rmq.wire.errors import OK, BadBatch, Damaged, Fenced, LogTruncated, OffsetOutOfRange, Refused, code_name
+from rmq.wire.errors import (
+    OK,
+    BadBatch,
+    Damaged,
+    Fenced,
+    LogTruncated,
+    OffsetOutOfRange,
+    OtherHistory,
+    Refused,
+    code_name,
+)
 from rmq.wire.ops import EMPTY, NO_OFFSET, PullResult
 from rmq.wire.tags import ALL
 
@@ -164,7 +174,7 @@ class Intake:
 
     async def _at_gap(self, generation: Generation, gap: Gap) -> None:
         """
-        The log lost messages that the group did not get: stop, or pass them. What came before them is delivered.
+        The log lacks the messages that this reader should get next: stop, or pass them. What came before is delivered.
 
         Stopped means that nothing is dispatched; the lease is kept, and the queue is asked for again with growing
         pauses, since the answer may change.
@@ -176,12 +186,13 @@ class Intake:
             "to_offset": gap.end_offset - 1,
             "count": gap.count,
         }
-        if gap.from_offset == generation.found_start and gap.status != Damaged.code:
+        is_other = gap.status == OtherHistory.code
+        if gap.from_offset == generation.found_start and gap.status != Damaged.code and not is_other:
             # Retention came between finding the first message and asking for it: the group has missed nothing.
             log.info("start.moved", queue=told["queue"], queue_offset=gap.end_offset)
             generation.found_start = gap.end_offset
             return self._skip(generation, gap.end_offset)
-        if self._config.on_gap == "skip":
+        if self._config.on_gap == "skip" and not is_other:
             log.warning("queue.gap_skipped", **told, goes_on_at=gap.end_offset)
             return self._skip(generation, gap.end_offset)
         if generation.stopped is None or generation.stopped.gap != gap:

@@ -10,6 +10,7 @@ from typing import Protocol
 from rmq.client.log import get_logger
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET
+from rmq.wire.stores import StoreIds
 
 from .config import ConsumerConfig
 from .generation import Generation
@@ -99,18 +100,25 @@ class LocalOffsets:
             if not await self.write() or self.busy():
                 self._turned.set()  # there is more to come, or the same again
 
-    def enter(self, store_id: int) -> None:
+    def enter(self, stores: StoreIds) -> None:
         """
         The broker has this store; if that is another than before, what was done means nothing there.
 
-        A store that comes back, since the other was a mistake, is gone on with where it was left.
+        A store that comes back, since the other was a mistake, continues where it was left. A copy of the store before
+        takes the progress over: a pull finds out whether it has the messages that the progress is about.
         """
+        store_id = stores.current
         if store_id == self.progress.store_id:
             return
         if self.progress.store_id:
             self._note_all()
         kept = next((content for content in reversed(self._aside) if content.store_id == store_id), None)
         kept = kept or self._file.kept(store_id)
+        former = stores.find(self.progress.store_id)
+        if kept is None and former is not None:
+            self._aside.append(self.progress.continue_in(store_id, former.log_epoch - 1))
+            log.warning("offsets.copied_store", store_id=f"{store_id:016x}", copy_of=f"{former.store_id:016x}")
+            return
         before = self.progress.enter(store_id, kept)
         if kept is not None:
             log.info("offsets.store_is_back", store_id=f"{store_id:016x}")
@@ -122,6 +130,11 @@ class LocalOffsets:
                 progress_in=f"{before.store_id:016x}",
                 advice="the progress in the other store does not count here, and is put aside",
             )
+
+    def disown(self, log_epoch: int) -> None:
+        """The store has not seen the start of the broker that messages of ``log_epoch`` were read from."""
+        self._note_all()
+        self.progress.disown(log_epoch)
 
     def note(self, generation: Generation) -> None:
         """

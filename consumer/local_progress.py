@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import MAX_LOG_EPOCH
 
 from .offsets_content import OffsetsContent, QueueProgress
 
@@ -41,6 +42,25 @@ class LocalProgress:
         self._content = kept or OffsetsContent(before.group, before.instance, store_id)
         self._topics, self._queues = set(self._content.topics), dict(self._content.queues)
         return before if before.topics or before.queues else None
+
+    def continue_in(self, store_id: int, log_epoch: int) -> OffsetsContent:
+        """
+        Take the progress over into a copy of the store; returns the progress in the original.
+
+        ``log_epoch`` is the last that the copy has from the original: positions of an unknown one are of none later.
+        """
+        before = self.content()
+        self._content = OffsetsContent(before.group, before.instance, store_id)
+        for queue, at in before.queues.items():
+            if at.offset and not at.log_epoch:
+                self._queues[queue] = at._replace(log_epoch=log_epoch)
+        return before
+
+    def disown(self, log_epoch: int) -> None:
+        """Mark positions behind messages of ``log_epoch`` as of another log: a broker has none of the highest epoch."""
+        for queue, at in self._queues.items():
+            if at.log_epoch == log_epoch:
+                self._queues[queue] = at._replace(log_epoch=MAX_LOG_EPOCH)
 
     def is_known(self, topic: str) -> bool:
         """Whether it was decided before where the queues of a topic begin."""

@@ -94,6 +94,7 @@ class Rebalancer:
         )
         self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
+        self._parted_from = 0  # the log epoch of the broker before, if its store has a history in common with this one
         self._members_version = 0  # a list with a lower one is older than the one we have
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics = KnownTopics()
@@ -161,8 +162,13 @@ class Rebalancer:
             self._join_due = min(self._join_due, asyncio.get_running_loop().time() + JOIN_RETRY_S)
             self.notice()
 
-    def another_store(self) -> None:
-        """The broker has other topics than before, some maybe of the same names: nothing that was known is true."""
+    def another_store(self, log_epoch: int = 0) -> None:
+        """
+        Forget all topics: the broker has others than before, some maybe of the same names.
+
+        ``log_epoch`` is that of the broker before, if this store has a history in common with its store.
+        """
+        self._parted_from = log_epoch
         self._topics = KnownTopics()
         self._members_version = 0
         self._accepted, self.joined = {}, False  # there the group has no progress: it begins as it did here
@@ -241,7 +247,9 @@ class Rebalancer:
         new = [topic for topic in asked if topic not in self._accepted and topic != self._broker.retry_topic]
         first = new if self._config.start_from == LAST else []
         try:
-            reply = await self._broker.join(_expressions(asked), strategy=self._shares.strategy.name, from_end=first)
+            reply = await self._broker.join(
+                _expressions(asked), strategy=self._shares.strategy.name, from_end=first, log_epoch=self._parted_from
+            )
         except GroupMismatch as error:
             if not self.joined or _expressions(asked) == _expressions(self._accepted):
                 raise

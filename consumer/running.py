@@ -224,24 +224,32 @@ class Running:
 
     def _on_connected(self, hello: ops.HelloReply) -> None:
         if self._local is not None:
-            self._local.enter(hello.store_id)
+            self._local.enter(hello.stores)
         before, self._hello = self._hello, hello
         if before is not None and _is_another_store(before, hello):
-            log.warning(
-                "broker.other_store",
-                group=self._broker.group,
-                store_id=f"{hello.store_id:016x}",
-                log_epoch=hello.log_epoch,
-                store_id_before=f"{before.store_id:016x}",
-                log_epoch_before=before.log_epoch,
-                advice="its topics and its messages are others: what was done before does not count there",
-            )
-            self.rebalancer.another_store()
+            self._another_store(before, hello)
         if isinstance(self.keeper, LeaseKeeper):
             self._resume(self.keeper, hello)
         elif self._local is not None:
             self._compare_logs(hello)
         self.rebalancer.connected()
+
+    def _another_store(self, before: ops.HelloReply, hello: ops.HelloReply) -> None:
+        is_related = hello.stores.is_related(before.stores)
+        log.warning(
+            "broker.other_history" if is_related else "broker.other_store",
+            group=self._broker.group,
+            store_id=f"{hello.store_id:016x}",
+            log_epoch=hello.log_epoch,
+            store_id_before=f"{before.store_id:016x}",
+            log_epoch_before=before.log_epoch,
+            advice="it is a copy: the group continues at the offsets that it has there, and gets what follows them"
+            if is_related
+            else "its topics and its messages are others: what was done before does not count there",
+        )
+        if self._local is not None and hello.is_rolled_back(before):
+            self._local.disown(before.log_epoch)
+        self.rebalancer.another_store(before.log_epoch if is_related else 0)
 
     def _compare_logs(self, hello: ops.HelloReply) -> None:
         """A log that is another may have lost messages: the next pull tells."""
@@ -400,8 +408,8 @@ class Running:
 
 
 def _is_another_store(before: ops.HelloReply, hello: ops.HelloReply) -> bool:
-    """Whether a broker has other topics and members than it had; a backup that was put back is one, too."""
-    return hello.store_id != before.store_id or hello.log_epoch < before.log_epoch
+    """Return whether a broker has other topics and members than before, as after a backup was put back."""
+    return hello.store_id != before.store_id or hello.is_rolled_back(before)
 
 
 def _note_reply(status: int, _: object) -> None:

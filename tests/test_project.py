@@ -16,7 +16,6 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOP_PACKAGES = {"wire", "broker", "client", "consumer", "spark", "bench", "cli"}
 MADE = {".git", ".venv", ".cache", ".typing", "build", "dist", "__pycache__"}
-MAX_LINES = 450
 
 
 @cache
@@ -77,12 +76,6 @@ def test_every_package_has_an_init_and_the_mapping_points_to_it() -> None:
 
 def test_the_packages_are_marked_as_typed() -> None:
     assert [name for name in sorted(TOP_PACKAGES) if not (ROOT / name / "py.typed").is_file()] == []
-
-
-def test_no_module_grows_beyond_what_a_reader_can_hold() -> None:
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in python_files()}
-
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
 def test_every_test_that_a_guarantee_names_exists() -> None:

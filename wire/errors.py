@@ -14,7 +14,7 @@ Every error rmq raises, and its code on the wire.
         │   ├── BadBatch  BatchTooLarge  MessageTooLarge  UnsupportedFormat
         │   ├── BadName  TopicNotFound  TopicExists  QueueNotFound  OffsetOutOfRange
         │   ├── OutOfSequence  SequenceConflict  ProducerFenced
-        │   ├── StoreFailed  DiskFull  Damaged  LogTruncated  MessagesLost
+        │   ├── StoreFailed  DiskFull  Damaged  LogTruncated  MessagesLost  OtherHistory
         │   └── Fenced  LockHeld  NotAMember  GroupMismatch
         └── Fatal                reply, then close
             ├── BadFrame  FrameTooLarge  FrameStalled  SlowReader
@@ -269,6 +269,12 @@ class MessagesLost(Refused):
     """Messages that the reader did not get yet were removed by retention."""
 
     code = 144
+
+
+class OtherHistory(Refused):
+    """The broker's store is a copy, and the reader's position lies past the offset where the two histories part."""
+
+    code = 146
 
 
 class MessageNotFound(Refused):

@@ -110,6 +110,11 @@ class HelloReply(NamedTuple):
     start_id: int = 0  # random, of this start of the broker; 0 from a broker that has none
     former: list[FormerStore] = []  # noqa: RUF012
 
+    def is_rolled_back(self, before: HelloReply) -> bool:
+        """Return whether the store is one that has not seen the start of the broker that greeted ``before``."""
+        is_other_start = self.log_epoch == before.log_epoch and self.start_id != before.start_id
+        return self.store_id == before.store_id and (self.log_epoch < before.log_epoch or is_other_start)
+
     @property
     def stores(self) -> StoreIds:
         """The ids of the store, which message ids are made of."""

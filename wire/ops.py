@@ -73,6 +73,7 @@ class Op(IntEnum):
     DROP_DEAD = 36
     HEADS = 37
     CONFIG = 38
+    ACCEPT_HISTORY = 39
 
 
 class Push(IntEnum):
@@ -248,6 +249,8 @@ class Join(NamedTuple):
 
     ``from_end`` are topics that this member joins for the first time, and whose group begins at their end: if nobody
     of it subscribes to one yet and it has no progress there, the end of each of its queues becomes its progress.
+    ``log_epoch`` is that of the broker where the member last belonged to the group: if the log lost the group's
+    progress since, the group begins where that log and this one part, and not at the end.
     """
 
     group: str
@@ -256,6 +259,7 @@ class Join(NamedTuple):
     strategy: str
     subscriptions: dict[str, str]
     from_end: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    log_epoch: int = 0
 
 
 class QueueInfo(NamedTuple):
@@ -314,20 +318,37 @@ class ListTopics(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """The offsets that queues hold, and the committed one of a group."""
+    """The offsets that queues hold, the committed one of a group, and where queues part from an earlier log epoch."""
 
     group: str | None
     queues: list[QueueRef]
+    log_epoch: int = 0
 
 
 class Range(NamedTuple):
-    """``[min_offset, max_offset)`` can be read; ``committed`` is -1 for none."""
+    """
+    ``[min_offset, max_offset)`` can be read; ``committed`` is -1 for none.
+
+    A reader that keeps ``max_offset`` as its position keeps ``store_id`` and ``log_epoch`` with it (the epoch of the
+    last message; 0 if there is none): they show later whether the log is still the same up to there. ``agreed``: the
+    offset up to which the queue is as a reader knew it under the log epoch that was asked for; -1 if none was.
+    """
 
     status: int
     min_offset: int = 0
     max_offset: int = 0
     committed: int = NO_OFFSET
     text: str | None = None
+    store_id: int = 0
+    log_epoch: int = 0
+    agreed: int = NO_OFFSET
+
+
+class HistoryAccepted(NamedTuple):
+    """Readers of another history continue in this store; ``before``: that was accepted already."""
+
+    store_id: int
+    before: bool
 
 
 class Stats(NamedTuple):

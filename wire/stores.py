@@ -48,6 +48,10 @@ class StoreIds(NamedTuple):
         """Return whether this store has or had an id."""
         return store_id == self.current or self.find(store_id) is not None
 
+    def is_related(self, other: StoreIds) -> bool:
+        """Return whether two stores have a part of their history in common."""
+        return other.has(self.current) or any(other.has(store.store_id) for store in self.former)
+
     def copied(self, store_id: int, until: int, log_epoch: int, copied_at: int) -> StoreIds:
         """Return the ids of a copy that continues under ``store_id`` from the position ``until`` on."""
         return StoreIds(store_id, [*self.former, FormerStore(self.current, until, log_epoch, copied_at)])

@@ -32,20 +32,25 @@ class Progress(Protocol):
 
 
 class Beginnings:
-    """Decides; ``held(group)`` tells the topics of its leases, ``holds(queue)`` from where to where a queue is read."""
+    """Decides; ``held(group)`` returns the topics of its leases, ``end(queue, log_epoch)`` where it begins."""
 
     def __init__(
         self, topics: TopicTable, members: Membership, progress: Progress,
-        *, held: Callable[[str], set[str]], holds: Callable[[MessageQueue], tuple[int, int]],
+        *, held: Callable[[str], set[str]], end: Callable[[MessageQueue, int], int],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._members = members
         self._progress = progress
         self._held = held
-        self._holds = holds
+        self._end = end
 
-    def joined(self, group: str, from_end: Iterable[str], session: bytes) -> None:
-        """A member named topics for the first time, and wants their end: record it, if nobody was there before."""
+    def joined(self, group: str, from_end: Iterable[str], session: bytes, log_epoch: int) -> None:
+        """
+        A member named topics for the first time, and wants their end: record it, if nobody was there before.
+
+        A member that belonged to the group under ``log_epoch``, of which this log knows nothing, was there before: it
+        begins at what has been stored since the two logs parted.
+        """
         # A request may name one as often as it likes.
         wanted = {name for name in from_end if not name.startswith(names.RETRIES)}
         held = self._held(group) if wanted else set()
@@ -56,7 +61,7 @@ class Beginnings:
             queues = [MessageQueue(name, queue_id) for queue_id in range(topic.queues)]
             if all(self._progress.committed(group, queue) < 0 for queue in queues):
                 for queue in queues:
-                    self._progress.begin_at(group, queue, self._holds(queue)[1])
+                    self._progress.begin_at(group, queue, self._end(queue, log_epoch))
                 log.info("group.begins_at_end", group=group, topic=name, queues=len(queues))
 
     def made(self, topic: Topic, first: int) -> None:

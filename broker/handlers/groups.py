@@ -50,7 +50,7 @@ LATE_S: Final = 1.0  # between two passes over what may expire; more than that i
 
 LeaseChanged = Callable[[str, MessageQueue], None]
 Resubscribed = Callable[[Connection, str], None]
-Begins = Callable[[str, Sequence[str], bytes], None]
+Begins = Callable[[str, Sequence[str], bytes, int], None]
 
 
 class GroupHandler:
@@ -74,7 +74,7 @@ class GroupHandler:
         self._looked_at = now()
         self.lease_changed: LeaseChanged = lambda group, queue: None  # set by the composition root
         self.resubscribed: Resubscribed = lambda connection, group: None  # set by it too
-        self.begins: Begins = lambda group, from_end, session: None  # set by it too
+        self.begins: Begins = lambda group, from_end, session, log_epoch: None  # set by it too
 
     # ---- membership
 
@@ -91,7 +91,7 @@ class GroupHandler:
             self.resubscribed(connection, request.group)
         if request.model != BROADCASTING:  # whose members begin where they like, each for itself
             from_end = [topic for topic in request.from_end if topic in request.subscriptions]
-            self.begins(request.group, from_end, session.id)
+            self.begins(request.group, from_end, session.id, request.log_epoch)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
         self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
             lambda: connection.reply(

@@ -87,6 +87,11 @@ class PullHandler:
         """How often damage was the answer."""
         return self._reader.damaged_reads
 
+    @property
+    def other_histories(self) -> int:
+        """How often a reader was refused since it follows another history of the store."""
+        return self._reader.other_histories
+
     # ---- events
 
     def pull(self, connection: Connection, request_id: int, payload: Any) -> object:

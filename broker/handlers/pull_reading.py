@@ -16,7 +16,6 @@ import msgpack
 from rmq.wire import frames
 from rmq.wire.errors import (
     Damaged,
-    LogTruncated,
     MessagesLost,
     OffsetOutOfRange,
     Refused,
@@ -31,7 +30,7 @@ from rmq.wire.tags import Wanted
 from ..connection import WORK_S
 from ..log import get_logger
 from ..services.topics import TopicTable
-from ..store.consume_queue import ConsumeQueue
+from ..store.history import Elsewhere, Truncated
 from ..store.message_store import MessageStore
 from ..store.reading import ColdRead, DamagedRange, Found
 from .pull_request import PullRequest
@@ -66,16 +65,8 @@ class Cold(Exception):
         self.read = read
 
 
-class _Truncated(LogTruncated):
-    """With the offset up to which log and reader agree."""
-
-    def __init__(self, text: str, next_offset: int) -> None:
-        super().__init__(text)
-        self.next_offset = next_offset
-
-
 class PullReader:
-    """Reads for pulls. ``damaged_reads`` counts what had to be answered as damaged."""
+    """Reads for pulls; counts answers of damage, and refusals of readers that follow another history of the store."""
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, progress: Progress, *, clock: Callable[[], float]
@@ -85,6 +76,7 @@ class PullReader:
         self._progress = progress
         self._clock = clock
         self.damaged_reads = 0
+        self.other_histories = 0
 
     def collect(self, request: PullRequest, *, is_over: bool) -> dict[int, list[Buffer]]:
         """
@@ -215,22 +207,12 @@ class PullReader:
         if 0 <= offset < queue.min_offset:
             raise MessagesLost(f"retention removed {request.queues[i]} from offset {offset} to {queue.min_offset}")
         if asked.log_epoch:
-            self._check_epoch(request, i, queue)
+            self._store.history.check(
+                queue, request.queues[i], asked.log_epoch, asked.queue_offset, in_group=pull.group is not None
+            )
         if not queue.min_offset <= offset <= queue.readable:
             held = f"{request.queues[i]} holds {queue.min_offset} to {queue.readable}"
             raise OffsetOutOfRange(f"offset {offset} is out of range: {held}")
-
-    def _check_epoch(self, request: PullRequest, i: int, queue: ConsumeQueue) -> None:
-        asked = request.pull.queues[i]
-        diverged = queue.diverged_at(asked.log_epoch, asked.queue_offset)
-        if diverged is None and asked.queue_offset > queue.readable and asked.log_epoch < self._store.log_epoch:
-            diverged = queue.readable
-        if diverged is not None:
-            raise _Truncated(
-                f"the log lost {request.queues[i]} from offset {diverged} on, which this reader has got: "
-                "the broker went down before it was on the disk",
-                diverged,
-            )
 
     def _is_there(self, request: PullRequest, i: int) -> bool:
         topic = self._topics.get(request.queues[i].topic)
@@ -247,8 +229,9 @@ class PullReader:
             if request.has_passed(i):
                 return self.empty(request, i)  # so that what is lost is told with its exact bounds
             following = self._store.queue(request.queues[i]).min_offset
-        elif isinstance(error, _Truncated):
+        elif isinstance(error, Truncated | Elsewhere):
             following = error.next_offset
+            self.other_histories += isinstance(error, Elsewhere)
         return self._answer(request, i, error.code, next_offset=following, text=error.text)
 
     def _damaged(self, request: PullRequest, i: int, damage: DamagedRange) -> list[Buffer]:

@@ -176,16 +176,24 @@ class TopicHandler:
         request = decode(Ranges, payload)
         if request.group is not None:
             names.check_group(request.group)
-        return [self._range(request.group, MessageQueue(*ref)) for ref in request.queues]
+        return [self._range(request, MessageQueue(*ref)) for ref in request.queues]
 
-    def _range(self, group: str | None, queue: MessageQueue) -> Range:
+    def _range(self, request: Ranges, queue: MessageQueue) -> Range:
         try:
             self._topics.require_queue(*queue)
         except Refused as error:
             return Range(error.code, text=error.text)
         index = self._store.queue(queue)
-        committed = NO_OFFSET if group is None else self.progress.committed(group, queue)
-        return Range(0, index.min_offset, index.readable, committed)
+        return Range(
+            0,
+            index.min_offset,
+            index.readable,
+            NO_OFFSET if request.group is None else self.progress.committed(request.group, queue),
+            None,
+            self._store.stores.current,
+            index.epoch_before(index.readable),
+            self._store.end_since(queue, request.log_epoch) if request.log_epoch else NO_OFFSET,
+        )
 
     def _later(self, connection: Connection, request_id: int, answer: object) -> object:
         # Also a topic that exists is told only when that is durable: its creator may still wait for the disk.

@@ -36,6 +36,7 @@ class Started(NamedTuple):
 
     ``grace_s`` is what clients of this start, or of one just before it, may count on. ``inode`` and ``born_ns`` are
     those of the data directory, by which a copy is recognised; 0: not known. ``former`` are ids that the store had.
+    ``accepted``: an operator lets readers of another history continue in this one.
     """
 
     store_id: int
@@ -44,6 +45,7 @@ class Started(NamedTuple):
     inode: int = 0
     born_ns: int = 0
     former: list[FormerStore] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    accepted: bool = False
 
     @property
     def stores(self) -> StoreIds:

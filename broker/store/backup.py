@@ -12,10 +12,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .directory import StoreError
+from .directory import COPY_MARK, FORMAT, STORE_FILE, StoreError
 from .files import Files
+from .held import Held
+from .stopped_index import log_pieces
 
 _PIECE = 8 << 20
 _TRIES = 3  # retention may remove a segment under our hands
@@ -89,13 +91,18 @@ class Backup:
             raise StoreError(f"{self._source} cannot be seen from here: run this on the broker's machine")
         if self._target.resolve().is_relative_to(self._source.resolve()):
             raise StoreError(f"{self._target} lies in the broker's own directory: name a folder elsewhere")
-        try:
-            found = json.loads(self._files.read_file(self._source / "config" / "store.json"))["store_id"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{here}: it has no store.json; run this on the broker's machine") from error
+        found = self._name().get("store_id")
         if self._store_id and found != self._store_id:
-            text = f"{here}: it holds the store {found}, the broker's is {self._store_id}"
-            raise StoreError(f"{text}; run this on the broker's machine")
+            text = f"it holds the store {found}, the broker's is {self._store_id}" if found else "it has no store.json"
+            raise StoreError(f"{here}: {text}; run this on the broker's machine")
+
+    def _name(self) -> dict[str, Any]:
+        """Return what ``store.json`` says; nothing if there is none that can be used: the log says the same."""
+        try:
+            name = json.loads(self._files.read_file(self._source / "config" / STORE_FILE))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return name if type(name) is dict else {}
 
     def _copy(self, to: Path) -> Copied:
         log, copy = self._source / "commitlog", to / "commitlog"
@@ -108,7 +115,8 @@ class Backup:
             name = f"{start:020d}"
             closed = following is not None
             self._copy_segment(log / name, copy / name, (following or self._durable) - start, closed=closed)
-        self._copy_whole(self._source / "config" / "store.json", to / "config" / "store.json")
+        store = {"format": FORMAT, **self._name(), COPY_MARK: True}
+        self._files.replace_file(to / "config" / STORE_FILE, json.dumps(store, indent=2).encode())
         for directory in (copy, to / "config", to):
             self._files.sync_directory(directory)
         return Copied(starts[0] if starts else 0, self._durable, len(starts), self._linked, self._missing)
@@ -151,5 +159,17 @@ class Backup:
             self._progress(len(part))
         return at
 
-    def _copy_whole(self, path: Path, to: Path) -> None:
-        self._files.replace_file(to, self._files.read_file(path))
+
+def restore(backup: Path, target: Path, *, progress: Callable[[int], None] = lambda size: None) -> Copied:
+    """
+    Copy a backup, or the folder of a stopped broker, to the new folder ``target``; durable when this returns.
+
+    The broker that is started on the copy begins a history of its own.
+
+    Raises:
+        StoreError: the target is taken, a broker uses the backup, or it holds no log.
+        OSError: the disk.
+    """
+    with Held(backup, "name a copy of it"):
+        pieces = log_pieces(Files(), backup)
+        return Backup(backup, target, pieces[-1].end, progress=progress).run()

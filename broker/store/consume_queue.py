@@ -262,15 +262,18 @@ class ConsumeQueue:
             self.epochs += (log_epoch, self.published)
             del self.epochs[: -2 * MAX_EPOCHS]
 
-    def diverged_at(self, log_epoch: int, offset: int) -> int | None:
-        """
-        Where the log and a reader part, who has the message before ``offset`` from ``log_epoch``; None if they agree.
+    def epoch_before(self, offset: int) -> int:
+        """Return the log epoch of the message before ``offset``; 0 if there is none, or it is not known any more."""
+        for i in range(len(self.epochs) - 2, -1, -2):
+            if self.epochs[i + 1] < offset:
+                return self.epochs[i]
+        return 0
 
-        Under a later epoch the queue went on where it then ended: a reader that was further had what was lost.
-        """
+    def epoch_after(self, log_epoch: int) -> tuple[int, int] | None:
+        """Return the first epoch above ``log_epoch`` that messages were stored under, and the offset of the first."""
         for i in range(0, len(self.epochs), 2):
             if self.epochs[i] > log_epoch:
-                return self.epochs[i + 1] if offset > self.epochs[i + 1] else None
+                return self.epochs[i], self.epochs[i + 1]
         return None
 
     def _forget_old(self) -> None:

@@ -19,7 +19,7 @@ from .files import Files
 log = get_logger(__name__)
 
 FORMAT = 1
-_STORE_FILE = "store.json"
+STORE_FILE = "store.json"
 COPY_MARK = "copy"  # in store.json: this directory was copied, and is another history from its first start on
 
 
@@ -88,7 +88,7 @@ class DataDirectory:
             raise
 
     def _load(self) -> dict[str, Any]:
-        file = self.path / "config" / _STORE_FILE
+        file = self.path / "config" / STORE_FILE
         try:
             store = json.loads(file.read_bytes())
             if type(store) is not dict or "format" not in store:
@@ -125,7 +125,7 @@ class DataDirectory:
     def write_name(self, store_id: int) -> None:
         """Write ``store.json`` and sync its directory; the store is not marked as a copy any more."""
         self._store = {"format": FORMAT, "incompatible": [], "store_id": f"{store_id:016x}"}
-        self.files.replace_file(self.path / "config" / _STORE_FILE, json.dumps(self._store, indent=2).encode())
+        self.files.replace_file(self.path / "config" / STORE_FILE, json.dumps(self._store, indent=2).encode())
 
     def place(self) -> Place:
         """Return what distinguishes this directory from a copy of it."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
+from rmq.wire.errors import LogTruncated, OtherHistory
+from rmq.wire.model import MessageQueue
 from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
 from ..services.state import Started
 from .commitlog import CommitLog
+from .consume_queue import ConsumeQueue
 from .directory import DataDirectory, Place, StoreError, new_store_id
 
 EPOCHS_SINCE = 1_767_225_600  # 2026-01-01T00:00:00Z: seconds since then stay below 2^31 until the year 2094
@@ -21,12 +24,35 @@ COPY_STEP = 1 << 22  # 48 days: how far the original's clock may have been ahead
 _CLOCK_LIMIT = MAX_LOG_EPOCH - (1 << 24)  # a clock beyond is wrong, and must not use up all epochs
 
 
+class Parted(NamedTuple):
+    """The offset up to which a reader and a queue agree; ``is_copy``: a copy parts them, else a crash of the broker."""
+
+    offset: int
+    is_copy: bool
+
+
+class Truncated(LogTruncated):
+    """With the offset at which the reader continues."""
+
+    def __init__(self, text: str, next_offset: int) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
+
+
+class Elsewhere(OtherHistory):
+    """With the offset at which the reader would continue."""
+
+    def __init__(self, text: str, next_offset: int) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
+
+
 class History(NamedTuple):
     """
     What one start of a broker stores messages under.
 
     ``start_id`` is random: it tells two starts apart that have the same log epoch. ``is_copy``: this is the first
-    start on a copy of another store.
+    start on a copy of another store. ``accepted``: an operator lets readers of another history continue in this one.
     """
 
     stores: StoreIds
@@ -34,13 +60,61 @@ class History(NamedTuple):
     start_id: int
     place: Place
     is_copy: bool
+    accepted: bool = False
+
+    def parted(self, queue: ConsumeQueue, log_epoch: int, offset: int) -> Parted | None:
+        """
+        Return where ``queue`` and a reader part that has the message before ``offset`` from ``log_epoch``.
+
+        None if they agree. Under a later epoch a queue continued where it then ended: a reader that was further has
+        what a crash lost, or what the original of a copy stored. An epoch that this log has not reached is of neither,
+        and nothing shows how far the two agree.
+        """
+        if log_epoch > self.log_epoch:
+            return Parted(queue.min_offset, is_copy=True)
+        epoch, end = queue.epoch_after(log_epoch) or (self.log_epoch, queue.readable)
+        if offset <= end or epoch <= log_epoch:
+            return None
+        return Parted(end, is_copy=any(log_epoch < former.log_epoch <= epoch for former in self.stores.former))
+
+    def check(self, queue: ConsumeQueue, of: MessageQueue, log_epoch: int, offset: int, *, in_group: bool) -> None:
+        """
+        Refuse a reader whose position is not of this log; a group goes back by itself, since the log has its progress.
+
+        Raises:
+            Truncated: the reader continues at ``next_offset``.
+            Elsewhere: the reader stops, until an operator accepts this history.
+        """
+        parted = self.parted(queue, log_epoch, offset)
+        if parted is None:
+            return
+        if not parted.is_copy:
+            raise Truncated(
+                f"the log lost {of} from offset {parted.offset} on, which this reader has got: the broker went down "
+                "before it was on the disk",
+                parted.offset,
+            )
+        text = f"this store is a copy: {of} is what the reader has read up to offset {parted.offset}, not {offset}"
+        if in_group or self.accepted:
+            raise Truncated(text, parted.offset)
+        raise Elsewhere(
+            f"{text}; `rmq-admin broker accept-history` lets readers continue at {parted.offset}", parted.offset
+        )
 
     def started(self, grace_s: float) -> Started:
         """Return the change that this start is in the log."""
-        return Started(self.stores.current, self.log_epoch, grace_s, *self.place, self.stores.former)
+        stores = self.stores
+        return Started(stores.current, self.log_epoch, grace_s, *self.place, stores.former, self.accepted)
 
 
 NO_HISTORY = History(StoreIds(0), 0, 0, Place(), is_copy=False)
+
+
+def history_of(last: Started | None) -> History:
+    """Return the history of a log that is only read, as its last start has it."""
+    if last is None:
+        return NO_HISTORY
+    return NO_HISTORY._replace(stores=last.stores, log_epoch=last.log_epoch, accepted=last.accepted)
 
 
 def begin_history(
@@ -63,7 +137,8 @@ def begin_history(
         stores = StoreIds(last.store_id, former).copied(new_store_id(), log.written, log_epoch, wall_us)
     else:
         stores = StoreIds(directory.name(last.store_id), last.former)
-    return History(stores, log_epoch, secrets.randbits(63), place, is_copy)
+    accepted = last is not None and last.accepted and not is_copy
+    return History(stores, log_epoch, secrets.randbits(63), place, is_copy, accepted)
 
 
 def next_log_epoch(last: int, wall_us: int, *, copy: bool) -> int:

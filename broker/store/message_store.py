@@ -200,6 +200,16 @@ class MessageStore:
         queue = self.queue(of)
         return queue.min_offset, queue.readable
 
+    def accept_history(self) -> None:
+        """Let readers of another history continue in this one."""
+        self.history = self.history._replace(accepted=True)
+
+    def end_since(self, of: MessageQueue, log_epoch: int) -> int:
+        """Return the end of a queue, or where it parts from the log that a reader followed under ``log_epoch``."""
+        queue = self.queue(of)
+        parted = self.history.parted(queue, log_epoch, queue.readable) if log_epoch else None
+        return queue.readable if parted is None else parted.offset
+
     def known(self, of: MessageQueue, generation: int) -> ConsumeQueue | None:
         """The index of a queue, if there is one of just this generation."""
         queue = self._queues.get(of)
@@ -431,7 +441,8 @@ class MessageStore:
             "store_id": f"{self.stores.current:016x}", "log_epoch": self.log_epoch, "segments": len(log.segments),
             "log_start": log.start, "log_written": log.written, "log_durable": log.durable,
             "log_bytes": log.written - log.start, "recent_bytes": log.recent.size, "queues": len(self._queues),
-            "batches_since_start": self.batches_written,
+            "batches_since_start": self.batches_written, "former_stores": len(self.stores.former),
+            "history_accepted": self.history.accepted,
         }  # fmt: skip
 
     # ---- end

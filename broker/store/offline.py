@@ -33,6 +33,7 @@ from .consume_queue import Bounds
 from .directory import StoreError
 from .files import Files
 from .held import Held
+from .history import Elsewhere, Truncated
 from .log_reader import LogReader
 from .reading import ColdRead, DamagedRange, Only
 from .rebuild import first_store_id
@@ -131,7 +132,8 @@ class OfflineLog:
             queue = self._required(of)
         except Refused as error:
             return ops.Range(error.code, text=error.text)
-        return ops.Range(OK, queue.min_offset, queue.readable)
+        store_id, log_epoch = self.stores.current, queue.epoch_before(queue.readable)
+        return ops.Range(OK, queue.min_offset, queue.readable, store_id=store_id, log_epoch=log_epoch)
 
     def _offsets_at(self, payload: Any) -> Any:
         asked = decode(message_ops.OffsetsAt, payload)
@@ -159,7 +161,19 @@ class OfflineLog:
         of = MessageQueue(queue.topic, queue.queue_id)
         if self._hinted is None:
             self._required(of)
+            if queue.log_epoch and (refused := self._refused(of, queue)) is not None:
+                return refused
         return self._read(of, queue.queue_offset, max(asked.max_bytes, 1), asked.expression)
+
+    def _refused(self, of: MessageQueue, asked: ops.PullQueue) -> ops.PullResult | None:
+        """Refuse a reader whose position is not of this log, as a broker does."""
+        queue = self._known().queue(of)
+        try:
+            self._known().history.check(queue, of, asked.log_epoch, asked.queue_offset, in_group=False)
+        except (Truncated, Elsewhere) as error:
+            held = error.next_offset, queue.min_offset, queue.readable
+            return ops.PullResult(0, error.code, *held, b"", error.text)
+        return None
 
     def _read(self, of: MessageQueue, offset: int, max_bytes: int, expression: str | None = None) -> ops.PullResult:
         """What a broker answers to a pull that does not wait."""
@@ -212,8 +226,8 @@ class OfflineLog:
 
     def _stores(self) -> StoreIds:
         """Return what the log says, else ``store.json``; with a hint, only the id at the beginning of the log."""
-        if self._index is not None and self._index.stores.current:
-            return self._index.stores
+        if self._index is not None and self._index.history.stores.current:
+            return self._index.history.stores
         if first := first_store_id(self._files, self._extents[0]):
             return StoreIds(first)
         try:

@@ -21,7 +21,6 @@ from rmq.wire import layout
 from rmq.wire.columns import Columns, TagColumn
 from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue
-from rmq.wire.stores import StoreIds
 
 from ..replay import Replay
 from ..services.ledger import Ledger
@@ -35,6 +34,7 @@ from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .directory import StoreError
 from .files import Files
+from .history import history_of
 from .rebuild import Rebuild, first_store_id, read_head
 from .recovery import Damage, Piece, Walk
 from .scan import Scan
@@ -161,7 +161,7 @@ class StoppedIndex:
             )
         rebuild.ended()
         self.end = torn.position if torn is not None else pieces[-1].end
-        self.stores = rebuild.started.stores if rebuild.started is not None else StoreIds(0)
+        self.history = history_of(rebuild.started)
         if rebuild.damages:
             self._reserve()
 

@@ -60,7 +60,7 @@ async def test_topics_messages_offsets_and_attempts_come_back(
     async with gone(broker, how, memory_path) as after, Client(after) as reader:
         assert await reader.route("payments") == made
         assert bodies(await reader.pull(0)) == [b"a", b"b", b"c"]
-        assert await reader.range() == (0, 0, 3, 1, None)
+        assert (await reader.range())[:5] == (0, 0, 3, 1, None)
         (row,) = await reader.locks()
         assert row.state == "grace, retrying offset 1 (attempt 5)"
         assert reader.hello.store_id == store_id

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
 from rmq.cli.rmq_admin import command
+from rmq.cli.rmq_broker import command as broker_command
 from rmq.client import Admin, Message, Producer
 
 from support.processes import BrokerProcess
@@ -18,6 +19,10 @@ from support.processes import BrokerProcess
 
 def admin(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
+
+
+def restore(backup: Path, target: Path) -> Result:
+    return CliRunner().invoke(broker_command, ["restore", str(backup), str(target)], prog_name="rmq-broker")
 
 
 def send(address: str, topic: str, count: int) -> None:
@@ -68,6 +73,47 @@ def test_a_copy_of_a_running_broker_is_sound_and_can_be_started(broker: str, top
 
     with BrokerProcess(tmp_path / "copy") as other:
         assert count(other.address, topic) == 500
+
+
+def test_a_restored_backup_serves_what_it_held_and_its_history_can_be_accepted(
+    broker: str, topic: str, tmp_path: Path
+) -> None:
+    send(broker, topic, 50)
+    admin("broker", "backup", str(tmp_path / "backup"), "--broker", broker)
+
+    restored = restore(tmp_path / "backup", tmp_path / "data")
+
+    assert (restored.exit_code, restored.stderr) == (0, "")
+    assert restored.stdout.startswith(f"{tmp_path / 'data'}: ")
+    with BrokerProcess(tmp_path / "data") as other:
+        assert count(other.address, topic) == 50
+        numbers = json.loads(admin("broker", "stats", "--broker", other.address, "--json").stdout)
+        accepted = admin("broker", "accept-history", "--broker", other.address)
+        again = admin("broker", "accept-history", "--broker", other.address, "--json")
+    store_id = numbers["log"]["store_id"]
+    assert (
+        accepted.stdout == f"the history of store {store_id} is accepted: readers continue where it parts from theirs\n"
+    )
+    assert json.loads(again.stdout) == {"store_id": store_id, "before": True}
+
+
+@pytest.mark.parametrize(
+    ("backup", "target", "text"),
+    [
+        ("nothing", "data", "holds no log"),
+        ("backup", "taken", "exists and is not empty: name a new folder"),
+    ],
+)
+def test_a_restore_that_cannot_be_is_refused_in_one_line(
+    broker: str, tmp_path: Path, backup: str, target: str, text: str
+) -> None:
+    admin("broker", "backup", str(tmp_path / "backup"), "--broker", broker)
+    (tmp_path / "taken" / "commitlog").mkdir(parents=True)
+
+    result = restore(tmp_path / backup, tmp_path / target)
+
+    assert result.exit_code == exit_codes.OS_ERROR
+    assert result.stderr.count("\n") == 1 and text in result.stderr
 
 
 def test_a_copy_says_in_json_what_it_holds(broker: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Broker:
     def __init__(self, *answers: Sequence[PullResult]) -> None:
         self.answers = list(answers)
         self.asked: list[Pull] = []
-        self.hello = SimpleNamespace(stores=StoreIds(STORE_ID))
+        self.hello = SimpleNamespace(stores=StoreIds(STORE_ID), log_epoch=7)
 
     async def request(self, op: Op, payload: Pull, *, timeout_s: float) -> Any:
         assert op == Op.PULL

@@ -16,6 +16,7 @@ from rmq.consumer.topics import KnownTopics
 from rmq.wire.errors import BadRequest, ConnectionLost, RequestTimeout, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET, LeaseEnd, Op, Outcome, Pull, PullQueue, PullResult, QueueInfo, TopicInfo
+from rmq.wire.stores import StoreIds
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -43,7 +44,7 @@ class Silent:
 async def silent(directory: Path, *, queues: int = 0) -> tuple[Silent, Broadcaster, LocalOffsets]:
     """A member that wants two topics, or knows one with some queues."""
     offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(directory)), "g", {}, now=lambda: 0.0)
-    offsets.enter(7)
+    offsets.enter(StoreIds(7))
     link, config, topics = Silent(), ConsumerConfig(group="g"), KnownTopics()
     broadcaster = Broadcaster(cast(Link, link), "g", config, offsets, topics=lambda: topics, now=lambda: 0.0)
     if queues:
@@ -65,14 +66,16 @@ def pull(broadcaster: Broadcaster, topic: str) -> asyncio.Task[PullResult | None
 async def test_what_was_found_out_of_a_store_that_is_gone_is_no_grant(tmp_path: Path, when: str) -> None:
     """The broker is another one before the answer is read, or before it is on the disk."""
     offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
-    offsets.enter(7)
+    offsets.enter(StoreIds(7))
 
     class Replaced:
+        hello = None
+
         async def request(self, op: Op, payload: Any, *, timeout_s: float) -> Any:
             if when == "asked":
-                offsets.enter(8)
+                offsets.enter(StoreIds(8))
             else:
-                asyncio.get_running_loop().call_soon(offsets.enter, 8)
+                asyncio.get_running_loop().call_soon(offsets.enter, StoreIds(8))
             return [[0, 0, 5]]
 
     topics = KnownTopics()

@@ -18,6 +18,7 @@ from rmq.consumer.local_progress import LocalProgress
 from rmq.consumer.offsets_content import OffsetsContent, QueueProgress
 from rmq.consumer.process_queue import ProcessQueue
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left_running")]
 QUEUE = MessageQueue("t", 0)
@@ -154,8 +155,8 @@ async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
     await rig.offsets.write()
     before = rig.offsets.progress.content()
 
-    rig.offsets.enter(7)
-    rig.offsets.enter(8)
+    rig.offsets.enter(StoreIds(7))
+    rig.offsets.enter(StoreIds(8))
     rig.at(0)
     await rig.offsets.write()
 
@@ -168,13 +169,13 @@ async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
 async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_written: bool) -> None:
     rig = Rig()
     rig.at(3)  # done, and not written yet
-    rig.offsets.enter(8)
+    rig.offsets.enter(StoreIds(8))
     rig.at(0)
     if is_written:
         await rig.offsets.write()
     rig.generations.clear()
 
-    rig.offsets.enter(7)
+    rig.offsets.enter(StoreIds(7))
 
     assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 3, 0)
 
@@ -185,12 +186,12 @@ async def test_a_store_that_changes_while_another_is_put_aside_is_put_aside_as_w
 
     def put_aside(content: OffsetsContent) -> None:
         rig.file.put_aside = inner  # type: ignore[method-assign]
-        rig.offsets.enter(9)  # the loop's turn, as this runs in a thread
+        rig.offsets.enter(StoreIds(9))  # the loop's turn, as this runs in a thread
         inner(content)
 
     rig.file.put_aside = put_aside  # type: ignore[method-assign]
     rig.at(3)
-    rig.offsets.enter(8)
+    rig.offsets.enter(StoreIds(8))
     rig.at(5)
     await rig.offsets.write()
 
@@ -201,7 +202,7 @@ async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptu
     rig = Rig()
     rig.offsets.progress = LocalProgress("g", "a")
 
-    rig.offsets.enter(8)
+    rig.offsets.enter(StoreIds(8))
 
     assert "offsets.other_store" not in caplog.text
 

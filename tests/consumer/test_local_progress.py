@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmq.consumer.local_progress import LocalProgress
 from rmq.consumer.offsets_content import OffsetsContent, QueueProgress
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import MAX_LOG_EPOCH
 
 QUEUE = MessageQueue("t", 0)
 FOUND = OffsetsContent("g", "a", 7, frozenset({"t", "later"}), {QUEUE: QueueProgress(3, 17, 2)})
@@ -81,3 +82,28 @@ def test_what_was_handed_out_does_not_change() -> None:
 
     assert before == OffsetsContent("g", "a", 0)
     assert progress.content().queues == {QUEUE: QueueProgress(1, 5, 1)}
+
+
+def test_a_copy_of_the_store_takes_the_progress_over_and_bounds_epochs_that_are_not_known() -> None:
+    other, first = MessageQueue("t", 1), MessageQueue("t", 2)
+    queues = {QUEUE: QueueProgress(3, 17, 2), other: QueueProgress(3, 5, 0), first: QueueProgress(3, 0, 0)}
+    found = OffsetsContent("g", "a", 7, frozenset({"t"}), queues)
+    progress = LocalProgress("g", "a", found)
+
+    assert progress.continue_in(8, log_epoch=40) == found
+
+    assert progress.store_id == 8
+    assert progress.is_known("t")
+    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, 2)
+    assert progress.of(other, 3) == QueueProgress(3, 5, 40)
+    assert progress.of(first, 3) == QueueProgress(3, 0, 0)
+
+
+def test_positions_of_a_start_that_the_store_has_not_seen_are_of_an_epoch_that_no_broker_has() -> None:
+    progress = LocalProgress("g", "a", FOUND)
+
+    progress.disown(1)
+    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, 2)
+
+    progress.disown(2)
+    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, MAX_LOG_EPOCH)

@@ -47,6 +47,7 @@ REFUSED = {
     143: ("LogTruncated", "LOG_TRUNCATED"),
     144: ("MessagesLost", "MESSAGES_LOST"),
     145: ("MessageNotFound", "MESSAGE_NOT_FOUND"),
+    146: ("OtherHistory", "OTHER_HISTORY"),
     150: ("Fenced", "FENCED"),
     151: ("LockHeld", "LOCK_HELD"),
     152: ("NotAMember", "NOT_A_MEMBER"),

@@ -31,6 +31,7 @@ def test_operations_keep_their_numbers() -> None:
         "OFFSETS_AT": 22, "STATS": 23, "DEAD_LETTER": 24, "STARTING": 25, "RESET_OFFSETS": 26, "LIST_GROUPS": 27,
         "DESCRIBE_GROUP": 28, "MEMBER_INFO": 29, "RUNNING_INFO": 30, "SEND_BACK": 31, "LIST_DELAYS": 32,
         "LIST_DEAD": 33, "DEAD_STATES": 34, "REPLAY_DEAD": 35, "DROP_DEAD": 36, "HEADS": 37, "CONFIG": 38,
+        "ACCEPT_HISTORY": 39,
     }  # fmt: skip
 
 
@@ -69,11 +70,12 @@ FIELDS = {
     "GrowTopic": "topic queues",
     "Head": "status queue_offset=0 stored_at=0 handle=0 text=None",
     "HeadAt": "topic queue_id queue_offset",
+    "HistoryAccepted": "store_id before",
     "Heads": "entries",
     "Hello": "proto client version session features=[] auth=None namespace=None producer=None",
     "HelloReply": "proto broker cluster store_id log_epoch member limits leases=[] features=[] producer=None"
     " start_id=0 former=[]",
-    "Join": "group ordered model strategy subscriptions from_end=[]",
+    "Join": "group ordered model strategy subscriptions from_end=[] log_epoch=0",
     "JoinReply": "members topics version=0",
     "LeaseEnd": "topic queue_id epoch queue_offset=-1",
     "LeaseRef": "topic queue_id epoch",
@@ -98,8 +100,8 @@ FIELDS = {
     "QueueInfo": "queue_id broker",
     "QueueRef": "topic queue_id",
     "QueueState": "queue_id broker min_offset max_offset",
-    "Range": "status min_offset=0 max_offset=0 committed=-1 text=None",
-    "Ranges": "group queues",
+    "Range": "status min_offset=0 max_offset=0 committed=-1 text=None store_id=0 log_epoch=0 agreed=-1",
+    "Ranges": "group queues log_epoch=0",
     "Release": "group leases",
     "Renew": "group leases",
     "ResetEntry": "topic queue_id queue_offset",

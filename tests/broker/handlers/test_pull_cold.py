@@ -298,7 +298,7 @@ def test_a_reader_that_agrees_with_the_log_is_served(
 def test_a_reader_that_has_more_than_the_log_is_told_where_they_agree(rig: Rig) -> None:
     rig.files.cold = False
     rig.store.abandon()
-    rig.store.log_epoch = 2  # a start that found nine messages
+    rig.store.history = rig.store.history._replace(log_epoch=2)  # a start that found nine messages
 
     for offset in (10, 100):
         rig.pull(offset, orders(offset, log_epoch=1))

@@ -39,7 +39,7 @@ async def test_a_stored_batch_is_answered_with_its_place(broker: InMemoryBroker)
         assert second.base_offset == 2
         assert second.physical_offset > first.physical_offset
         assert bodies(await client.pull(0)) == [b"a", b"b", b"c"]
-        assert await client.range() == (0, 0, 3, -1, None)
+        assert (await client.range())[:5] == (0, 0, 3, -1, None)
 
 
 async def test_without_sync_the_answer_says_that_it_is_not_durable() -> None:

@@ -118,7 +118,7 @@ async def test_a_deleted_topic_takes_everything_with_it_and_a_new_one_begins_at_
 
         made = await reader.create("orders", 2)
         assert (made.generation, made.shards) == (3, 2)
-        assert await reader.range() == (0, 0, 0, NO_OFFSET, None)
+        assert (await reader.range())[:5] == (0, 0, 0, NO_OFFSET, None)
         assert (await reader.send(b"new")).base_offset == 0
         await reader.join()
         grant = await reader.acquire()
@@ -139,7 +139,7 @@ async def test_generations_are_not_given_again_after_the_broker_was_gone(
 
     async with gone(broker, how, memory_path) as after, Client(after) as client:
         assert (await client.create()).generation == 4
-        assert await client.range(group=None) == (0, 0, 0, NO_OFFSET, None)
+        assert (await client.range(group=None))[:5] == (0, 0, 0, NO_OFFSET, None)
 
 
 @both

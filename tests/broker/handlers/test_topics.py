@@ -74,8 +74,8 @@ async def test_ranges_tell_what_can_be_read_and_why_not(broker: InMemoryBroker) 
         await client.create()
         await client.send(b"a", b"b")
 
-        assert await client.range() == (0, 0, 2, -1, None)
-        assert await client.range(MessageQueue("orders", 1), group=None) == (0, 0, 0, -1, None)
+        assert (await client.range())[:5] == (0, 0, 2, -1, None)
+        assert (await client.range(MessageQueue("orders", 1), group=None))[:5] == (0, 0, 0, -1, None)
         assert (await client.range(MessageQueue("orders", 4))).status == QueueNotFound.code
         assert (await client.range(MessageQueue("nothing", 0))).status == TopicNotFound.code
 

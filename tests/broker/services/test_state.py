@@ -40,6 +40,7 @@ any_change: st.SearchStrategy[Change] = st.one_of(
         numbers,
         numbers,
         st.lists(st.builds(FormerStore, numbers, numbers, numbers, numbers)),
+        st.booleans(),
     ),
     st.builds(LeaseGranted, texts, texts, numbers, st.binary(max_size=16), texts, numbers),
     st.builds(LeaseEnded, texts, texts, numbers, numbers),
@@ -107,7 +108,9 @@ def test_an_unknown_change_is_refused_by_its_number() -> None:
 
 
 def test_fields_that_a_later_version_appends_are_ignored() -> None:
-    assert unpack_changes(msgpack.packb([[2, 11, 12, 5.0, 13, 14, [], "new"]])) == [Started(11, 12, 5.0, 13, 14)]
+    assert unpack_changes(msgpack.packb([[2, 11, 12, 5.0, 13, 14, [], True, "new"]])) == [
+        Started(11, 12, 5.0, 13, 14, [], True)
+    ]
 
 
 def test_a_start_that_does_not_tell_its_grace_had_the_default() -> None:

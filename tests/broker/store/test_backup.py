@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.backup import Backup
+from rmq.broker.store.backup import Backup, restore
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import Files
 from rmq.broker.store.verify import Verification
@@ -34,7 +36,7 @@ def test_a_copy_holds_what_was_durable_and_nothing_behind(live: Opened, memory_p
     assert Verification(memory_path / "copy").run().findings == []
     copy = Opened(memory_path / "copy")
     assert copy.bodies() == [b"%d" % i for i in range(9)]
-    assert copy.store.stores.current == live.store.stores.current
+    assert [former.store_id for former in copy.store.stores.former] == [live.store.stores.current]
     copy.close()
     live.close()
 
@@ -147,4 +149,35 @@ def test_what_is_left_of_a_damaged_log_can_be_copied(live: Opened, memory_path: 
     assert copied.missing_bytes == (100 if how == "short" else size)
     original, copy = segment_files(live.directory.path), segment_files(memory_path / "copy")
     assert [path.read_bytes() for path in copy] == [path.read_bytes() for path in original]
+    live.close()
+
+
+def test_a_restored_copy_is_marked_and_begins_a_history_of_its_own_wherever_it_lies(
+    live: Opened, memory_path: Path
+) -> None:
+    Backup(live.directory.path, memory_path / "copy", live.store.log.durable).run()
+    live.close()
+
+    copied = restore(memory_path / "copy", memory_path / "restored")
+
+    assert copied.end == live.store.log.durable
+    store = json.loads((memory_path / "restored" / "config" / "store.json").read_bytes())
+    assert store == {"format": 1, "incompatible": [], "store_id": f"{live.store.stores.current:016x}", "copy": True}
+
+
+def test_a_log_without_its_store_file_can_be_restored(live: Opened, memory_path: Path) -> None:
+    live.close()
+    shutil.rmtree(live.directory.path / "config")
+
+    restore(live.directory.path, memory_path / "restored")
+
+    restored = Opened(memory_path / "restored")
+    assert restored.bodies() == [b"%d" % i for i in range(9)]
+    assert [former.store_id for former in restored.store.stores.former] == [live.store.stores.current]
+    restored.close()
+
+
+def test_the_folder_of_a_running_broker_is_not_restored(live: Opened, memory_path: Path) -> None:
+    with pytest.raises(StoreError, match="a broker uses"):
+        restore(live.directory.path, memory_path / "restored")
     live.close()

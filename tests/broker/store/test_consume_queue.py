@@ -382,35 +382,6 @@ def test_files_that_are_not_written_yet_are_not_removed(tmp_path: Path) -> None:
 # ---- epochs
 
 
-@pytest.mark.parametrize(
-    ("log_epoch", "offset", "diverged"),
-    [
-        (1, 3, None),  # all that the reader has was there when the next epoch began
-        (1, 5, None),
-        (1, 6, 5),  # it had a message that was lost: another one took its offset
-        (1, 100, 5),
-        (2, 5, None),  # under 2 nothing was stored here
-        (2, 7, 5),
-        (3, 9, None),
-        (3, 12, 9),
-        (4, 9, None),
-        (4, 12, None),  # the newest epoch: the readable end is for others to judge
-        (7, 50, None),
-    ],
-)
-def test_a_reader_and_the_log_part_where_a_later_epoch_began_below_what_the_reader_has(
-    log_epoch: int, offset: int, diverged: int | None, tmp_path: Path
-) -> None:
-    queue = make(tmp_path)
-    for epoch, until in ((1, 5), (3, 9), (4, 12)):
-        while queue.published < until:
-            queue.note_epoch(epoch)
-            queue.add(8 * queue.published, 8, 1, None)
-
-    assert queue.epochs == [1, 0, 3, 5, 4, 9]
-    assert queue.diverged_at(log_epoch, offset) == diverged
-
-
 def test_a_queue_remembers_its_last_epochs(tmp_path: Path) -> None:
     queue = make(tmp_path)
     for epoch in range(1, 100):

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from rmq.broker.store.consume_queue import ConsumeQueue
 from rmq.broker.store.directory import DataDirectory, StoreError
-from rmq.broker.store.history import COPY_STEP, EPOCHS_SINCE, next_log_epoch
+from rmq.broker.store.history import (
+    COPY_STEP,
+    EPOCHS_SINCE,
+    NO_HISTORY,
+    Elsewhere,
+    Parted,
+    Truncated,
+    next_log_epoch,
+)
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import batch as batches
 from rmq.wire.message_ops import GetMessage
-from rmq.wire.model import StoredMessage
-from rmq.wire.ops import Op
+from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.ops import Join, Op, QueueRef, Range, Ranges
 from rmq.wire.stores import MAX_LOG_EPOCH, FormerStore, StoreIds
 
 from ..harness import Client
@@ -67,6 +76,78 @@ def test_a_position_belongs_to_the_store_that_wrote_it() -> None:
     assert stores == StoreIds(3, [FormerStore(1, 100, 5), FormerStore(2, 250, 9)])
     assert [stores.at(position) for position in (0, 99, 100, 249, 250, 1 << 40)] == [1, 1, 2, 2, 3, 3]
     assert [stores.has(store_id) for store_id in (0, 1, 2, 3)] == [False, True, True, True]
+
+
+A_COPY = StoreIds(7).copied(8, 1000, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("stores", "log_epoch", "offset", "parted"),
+    [
+        (StoreIds(7), 1, 3, None),  # all that the reader has was there when the next epoch began
+        (StoreIds(7), 1, 5, None),
+        (StoreIds(7), 1, 6, Parted(5, is_copy=False)),  # it had a message that was lost: another took its offset
+        (StoreIds(7), 1, 100, Parted(5, is_copy=False)),
+        (StoreIds(7), 2, 5, None),  # under 2 nothing was stored here
+        (StoreIds(7), 2, 7, Parted(5, is_copy=False)),
+        (StoreIds(7), 3, 9, None),
+        (StoreIds(7), 3, 12, Parted(9, is_copy=False)),
+        (StoreIds(7), 6, 12, None),  # the newest epoch that stored something
+        (StoreIds(7), 6, 13, Parted(12, is_copy=False)),  # the start after it found less
+        (StoreIds(7), 8, 13, None),  # this start: the readable end is for others to judge
+        (StoreIds(7), 9, 2, Parted(0, is_copy=True)),  # this log was never as far
+        (A_COPY, 1, 6, Parted(5, is_copy=False)),  # a crash before the copy
+        (A_COPY, 3, 9, None),  # what the copy has of the original
+        (A_COPY, 3, 10, Parted(9, is_copy=True)),
+        (A_COPY, 5, 10, Parted(9, is_copy=True)),  # a start of the original that the copy does not know
+        (A_COPY, 6, 13, Parted(12, is_copy=False)),  # a crash after it
+        (StoreIds(7).copied(8, 1000, 8, 0), 6, 13, Parted(12, is_copy=True)),  # nothing was stored since the copy
+    ],
+)
+def test_a_reader_and_a_queue_part_where_a_later_epoch_began_below_what_the_reader_has(
+    stores: StoreIds, log_epoch: int, offset: int, parted: Parted | None
+) -> None:
+    queue = ConsumeQueue()
+    queue.restore(0, 12, [1, 0, 3, 5, 6, 9])
+    history = NO_HISTORY._replace(stores=stores, log_epoch=8)
+
+    assert history.parted(queue, log_epoch, offset) == parted
+
+
+ORDERS = MessageQueue("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("in_group", "accepted", "error"),
+    [(False, False, Elsewhere), (False, True, Truncated), (True, False, Truncated), (True, True, Truncated)],
+)
+def test_a_reader_in_a_copy_stops_until_it_is_accepted_and_a_group_goes_back(
+    in_group: bool, accepted: bool, error: type[Truncated | Elsewhere]
+) -> None:
+    queue = ConsumeQueue()
+    queue.restore(0, 12, [3, 0, 6, 9])
+    history = NO_HISTORY._replace(stores=A_COPY, log_epoch=8, accepted=accepted)
+
+    with pytest.raises(error, match="orders/0 is what the reader has read up to offset 9, not 10") as raised:
+        history.check(queue, ORDERS, 5, 10, in_group=in_group)
+
+    assert raised.value.next_offset == 9
+    history.check(queue, ORDERS, 3, 9, in_group=in_group)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "related"),
+    [
+        (StoreIds(1), StoreIds(1), True),
+        (StoreIds(1), StoreIds(2), False),
+        (StoreIds(1).copied(2, 9, 5, 0), StoreIds(1), True),
+        (StoreIds(1).copied(2, 9, 5, 0), StoreIds(1).copied(3, 9, 5, 0), True),  # two copies
+        (StoreIds(1).copied(2, 9, 5, 0), StoreIds(4).copied(3, 9, 5, 0), False),
+    ],
+)
+def test_stores_are_related_by_an_id_that_both_have_or_had(one: StoreIds, other: StoreIds, related: bool) -> None:
+    assert one.is_related(other) is related
+    assert other.is_related(one) is related
 
 
 Change = Callable[[Path], Path]
@@ -196,3 +277,36 @@ def test_a_directory_made_anew_under_the_same_inode_is_told_apart_by_its_birth(m
     if place.born_ns:
         assert again.is_copy_of(place._replace(born_ns=place.born_ns + 1))
     again.close()
+
+
+async def test_what_an_operator_accepted_survives_a_crash_and_ends_with_the_next_copy(memory_path: Path) -> None:
+    await _filled(memory_path / "data")
+    data = _copied(memory_path / "data")
+
+    async with InMemoryBroker(data_dir=str(data)) as broker, Client(broker) as client:
+        assert await client.request(Op.ACCEPT_HISTORY, ()) == [client.hello.store_id, False]
+        assert await client.request(Op.ACCEPT_HISTORY, ()) == [client.hello.store_id, True]
+        crashed = Path(shutil.copytree(data, data.with_name("crashed")))  # what a kill would leave
+
+    for directory, recognise_copies, accepted in ((data, True, True), (crashed, False, True), (crashed, True, True)):
+        async with (
+            InMemoryBroker(data_dir=str(directory), recognise_copies=recognise_copies) as broker,
+            Client(broker) as client,
+        ):
+            assert (await client.request(Op.ACCEPT_HISTORY, ()))[1] is accepted
+    again = shutil.copytree(data, data.with_name("again"))
+    async with InMemoryBroker(data_dir=str(again)) as broker, Client(broker) as client:
+        assert (await client.request(Op.ACCEPT_HISTORY, ()))[1] is False
+
+
+async def test_a_group_that_the_copy_does_not_know_begins_where_the_histories_part(memory_path: Path) -> None:
+    _, log_epoch, _, _ = await _filled(memory_path / "data")
+
+    async with InMemoryBroker(data_dir=str(_copied(memory_path / "data"))) as broker, Client(broker, "m") as client:
+        await client.send(b"other", b"more")
+        for group, since, begins in (("young", 0, 3), ("went-along", log_epoch, 1)):
+            join = Join(group, True, "clustering", "average", {"orders": "*"}, ["orders"], since)
+            await client.request(Op.JOIN, join)
+            assert await client.committed(group=group) == begins
+        held = await client.request(Op.RANGES, Ranges(None, [QueueRef("orders", 0)], log_epoch))
+        assert Range(*held[0]).agreed == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.store.directory import StoreError
+from rmq.broker.store.history import Parted
 from rmq.broker.store.reading import DamagedRange
 from rmq.wire import batch as batches
 from rmq.wire import layout
@@ -86,8 +87,9 @@ def test_a_queue_that_lost_the_header_of_its_newest_messages_parts_from_those_wh
     assert len(opened.recovered.damages) == 1
     assert opened.append(b"d").base_offset == 1
 
-    assert opened.store.queue(ORDERS).diverged_at(epoch, 3) == 1
-    assert opened.store.queue(ORDERS).diverged_at(epoch, 1) is None
+    queue, history = opened.store.queue(ORDERS), opened.store.history
+    assert history.parted(queue, epoch, 3) == Parted(1, is_copy=False)
+    assert history.parted(queue, epoch, 1) is None
     opened.close()
 
 
@@ -250,7 +252,7 @@ def test_a_header_that_can_be_read_again_does_not_undo_what_was_stored_since(tmp
         opened = Opened(tmp_path)
 
         assert opened.bodies() == [b"a", b"c", b"d"]
-        assert opened.store.queue(ORDERS).diverged_at(1, 2) == 1
+        assert opened.store.history.parted(opened.store.queue(ORDERS), 1, 2) == Parted(1, is_copy=False)
         opened.checkpoint()
         opened.close()
 

@@ -1,0 +1,258 @@
+"""
+An older backup in place of a broker's data: what is acknowledged after it is processed, or one error stops the queue.
+
+Consumers of every kind read a topic while a backup is taken, read on, and meet a broker that starts on the backup and
+gives the offsets they have read to other messages. Time is virtual; broker and consumers talk over loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rmq.broker.store import history
+from rmq.broker.store.backup import Backup, restore
+from rmq.broker.store.directory import DataDirectory
+from rmq.broker.store.history import EPOCHS_SINCE
+from rmq.broker.testing import InMemoryBroker
+from rmq.client import Admin, Message, Producer
+from rmq.client.explain_reasons import Reason
+from rmq.consumer import Consumer, ConsumeStatus, PullConsumer
+from rmq.wire.errors import OtherHistory
+
+pytestmark = pytest.mark.virtual_time
+
+QUEUES: Final = 2
+NOW_US: Final = (EPOCHS_SINCE + 27_000_000) * 1_000_000
+TEN_DAYS_US: Final = 10 * 86_400 * 1_000_000
+KINDS: Final = ("ordered", "concurrent", "broadcasting", "polling")
+
+
+class Clock:
+    """The broker's wall clock: stands still, or is ten days ahead until the restore."""
+
+    def __init__(self, kind: str) -> None:
+        self._is_stuck = kind == "stuck"
+        self.is_ahead = kind == "ahead"
+
+    def __call__(self) -> int:
+        if self._is_stuck:
+            return NOW_US
+        return NOW_US + int(asyncio.get_running_loop().time() * 1e6) + (TEN_DAYS_US if self.is_ahead else 0)
+
+
+class Reader:
+    """A consumer of one kind and what it got."""
+
+    def __init__(self, address: str, group: str, kind: str, offsets: Path, **settings: Any) -> None:
+        self.kind = kind
+        self.got: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+        settings = {"topics": {"orders": "*"}, "group": group, "now": asyncio.get_running_loop().time, **settings}
+        self.of: Consumer | PullConsumer
+        if kind == "polling":
+            self.of = PullConsumer(address, **settings)
+        else:
+            if kind == "broadcasting":
+                settings |= {"model": "broadcasting", "offsets_dir": str(offsets / group)}
+            self.of = Consumer(address, listener=self._listen, orderly=kind != "concurrent", **settings)
+
+    async def _listen(self, messages: Any, _: Any) -> ConsumeStatus:
+        self.got += [message.body for message in messages]
+        return ConsumeStatus.SUCCESS
+
+    async def _poll(self, of: PullConsumer) -> None:
+        async for batch in of:
+            self.got += [message.body for message in batch]
+
+    def start(self) -> None:
+        self.of.start()
+        if isinstance(self.of, PullConsumer):
+            self._task = asyncio.create_task(self._poll(self.of))
+
+    async def stop(self) -> None:
+        await self.of.stop()
+        if self._task is not None:
+            await self._task
+
+
+class Site:
+    """A broker whose data is replaced by an older backup while consumers follow it."""
+
+    def __init__(self, path: Path, clock: str) -> None:
+        self.path = path
+        self.clock = Clock(clock)
+        self.sent: dict[str, list[bytes]] = {"before": [], "live": [], "after": []}
+        self.broker = self._broker("data")
+
+    def _broker(self, name: str, listen: str = "127.0.0.1:0") -> InMemoryBroker:
+        return InMemoryBroker(data_dir=str(self.path / name), wall_us=self.clock, listen=listen, min_free_bytes=0)
+
+    async def send(self, era: str, count: int) -> None:
+        bodies = [b"%s %d" % (era.encode(), len(self.sent[era]) + i) for i in range(count)]
+        async with Producer(self.broker.address) as producer:
+            for i, body in enumerate(bodies):
+                await producer.send(Message("orders", body), queue_id=i % QUEUES)
+        self.sent[era] += bodies
+
+    async def back_up(self, by: str) -> None:
+        """Take the backup: of the running broker, or as a plain copy of the stopped one."""
+        if by == "restore":
+            Backup(self.path / "data", self.path / "backup", self.broker.broker._store.log.durable).run()
+        else:
+            await self.broker.stop()
+            shutil.copytree(self.path / "data", self.path / "backup")
+            await self.broker.start()
+
+    async def put_back(self, by: str) -> None:
+        """Replace the data by the backup, and store other messages before any consumer is back."""
+        address = self.broker.address
+        await self.broker.stop()
+        self.clock.is_ahead = False
+        if by == "restore":
+            restore(self.path / "backup", self.path / "restored")
+        else:
+            shutil.copytree(self.path / "backup", self.path / "restored")
+        self.broker = self._broker("restored", address)
+        await self.broker.start()
+        await self.send("after", 3 * len(self.sent["live"]) // 2 + 6)
+
+    async def accept(self) -> None:
+        async with Admin(self.broker.address) as admin:
+            await admin.accept_history()
+
+
+@asynccontextmanager
+async def site(path: Path, clock: str = "stuck") -> AsyncIterator[Site]:
+    made = Site(path, clock)
+    await made.broker.start()
+    try:
+        async with Admin(made.broker.address) as admin:
+            await admin.create_topic("orders", QUEUES)
+        yield made
+    finally:
+        await made.broker.stop()
+
+
+async def _lost(at: Site, *, starts: int, by: str) -> dict[str, list[bytes]]:
+    """Run all kinds of consumers through a restore; returns what each of them missed of what came after it."""
+    make = lambda kind, of, **more: Reader(  # noqa: E731
+        at.broker.address, f"{kind}-{of}", kind, at.path / "offsets", **more
+    )
+    stayed = [make(kind, "stayed") for kind in KINDS]
+    returning = [make(kind, "returning") for kind in KINDS]
+    for reader in stayed + returning:
+        reader.start()
+    await at.send("before", 10)
+    await asyncio.sleep(8)
+    await at.back_up(by)
+    young = [make(kind, "young", start_from="last") for kind in KINDS]  # groups that the backup does not know
+    for reader in young:
+        reader.start()
+    for _ in range(starts):
+        await at.broker.restart()
+        await at.send("live", 20)
+        await asyncio.sleep(15)
+    if not starts and by == "restore":
+        await at.send("live", 20)
+        await asyncio.sleep(15)
+    for reader in returning:
+        await reader.stop()
+
+    await at.put_back(by)
+    new = [make(kind, "new") for kind in KINDS]
+    returned = [make(kind, "returning") for kind in KINDS]
+    for reader in new + returned:
+        reader.start()
+    await asyncio.sleep(60)
+    stopped = {id(reader) for reader in stayed + returned + young if _is_stopped(reader)}
+    assert all(reader.kind == "broadcasting" for reader in stayed + returned + young if id(reader) in stopped)
+    if stopped:
+        await at.accept()
+        await asyncio.sleep(60)
+    everyone = {"stayed": stayed, "returned": returned, "young": young, "new": new}
+    lost = {
+        f"{reader.kind} {name}": [body for body in at.sent["after"] if body not in reader.got]
+        for name, readers in everyone.items()
+        for reader in readers
+    }
+    for reader in stayed + returned + young + new:
+        await reader.stop()
+    return {name: bodies for name, bodies in lost.items() if bodies}
+
+
+def _is_stopped(reader: Reader) -> bool:
+    queues = reader.of.running_info()["queues"]
+    return any("OTHER_HISTORY" in str(queue) for queue in queues)
+
+
+@pytest.mark.parametrize("clock", ["stuck", "ahead"])
+@pytest.mark.parametrize("by", ["restore", "cp"])
+@pytest.mark.parametrize("starts", range(4))
+async def test_what_is_acknowledged_after_a_restore_is_processed_by_everyone_also_if_it_first_stops_them(
+    tmp_path: Path, starts: int, by: str, clock: str
+) -> None:
+    async with site(tmp_path, clock) as at:
+        assert await _lost(at, starts=starts, by=by) == {}
+
+
+async def test_epochs_that_are_only_counted_and_copies_that_are_not_recognised_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "next_log_epoch", lambda last, wall_us, *, copy: last + 1)
+    monkeypatch.setattr(DataDirectory, "is_copy_of", lambda self, recorded: False)
+
+    async with site(tmp_path) as at:
+        lost = await _lost(at, starts=1, by="restore")  # the live broker and the restored one count alike
+
+    assert "broadcasting returned" in lost
+
+
+async def test_a_tail_stops_at_the_offset_where_the_histories_part_and_goes_on_when_that_is_accepted(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path) as at:
+        await at.send("before", 10)
+        await at.back_up("restore")
+        await at.send("live", 20)
+        async with Admin(at.broker.address) as admin:
+            tail = admin.tail("orders", notice=lambda text: None)
+            await tail.begin()
+            follower = asyncio.create_task(anext(tail.follow()))
+            await asyncio.sleep(1)
+            await at.put_back("restore")
+            with pytest.raises(OtherHistory, match=r"orders/. is what the reader has read up to offset 5, not 15"):
+                await follower
+            await at.accept()
+            assert await anext(tail.follow())
+
+
+async def test_explain_says_that_the_store_is_a_copy_and_up_to_where(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        reader = Reader(at.broker.address, "billing", "ordered", tmp_path)
+        everyone = Reader(at.broker.address, "prices", "broadcasting", tmp_path)
+        reader.start()
+        everyone.start()
+        await at.send("before", 10)
+        await asyncio.sleep(8)
+        await at.back_up("restore")
+        await at.send("live", 20)
+        await asyncio.sleep(8)
+        await at.put_back("restore")
+        await asyncio.sleep(20)
+        async with Admin(at.broker.address) as admin:
+            billing, prices = await admin.explain("billing"), await admin.explain("prices")
+        await reader.stop()
+        await everyone.stop()
+
+    (note,) = [note for note in billing.notes if note.code == "STORE_COPIED"]
+    assert "orders/0 up to offset 5, orders/1 up to offset 5" in note.sentence
+    assert not billing.needs_somebody
+    assert {story.reason for story in prices.queues} == {Reason.OTHER_HISTORY}
+    assert "accept-history" in prices.queues[0].advice
