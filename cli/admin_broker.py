@@ -188,9 +188,11 @@ def verify_store(directory: Path, as_json: bool) -> None:
 
 def _unusable(error: Exception, folder: Path) -> Failure:
     """A folder that cannot be read or written; the sentences of the store say what to do themselves."""
+    from rmq.broker.store.scan import Unreadable
+
     if isinstance(error, OSError):
         return Failure(f"{error.filename or folder}: {error.strerror}; name another folder", exit_codes.OS_ERROR)
-    return Failure(str(error), exit_codes.OS_ERROR)
+    return Failure(str(error), exit_codes.TEMPORARY if isinstance(error, Unreadable) else exit_codes.OS_ERROR)
 
 
 def _verdict(report: Any) -> str:

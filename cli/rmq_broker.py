@@ -97,6 +97,7 @@ async def _serve(config: BrokerConfig) -> None:
     from rmq.broker.app import Broker
     from rmq.broker.descriptors import raise_open_files
     from rmq.broker.store.directory import StoreError
+    from rmq.broker.store.scan import Unreadable
 
     raise_open_files()  # each connection is one
     keep_freed_memory()
@@ -104,6 +105,8 @@ async def _serve(config: BrokerConfig) -> None:
         broker = Broker(config)
         try:
             await broker.start()
+        except Unreadable as error:
+            raise Failure(str(error), exit_codes.TEMPORARY) from error
         except StoreError as error:
             raise Failure(str(error), exit_codes.OS_ERROR) from error
         except OSError as error:
@@ -141,7 +144,7 @@ def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
     else:
         where = error.filename or config.data_path()
         text = f"{where}: {error.strerror or error}; {remedy(error)}"
-    return Failure(text, exit_codes.OS_ERROR)
+    return Failure(text, exit_codes.TEMPORARY if error.errno == errno.EIO else exit_codes.OS_ERROR)
 
 
 def main() -> None:

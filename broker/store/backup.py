@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from .directory import COPY_MARK, FORMAT, STORE_FILE, StoreError
 from .files import Files
 from .held import Held
+from .scan import read_needed
 from .stopped_index import log_pieces
 
 _PIECE = 8 << 20
@@ -66,6 +67,7 @@ class Backup:
 
         Raises:
             StoreError: the target is taken, the source cannot be read here, or changes too fast.
+            Unreadable: the disk cannot read all of the source.
             OSError: the disk.
         """
         if self._target.exists() and (not self._target.is_dir() or any(self._target.iterdir())):
@@ -141,17 +143,17 @@ class Backup:
         try:
             target = self._files.open(to, create=True)
             try:
-                self._missing += size - self._copy_bytes(source, target, size)
+                self._missing += size - self._copy_bytes(path, source, target, size)
                 self._files.sync(target)
             finally:
                 self._files.close(target)
         finally:
             self._files.close(source)
 
-    def _copy_bytes(self, source: int, target: int, size: int) -> int:
+    def _copy_bytes(self, path: Path, source: int, target: int, size: int) -> int:
         at = 0
         while at < size:
-            part = self._files.read(source, min(_PIECE, size - at), at)
+            part = read_needed(self._files, source, min(_PIECE, size - at), at, path)
             if not part:
                 break
             self._files.write_all(target, part, at)

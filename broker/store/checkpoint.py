@@ -2,11 +2,13 @@
 The checkpoint: all that was true at a position of the log, so that a start need not read what lies before.
 
 It is written when everything below its position is durable in the log *and* in the indexes. It is a shortcut only: a
-missing or damaged one is passed over, and the log tells the same.
+missing or damaged one is passed over, and the log tells the same. One that the disk cannot read just now is not: it
+would be replaced, and with it go the proof of what was synced and the indexes that belong to it.
 """
 
 from __future__ import annotations
 
+import errno
 import operator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from ..services.state import Change, QueueHolds, Started, pack_changes, unpack_c
 from .commitlog import CommitLog
 from .files import Files
 from .rebuild import first_store_id
-from .scan import Scan
+from .scan import Scan, Unreadable
 
 NAME = "checkpoint"
 _MAGIC = b"RMQCKPT2"
@@ -96,12 +98,18 @@ def load(files: Files, directory: Path) -> Checkpoint | None:
 
     Raises:
         BadCheckpoint: there is a file that cannot be used.
+        Unreadable: the disk cannot read it.
     """
     try:
         return unpack(files.read_file(directory / NAME))
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.EIO:
+            raise Unreadable(
+                f"{directory / NAME} cannot be read ({error.strerror}): check the disk and try again; if it stays so, "
+                "remove the file, and a start reads the whole log instead"
+            ) from error
         raise BadCheckpoint(error.strerror or str(error)) from error
 
 

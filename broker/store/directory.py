@@ -176,4 +176,6 @@ def remedy(error: OSError) -> str:
         return "free some space, or choose another folder with --data-dir"
     if error.errno == errno.EMFILE:
         return "raise the limit of open files (ulimit -n)"
+    if error.errno == errno.EIO:
+        return "check the disk and start again; if it stays so, see 'The disk failed' in docs/operations.md"
     return "choose another folder with --data-dir"

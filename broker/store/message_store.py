@@ -111,6 +111,7 @@ class MessageStore:
 
         Raises:
             StoreError: a newer version wrote here, or the log contradicts itself.
+            Unreadable: the disk cannot read all that is needed; nothing of the log was changed.
         """
         known = self._load_checkpoint()
         rebuild = Rebuild(

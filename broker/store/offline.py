@@ -68,7 +68,7 @@ class OfflineLog:
             self.stores = self._stores()
         except OSError as error:
             self.close()
-            raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+            raise StoreError(f"{error.filename or path} cannot be read: {error.strerror}") from error
         except BaseException:
             self.close()
             raise

@@ -4,8 +4,13 @@ What the log holds after a start, whatever ended the last run.
 :class:`Recovery` walks the batches behind a position and checks each in full. A place that is not sound is one of two
 things. If a later header, or the checkpoint, proves that it had once been synced, it is **rot**: it is left as it is,
 told to the visitor, and the walk goes on at the next sound header; nothing is renumbered. Otherwise it is a **torn
-tail**, which was never acknowledged as durable: it is copied to ``quarantine/`` and cut. A start is refused only where
-a newer version wrote.
+tail**, which was never acknowledged as durable: it is copied to ``quarantine/`` and cut. A start is refused where a
+newer version wrote.
+
+It is also refused where the disk cannot read. Such a place is neither: it may be sound, and the disk may read it again.
+A start that went on without it would store new messages under the offsets of those that it holds, and a checkpoint
+without its changes; so no byte of the log is touched. What lies before a checkpoint is not read at a start, and a place
+there that the disk cannot read is damaged for as long as that lasts.
 
 What nothing proves to be on the disk is written once more before it is synced: after a failed sync the system may
 hold pages for clean that never got there.
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,7 +30,7 @@ from rmq.wire import layout
 from .commitlog import CommitLog
 from .directory import StoreError
 from .files import Files
-from .scan import Bad, Scan, read_or_zeros
+from .scan import Bad, Range, Scan, Unreadable, read_needed
 from .segment import Segment
 
 _COPY_BYTES = 8 << 20
@@ -70,11 +76,15 @@ class Walk:
     """
     A look at the log, which changes nothing. ``proven``: the position below which all is known to have been synced.
 
-    It rises on the way: every header knows how far the disk was when it was written.
+    It rises on the way: every header knows how far the disk was when it was written. What the disk cannot read is shown
+    as damage; with ``must_read`` it ends the walk.
     """
 
-    def __init__(self, files: Files, pieces: list[Piece], visitor: Visitor, proven: int = 0) -> None:
+    def __init__(
+        self, files: Files, pieces: list[Piece], visitor: Visitor, proven: int = 0, *, must_read: bool = False
+    ) -> None:
         self._files = files
+        self._must_read = must_read
         starts = [piece.start for piece in pieces[1:]]
         # Where the next file begins, this one ends: what a failed write left behind that is no part of the log.
         self._pieces = [
@@ -84,9 +94,15 @@ class Walk:
         self._visitor = visitor
         self.proven = proven
         self._looked_ahead = False
+        self.unreadable: list[tuple[Piece, Range]] = []  # what the disk could not read
 
     def run(self, begin: int) -> Bad | None:
-        """Show everything from ``begin`` on to the visitor; returns where a torn tail begins, if there is one."""
+        """
+        Show everything from ``begin`` on to the visitor; return where a torn tail begins, if there is one.
+
+        Raises:
+            Unreadable: the disk cannot read all of it, and must.
+        """
         position = begin
         while (piece := self._piece(position)) is not None:
             bad = self._walk(piece, position)
@@ -121,15 +137,23 @@ class Walk:
     def _scan(self, piece: Piece) -> Iterator[Scan]:
         fd = self._files.open_to_read(piece.path)
         try:
-            yield Scan(self._files, fd, piece.start, piece.end - piece.start)
+            yield Scan(
+                self._files, fd, piece.start, piece.end - piece.start, on_unreadable=partial(self._cannot_read, piece)
+            )
         finally:
             self._files.close(fd)
 
+    def _cannot_read(self, piece: Piece, found: Range) -> None:
+        if self._must_read:
+            raise Unreadable.bytes_of(piece.path, found)
+        self.unreadable.append((piece, found))
+
     def _is_rot(self, position: int) -> bool:
-        """Whether a place had been synced, as the headers behind it know."""
+        """Whether a place had been synced, as the headers behind it know; or may have been, if it cannot be read."""
         if position >= self.proven and not self._looked_ahead:
             self._looked_ahead = True
             self.proven = max(self.proven, *map(_proves, self._headers(position)), 0)
+            self.proven = max(self.proven, *(piece.start + found.end for piece, found in self.unreadable), 0)
         return position < self.proven
 
     def _headers(self, position: int) -> Iterator[layout.Header]:
@@ -146,8 +170,15 @@ class Walk:
         else:
             sound = (header.physical_offset for header in self._headers(bad.position))
             following = min(next(sound, self.proven), self.proven)
-        self._visitor.damaged(Damage(bad.position, following, bad.reason, header))
+        reason = self._unreadable_within(bad.position, following) or bad.reason
+        self._visitor.damaged(Damage(bad.position, following, reason, header))
         return following
+
+    def _unreadable_within(self, position: int, end: int) -> str | None:
+        for piece, (first, stop) in self.unreadable:
+            if piece.start + first < end and position < piece.start + stop:
+                return f"bytes {first} to {stop} of {piece.path} cannot be read"
+        return None
 
 
 def _proves(header: layout.Header) -> int:
@@ -163,7 +194,7 @@ class Recovery:
         self._log = log
         self._quarantine = quarantine
         pieces = [Piece(segment.start, segment.end, str(segment.path)) for segment in log.segments]
-        self._walk = Walk(files, pieces, visitor, proven)
+        self._walk = Walk(files, pieces, visitor, proven, must_read=True)
 
     def run(self, begin: int) -> Cut | None:
         """
@@ -171,15 +202,14 @@ class Recovery:
 
         Raises:
             StoreError: a newer version wrote here.
+            Unreadable: the disk cannot read all of it; nothing was changed.
         """
-        cut, torn = None, self._walk.run(begin)
-        if torn is not None:
-            if torn.newer:
-                raise StoreError(
-                    f"this version cannot read the log at {torn.position} ({torn.reason}): "
-                    "start the version that wrote it"
-                )
-            cut = self._cut(torn.position, torn.reason)
+        torn = self._walk.run(begin)
+        if torn is not None and torn.newer:
+            raise StoreError(
+                f"this version cannot read the log at {torn.position} ({torn.reason}): start the version that wrote it"
+            )
+        cut = self._cut(torn.position, torn.reason) if torn is not None else None
         if self._log.segments[-1].end < self._walk.proven:
             self._log.skip_to(self._walk.proven)
         self._log.settle(self._walk.proven)
@@ -190,7 +220,11 @@ class Recovery:
         index = max(i for i, segment in enumerate(segments) if segment.start <= position)
         good = min(position - segments[index].start, segments[index].size)
         kept_in = self._unused(self._quarantine / f"{position:020d}")
-        size = self._copy_tail(segments[index:], good, kept_in)
+        try:
+            size = self._copy_tail(segments[index:], good, kept_in)
+        except Unreadable:
+            self._files.unlink(kept_in)
+            raise
         if not segments[index].is_open:
             self._files.unshare(segments[index].path)
         with segments[index].opened():
@@ -213,7 +247,7 @@ class Recovery:
             for segment in segments:
                 with segment.opened() as fd:
                     while at < segment.size:
-                        part = read_or_zeros(self._files, fd, min(_COPY_BYTES, segment.size - at), at)
+                        part = read_needed(self._files, fd, min(_COPY_BYTES, segment.size - at), at, segment.path)
                         self._files.write_all(target, part, size)
                         size += len(part)
                         at += len(part)

@@ -1,26 +1,48 @@
 """
 A segment read from front to back: sound batches, and what lies between them.
 
-It reads in pieces, so that a place that the disk cannot read is a damaged place and not the end of the process.
-Judging is done here for recovery and for ``verify-store`` alike.
+It reads in pieces. Where the disk cannot read, the sectors that it can read are kept apart from those that it cannot:
+these look like zeros, and ``on_unreadable`` is called, so that nobody takes them for what was stored. Judging is done
+here for recovery and for ``verify-store`` alike.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.errors import UnsupportedFormat, WireError
 
-from .files import Files
+from .directory import StoreError
+from .files import AnyPath, Files
 
 _WINDOW = 16 << 20
 _SECTOR = 4096
 _SIGN = layout.MAGIC.to_bytes(2, "big") + bytes((layout.FORMAT,))
 _SIGN_AT = 4  # of a header
+
+
+class Range(NamedTuple):
+    """Bytes of a file, from ``first`` up to ``end``."""
+
+    first: int
+    end: int
+
+
+class Unreadable(StoreError):
+    """The disk cannot read something that is needed. Nothing was changed: the disk may read it again."""
+
+    @classmethod
+    def bytes_of(cls, path: AnyPath, found: Range) -> Unreadable:
+        """Return the error for a part of a file."""
+        return cls(
+            f"{path}: bytes {found.first} to {found.end} cannot be read ({os.strerror(errno.EIO)}), so nothing was "
+            "changed: check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
+        )
 
 
 class Bad(NamedTuple):
@@ -44,11 +66,19 @@ class Good(NamedTuple):
 
 
 class Scan:
-    """The file behind ``fd``, whose first byte has the physical offset ``start`` and which is ``size`` long."""
+    """
+    The file behind ``fd``, whose first byte has the physical offset ``start`` and which is ``size`` long.
 
-    def __init__(self, files: Files, fd: int, start: int, size: int, *, window: int = _WINDOW) -> None:
+    ``on_unreadable`` is called with every range of the file that the disk cannot read, before it is judged as zeros.
+    """
+
+    def __init__(
+        self, files: Files, fd: int, start: int, size: int, *, window: int = _WINDOW,
+        on_unreadable: Callable[[Range], None] = lambda found: None,
+    ) -> None:  # fmt: skip
         self._files = files
         self._fd = fd
+        self._on_unreadable = on_unreadable
         self._size = window  # how much is read at once
         self.start = start
         self.end = start + size
@@ -125,31 +155,62 @@ class Scan:
         is_short = at > len(self._data) - layout.MAX_BATCH and self._from + len(self._data) < self.end
         if at < 0 or is_short:
             self._from, at = position, 0
-            self._data = read_or_zeros(
-                self._files, self._fd, min(self._size, self.end - position), position - self.start
-            )
+            size = min(self._size, self.end - position)
+            data, unreadable = _read(self._files, self._fd, size, position - self.start)
+            self._data = data + bytes(size - len(data))
+            for found in unreadable:
+                self._on_unreadable(found)
         return memoryview(self._data), at
 
 
 def read_or_zeros(files: Files, fd: int, size: int, at: int) -> bytes:
-    """Bytes of a file, with zeros where the disk cannot read it."""
-    try:
-        data = files.read(fd, size, at)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        data = b"".join(_sector(files, fd, min(_SECTOR, at + size - i), i) for i in range(at, at + size, _SECTOR))
+    """Return bytes of a file, with zeros where the disk cannot read it."""
+    data, _ = _read(files, fd, size, at)
     return data + bytes(size - len(data))
 
 
-def _sector(files: Files, fd: int, size: int, at: int) -> bytes:
-    try:
-        data = files.read(fd, size, at)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        data = b""
-    return data + bytes(size - len(data))
+def read_needed(files: Files, fd: int, size: int, at: int, path: AnyPath) -> bytes:
+    """
+    Return bytes of a file, fewer if it ends before.
+
+    Raises:
+        Unreadable: the disk cannot read all of them.
+    """
+    data, unreadable = _read(files, fd, size, at)
+    if unreadable:
+        raise Unreadable.bytes_of(path, unreadable[0])
+    return data
+
+
+def _read(files: Files, fd: int, size: int, at: int) -> tuple[bytes, list[Range]]:
+    """
+    Read bytes of a file; return them, with zeros for what the disk cannot read, and which ranges these are.
+
+    The system may return what lies before a bad sector, and fail only when asked for more: only an empty answer is the
+    end of the file. From a failure on, sectors of the file are read one by one until one can be read.
+    """
+    parts: list[bytes] = []
+    unreadable: list[Range] = []
+    end, by_sector = at + size, False
+    while at < end:
+        stop = min(at - at % _SECTOR + _SECTOR, end) if by_sector else end
+        try:
+            part = files.read(fd, stop - at, at)
+            if not part:
+                break
+            by_sector = False
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            if not by_sector:
+                by_sector = True
+                continue
+            part = bytes(stop - at)
+            first = unreadable.pop().first if unreadable and unreadable[-1].end == at else at
+            unreadable.append(Range(first, stop))
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts), unreadable
 
 
 def _is_header(view: memoryview, at: int) -> bool:

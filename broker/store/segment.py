@@ -9,6 +9,7 @@ from pathlib import Path
 from rmq.wire.layout import Buffer
 
 from .files import Files
+from .scan import read_needed
 
 IOV_MAX = 1024
 NAME_DIGITS = 20
@@ -122,10 +123,6 @@ class Segment:
             done += wanted
         assert done == length
 
-    def read(self, position: int, size: int) -> bytes:
-        """``size`` bytes at a physical offset; fewer if the file ends before."""
-        return self._files.read(self._fd, size, position - self.start)
-
     def truncate(self, size: int) -> None:
         """Cut the file; used by recovery before anything is served."""
         self._files.truncate(self._fd, size)
@@ -133,10 +130,16 @@ class Segment:
         self.synced = min(self.synced, size)
 
     def rewrite(self, position: int) -> None:
-        """Write what lies behind a physical offset once more, so that the next sync must bring it to the disk."""
+        """
+        Write what lies behind a physical offset once more, so that the next sync must bring it to the disk.
+
+        Raises:
+            Unreadable: the disk cannot read it.
+            OSError: it cannot be written.
+        """
         at = max(position - self.start, 0)
         while at < self.size:
-            part = self.read(self.start + at, min(_PIECE, self.size - at))
+            part = read_needed(self._files, self._fd, min(_PIECE, self.size - at), at, self.path)
             self._files.write_all(self._fd, part, at)
             at += len(part)
 

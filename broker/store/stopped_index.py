@@ -153,7 +153,7 @@ class StoppedIndex:
             head = read_head(files, pieces[0].path, start) if start else None
             rebuild.raise_minimums(head.changes if head is not None else ())
             self._find_again(pieces, known.position)
-        walk = Walk(files, pieces, rebuild, known.position if known is not None else 0)
+        walk = Walk(files, pieces, rebuild, known.position if known is not None else 0, must_read=True)
         torn = walk.run(known.position if known is not None else start)
         if torn is not None and torn.newer:
             raise StoreError(

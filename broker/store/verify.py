@@ -29,6 +29,7 @@ from .key_blocks import hash_column
 from .key_index import Gap, KeyIndex
 from .rebuild import changes_of, read_head
 from .recovery import Damage, Piece, Walk
+from .scan import Unreadable
 
 MAX_TOLD = 100  # of one kind of finding
 
@@ -113,7 +114,8 @@ class Verification:
                 self._find(True, str(torn.position), f"a newer version wrote here: {torn.reason}")
             self._verify_keys(pieces)
         size = sum(piece.end - piece.start for piece in pieces)
-        tail = pieces[-1].end - torn.position if torn is not None else 0
+        # What lies behind a place that cannot be read may belong to it: only what was read in full is known to be torn.
+        tail = pieces[-1].end - torn.position if torn is not None and not walk.unreadable else 0
         return Report(self._findings, size, self._batches, self._messages, len(self._ends), tail)
 
     def _pieces(self) -> list[Piece]:
@@ -132,6 +134,9 @@ class Verification:
             known = checkpoints.load(self._files, self._path)
         except BadCheckpoint as error:
             self._find(False, checkpoints.NAME, f"{error}; it is made anew")
+            return None
+        except Unreadable as error:
+            self._find(False, checkpoints.NAME, str(error))
             return None
         if known is not None and not pieces[0].start <= known.position:
             self._find(False, checkpoints.NAME, f"it is of {known.position}, the log begins at {pieces[0].start}")

@@ -75,14 +75,23 @@ def test_it_is_ready_soon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
+    ("number", "advice", "code"),
     [
-        (errno.ENOSPC, "No space left on device; free some space, or choose another folder with --data-dir"),
-        (errno.EMFILE, "Too many open files; raise the limit of open files (ulimit -n)"),
-        (errno.EROFS, "Read-only file system; choose another folder with --data-dir"),
+        (errno.ENOSPC, "No space left on device; free some space, or choose another folder with --data-dir", 71),
+        (errno.EMFILE, "Too many open files; raise the limit of open files (ulimit -n)", 71),
+        (errno.EROFS, "Read-only file system; choose another folder with --data-dir", 71),
+        (errno.EACCES, "Permission denied; choose another folder with --data-dir", 71),
+        (
+            errno.EIO,
+            "Input/output error; check the disk and start again; if it stays so, see 'The disk failed' in "
+            "docs/operations.md",
+            75,
+        ),
     ],
 )
-def test_a_start_that_fails_says_what_helps(number: int, advice: str) -> None:
+def test_a_start_that_fails_says_what_helps(number: int, advice: str, code: int) -> None:
     error = OSError(number, os.strerror(number), "/data/commitlog/0")
 
-    assert str(_cannot_start(BrokerConfig(), error)) == f"/data/commitlog/0: {advice}"
+    failure = _cannot_start(BrokerConfig(), error)
+
+    assert (str(failure), failure.exit_code) == (f"/data/commitlog/0: {advice}", code)

@@ -201,3 +201,50 @@ class FaultyFiles(Files):
     def sync(self, fd: int) -> None:
         self._effect("sync", self._paths.get(fd, ""))
         self._inner.sync(fd)
+
+
+class UnreadableFiles(Files):
+    """
+    The real disk, whose sectors from ``first`` up to ``end`` of one file cannot be read, until :meth:`repair`.
+
+    ``file`` is the end of its path. A read that begins before them returns what lies there, as that of Linux does; or
+    fails, if not ``short``.
+    """
+
+    def __init__(self, file: str, first: int = 0, end: int = 1 << 62, *, short: bool = True) -> None:
+        self._short = short
+        self._file = file
+        self._first = first
+        self._end = end
+        self._fds: set[int] = set()
+
+    def repair(self) -> None:
+        """Everything can be read again."""
+        self._end = self._first
+
+    def open(self, path: AnyPath, *, create: bool = False) -> int:
+        return self._note(path, super().open(path, create=create))
+
+    def open_to_read(self, path: AnyPath) -> int:
+        return self._note(path, super().open_to_read(path))
+
+    def _note(self, path: AnyPath, fd: int) -> int:
+        if str(path).endswith(self._file):
+            self._fds.add(fd)
+        else:
+            self._fds.discard(fd)
+        return fd
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        return super().read(fd, self._readable(fd, size, at), at)
+
+    def read_cached(self, fd: int, size: int, at: int) -> bytearray | None:
+        return super().read_cached(fd, size, at) if self._readable(fd, size, at) == size else None
+
+    def _readable(self, fd: int, size: int, at: int) -> int:
+        """Return how much of a read is done; raises OSError if that is nothing."""
+        if fd not in self._fds or at >= self._end or self._first >= at + size:
+            return size
+        if at < self._first and self._short:
+            return self._first - at
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -65,9 +65,9 @@ def test_a_missing_file_is_none_and_one_that_cannot_be_read_is_refused(tmp_path:
     checkpoints.save(Files(), tmp_path, SAMPLE)
     assert checkpoints.load(Files(), tmp_path) == SAMPLE
     files = FaultyFiles()
-    files.fail("read", "checkpoint", errno.EIO)
+    files.fail("read", "checkpoint", errno.EACCES)
 
-    with pytest.raises(BadCheckpoint, match="Input/output error"):
+    with pytest.raises(BadCheckpoint, match="Permission denied"):
         checkpoints.load(files, tmp_path)
 
 

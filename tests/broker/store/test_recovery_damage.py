@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from rmq.wire import batch as batches
 from rmq.wire import layout
 
 from ..builders import ORDERS, PAYMENTS, Opened, log_bytes, make_batch, segment_files
-from ..faulty_files import FaultyFiles, error_of, flip
+from ..faulty_files import flip
 from .small_log import Small, build, pull
+from support.faulty import UnreadableFiles
 
 
 @pytest.fixture
@@ -270,23 +270,23 @@ def test_a_queue_that_goes_back_refuses_the_start(tmp_path: Path) -> None:
         Opened(tmp_path)
 
 
-def test_a_place_that_the_disk_cannot_read_is_damage(tmp_path: Path) -> None:
-    class BadSector(FaultyFiles):
-        def read(self, fd: int, size: int, at: int) -> bytes:
-            if "commitlog" in self.paths[fd] and at < 12288 + 4096 and at + size > 12288:
-                raise error_of(errno.EIO)
-            return super().read(fd, size, at)
-
+def test_a_place_before_the_checkpoint_that_the_disk_cannot_read_is_damage_for_as_long_as_that_lasts(
+    tmp_path: Path,
+) -> None:
     opened = Opened(tmp_path)
     for i in range(6):
         opened.append(b"%d" % i * 5000)
+    opened.checkpoint()
     opened.store.abandon()
 
-    opened = Opened(tmp_path, files=BadSector())
+    files = UnreadableFiles("00000000000000000000", 12288, 16384)
+    opened = Opened(tmp_path, files=files)
 
     assert pull(opened, 0)[0] == [b"0" * 5000, b"1" * 5000]
     for offset in (2, 3):  # the sector has the end of one and the header of the other
         with pytest.raises(DamagedRange):
             pull(opened, offset)
     assert pull(opened, 4)[0] == [b"4" * 5000, b"5" * 5000]
+    files.repair()
+    assert opened.bodies() == [b"%d" % i * 5000 for i in range(6)]
     opened.close()

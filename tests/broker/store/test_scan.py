@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.scan import Bad, Good, Scan, read_or_zeros
+from rmq.broker.store.scan import Bad, Good, Range, Scan, Unreadable, read_needed, read_or_zeros
 from rmq.wire import layout
 from rmq.wire.layout import KIND_TRANSACTION
 
 from ..builders import Opened, segment_files
-from ..faulty_files import FaultyFiles, error_of, flip
+from ..faulty_files import FaultyFiles, flip
 from support.batches import patched
+from support.faulty import UnreadableFiles
 
 BODIES = [b"a" * 10, b"b" * 300, b"c", b"d" * 50]
 
@@ -125,19 +126,52 @@ def test_a_header_at_another_place_than_it_says_is_none(memory_path: Path) -> No
         assert list(scan.headers(0)) == []
 
 
-def test_what_the_disk_cannot_read_is_zeros_and_the_rest_is_there(tmp_path: Path) -> None:
-    class BadSector(FaultyFiles):
-        def read(self, fd: int, size: int, at: int) -> bytes:
-            if at < 8192 and at + size > 4096:
-                raise error_of(errno.EIO)
-            return super().read(fd, size, at)
-
+@pytest.mark.parametrize(
+    ("at", "size", "read"),
+    [
+        (0, 16384, b"x" * 4096 + bytes(4096) + b"x" * 8192),
+        (4000, 200, b"x" * 96 + bytes(104)),  # the sectors are those of the file, wherever reading begins
+        (8100, 4192, bytes(92) + b"x" * 4100),
+        (16334, 100, b"x" * 50 + bytes(50)),
+    ],
+)
+@pytest.mark.parametrize("short", [True, False], ids=["short reads", "failed reads"])
+def test_only_the_sectors_that_the_disk_cannot_read_are_zeros(
+    tmp_path: Path, at: int, size: int, read: bytes, short: bool
+) -> None:
     (tmp_path / "x").write_bytes(b"x" * 16384)
-    files = BadSector()
+    files = UnreadableFiles("x", 4096, 8192, short=short)
     fd = files.open_to_read(tmp_path / "x")
 
-    assert read_or_zeros(files, fd, 16384, 0) == b"x" * 4096 + bytes(4096) + b"x" * 8192
-    assert read_or_zeros(files, fd, 100, 16334) == b"x" * 50 + bytes(50)
+    assert read_or_zeros(files, fd, size, at) == read
+    files.close(fd)
+
+
+def test_bytes_that_are_needed_are_returned_as_they_are_or_refused_with_their_range(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x" * 16384)
+    files = UnreadableFiles("x", 4096, 12288)
+    fd = files.open_to_read(tmp_path / "x")
+
+    with pytest.raises(Unreadable, match=r"/x: bytes 4096 to 12288 cannot be read \(Input/output error\)"):
+        read_needed(files, fd, 16384, 0, tmp_path / "x")
+    assert read_needed(files, fd, 100, 16334, tmp_path / "x") == b"x" * 50
+    files.close(fd)
+
+
+def test_a_scan_reports_what_it_could_not_read(memory_path: Path) -> None:
+    opened = Opened(memory_path)
+    places = [opened.append(b"x" * 3000).physical_offset for _ in range(8)]
+    opened.store.abandon()
+    (segment,) = segment_files(memory_path)
+    found: list[Range] = []
+    files = UnreadableFiles(segment.name, 8192, 12288)
+    fd = files.open_to_read(segment)
+
+    scan = Scan(files, fd, 0, segment.stat().st_size, on_unreadable=found.append)
+    headers = [header.physical_offset for header in scan.headers(0)]
+
+    assert headers == [place for place in places if not 8192 <= place < 12288]
+    assert set(found) == {Range(8192, 12288)}
     files.close(fd)
 
 

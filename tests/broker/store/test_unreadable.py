@@ -1,0 +1,245 @@
+"""The disk cannot read what a start, a scrub, a scan or a copy needs: it is named, and nothing is changed."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq.broker.store.backup import Backup
+from rmq.broker.store.files import Files
+from rmq.broker.store.offline import OfflineLog
+from rmq.broker.store.reading import DamagedRange
+from rmq.broker.store.scan import Unreadable
+from rmq.broker.store.verify import Verification
+
+from ..builders import Opened, segment_files
+from ..faulty_files import FaultyFiles
+from .small_log import pull
+from support.faulty import Fails, Fault, UnreadableFiles
+from support.faulty import FaultyFiles as CountingFiles
+
+BODIES = [b"%d" % i * 3000 for i in range(8)]
+SEGMENT = "00000000000000000000"
+TORN = b"the beginning of a batch that was never acknowledged"
+
+
+@pytest.fixture
+def killed(memory_path: Path) -> Path:
+    """A log of eight batches, 3 kB each, without a checkpoint."""
+    opened = Opened(memory_path / "data")
+    for body in BODIES:
+        opened.append(body)
+    opened.store.abandon()
+    return memory_path / "data"
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """All of the log, and what was put aside."""
+    found = [*(path / "commitlog").iterdir(), *(path / "quarantine").iterdir()]
+    return {str(file.relative_to(path)): file.read_bytes() for file in found}
+
+
+def tear(path: Path) -> None:
+    """Leave at the end what a crash leaves of a write."""
+    with open(segment_files(path)[-1], "ab") as file:
+        file.write(TORN)
+
+
+def refused(path: Path, files: Files, match: str = "cannot be read") -> None:
+    """Start on a disk that cannot read; the log is as it was."""
+    before = content(path)
+    with pytest.raises(Unreadable, match=match):
+        Opened(path, files=files)
+    assert content(path) == before
+
+
+def check_sound(path: Path) -> None:
+    opened = Opened(path)
+    assert opened.bodies() == BODIES
+    assert opened.recovered.damages == []
+    opened.close()
+
+
+# ---- starts
+
+
+def test_a_torn_tail_is_not_cut_while_bytes_after_it_cannot_be_read(killed: Path) -> None:
+    size = segment_files(killed)[0].stat().st_size
+    with open(segment_files(killed)[0], "ab") as file:
+        file.write(TORN + bytes(8192))
+
+    refused(killed, UnreadableFiles(SEGMENT, size + 4096, size + 4100))
+
+    check_sound(killed)
+
+
+def test_a_tail_that_cannot_be_read_when_it_is_put_aside_is_not_cut(killed: Path) -> None:
+    """The walk could read it: the disk fails a moment later."""
+    tear(killed)
+
+    class FailsLater(UnreadableFiles):
+        def open(self, path: Any, *, create: bool = False) -> int:
+            if "quarantine" in str(path):
+                self._first = 0
+            return super().open(path, create=create)
+
+    refused(killed, FailsLater(SEGMENT, 1 << 40, 1 << 41), match=f"{SEGMENT}: bytes")
+
+    check_sound(killed)
+
+
+def test_what_cannot_be_read_when_it_is_written_once_more_stays_as_it_is(killed: Path) -> None:
+    class FailsLater(UnreadableFiles):
+        def read(self, fd: int, size: int, at: int) -> bytes:
+            data = super().read(fd, size, at)
+            if fd in self._fds and at == 0 and len(data) > 4096:
+                self._first = 0  # the walk has read all of it
+            return data
+
+    refused(killed, FailsLater(SEGMENT, 1 << 40, 1 << 41))
+
+    check_sound(killed)
+
+
+def test_a_short_failure_of_the_disk_is_no_bad_sector(killed: Path) -> None:
+    files = FaultyFiles()
+    files.fail("read", "commitlog", errno.EIO, times=1)
+
+    opened = Opened(killed, files=files)
+
+    assert opened.bodies() == BODIES
+    opened.close()
+
+
+def test_another_error_than_a_bad_sector_is_raised_as_it_is(killed: Path) -> None:
+    files = FaultyFiles()
+    files.fail("read", "commitlog", errno.ENXIO)
+
+    with pytest.raises(OSError) as failure:
+        Opened(killed, files=files)
+
+    assert failure.value.errno == errno.ENXIO
+    check_sound(killed)
+
+
+@pytest.mark.parametrize("operation", ["size", "open", "open_to_read"])
+def test_a_segment_that_cannot_be_opened_refuses_the_start_with_its_name(killed: Path, operation: str) -> None:
+    before = content(killed)
+
+    with pytest.raises(OSError) as failure:
+        Opened(killed, files=CountingFiles([Fault(operation, 1, Fails(errno.EIO), f"*/{SEGMENT}", times=9)]))
+
+    assert (failure.value.errno, failure.value.filename) == (errno.EIO, str(segment_files(killed)[0]))
+    assert content(killed) == before
+    check_sound(killed)
+
+
+def test_a_copy_with_zeros_for_what_cannot_be_read_is_started_and_damaged_there(killed: Path) -> None:
+    """What an operator does when a sector is dead: see "The disk failed" in operations.md."""
+    refused(killed, UnreadableFiles(SEGMENT, 8192, 12288))
+    copy = shutil.copytree(killed, killed.parent / "copy")
+    (segment,) = segment_files(copy)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:8192] + bytes(4096) + whole[12288:])
+
+    opened = Opened(copy)
+
+    assert pull(opened, 0)[0] == BODIES[:2]
+    for offset in (2, 3):
+        with pytest.raises(DamagedRange):
+            pull(opened, offset)
+    assert pull(opened, 4)[0] == BODIES[4:]
+    assert opened.append(b"new").base_offset == 8
+    opened.close()
+
+
+# ---- the checkpoint
+
+
+@pytest.fixture
+def stopped(killed: Path) -> Path:
+    opened = Opened(killed)
+    opened.checkpoint()
+    opened.store.abandon()
+    return killed
+
+
+def test_nothing_is_made_anew_while_the_checkpoint_cannot_be_read(stopped: Path) -> None:
+    """The newest batch is damaged: with the checkpoint it is known that it was whole; without, it looks torn."""
+    (segment,) = segment_files(stopped)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-100] + bytes(100))
+
+    refused(
+        stopped, UnreadableFiles("checkpoint"), r"checkpoint cannot be read \(Input/output error\): .*remove the file"
+    )
+
+    opened = Opened(stopped)
+    assert opened.recovered.cut is None
+    assert opened.append(b"new").base_offset == 8
+    opened.store.abandon()
+    segment.write_bytes(whole + segment.read_bytes()[len(whole) :])
+    opened = Opened(stopped)
+    assert opened.bodies() == [*BODIES, b"new"]
+    opened.close()
+
+
+def test_the_log_suffices_if_a_checkpoint_that_cannot_be_read_is_removed(stopped: Path) -> None:
+    (stopped / "checkpoint").unlink()
+
+    check_sound(stopped)
+
+
+def test_a_scrub_reports_a_checkpoint_that_cannot_be_read(stopped: Path) -> None:
+    report = Verification(stopped, files=UnreadableFiles("checkpoint")).run()
+
+    (finding,) = report.findings
+    assert (finding.place, report.log_is_sound) == ("checkpoint", True)
+    assert "cannot be read" in finding.text
+
+
+# ---- others who read the log
+
+
+@pytest.mark.parametrize("at", range(0, 24 * 1024, 4096))
+def test_a_scrub_reports_bytes_that_cannot_be_read_and_takes_none_for_torn(killed: Path, at: int) -> None:
+    report = Verification(killed, files=UnreadableFiles(SEGMENT, at, at + 4096)).run()
+
+    assert any(f"bytes {at} to {at + 4096} of " in finding.text for finding in report.findings)
+    assert all(finding.in_log for finding in report.findings)
+    assert report.torn == 0
+    assert report.batches >= 5
+
+
+def test_a_scrub_of_an_unreadable_segment_reports_all_of_it(killed: Path) -> None:
+    size = segment_files(killed)[0].stat().st_size
+
+    report = Verification(killed, files=UnreadableFiles(SEGMENT)).run()
+
+    (finding,) = report.findings
+    assert finding.place == f"0 to {size}"
+    assert f"bytes 0 to {size} of " in finding.text
+    assert report.torn == 0
+
+
+def test_a_scan_of_a_stopped_log_refuses_bytes_that_cannot_be_read(killed: Path) -> None:
+    with pytest.raises(Unreadable, match=f"{SEGMENT}: bytes 8192 to 12288 cannot be read"):
+        OfflineLog(str(killed), files=UnreadableFiles(SEGMENT, 8192, 12288))
+
+
+def test_a_backup_refuses_bytes_that_cannot_be_read_and_makes_no_copy(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened(killed)
+    backup = Backup(killed, killed.parent / "copy", opened.store.log.durable)
+    monkeypatch.setattr(backup, "_files", UnreadableFiles(SEGMENT, 8192, 12288))
+
+    with pytest.raises(Unreadable, match=f"{SEGMENT}: bytes 8192 to 12288 cannot be read"):
+        backup.run()
+
+    assert not (killed.parent / "copy").exists()
+    opened.close()
