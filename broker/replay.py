@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import NamedTuple
 
 from rmq.wire import batch as batches
@@ -146,6 +145,9 @@ class Replay:
         The log is read: a write that was torn off may have left copies without the change that names them.
 
         Returns the changes that do; they belong into the log before anything else of the group can.
+
+        Raises:
+            OSError: the disk cannot read what was copied: without its name it would be copied once more.
         """
         unnamed, self._unnamed = self._unnamed, []
         told: list[Change] = []
@@ -193,8 +195,4 @@ def _header(reader: LogReader, position: int) -> layout.Header | None:
         data = reader.batch(position)
         return None if data is None else batches.check(data, stamped=True, unpack=False).header
     except Refused:
-        return None
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
         return None
