@@ -12,7 +12,7 @@ import click
 
 from rmq.wire.compression import NUMBERS as COMPRESSIONS
 from rmq.wire.delays import MAX_LEVEL
-from rmq.wire.errors import Refused
+from rmq.wire.errors import Refused, WireError
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.names import check_topic, wrap
 
@@ -189,12 +189,21 @@ async def _produce(
         await refuse_missing_topic(broker)
     check_topic(wrap(namespace, str(topic)))
     shape = _shape(str(topic), options)
-    unopened = Producer(broker, compression=compression, namespace=namespace)
+    unopened = Producer(broker, compression=compression, namespace=namespace, on_refusal=_say_why)
     await require_broker(broker)
     if file.isatty():
         click.echo("every line that you type is a message; Ctrl-D ends", err=True)
     async with unopened as producer:
         await _send_all(producer, shape, file, receipts)
+
+
+def _say_why(refusal: WireError | None) -> None:
+    """Report at once that lines wait, and why; None: they go on."""
+    program = click.get_current_context().find_root().info_name
+    if refusal is None:
+        click.echo(f"{program}: the broker accepts messages again", err=True)
+    else:
+        click.echo(f"{program}: the broker refuses for now: {refusal} (waiting for it; Ctrl-C ends)", err=True)
 
 
 def _shape(topic: str, options: Mapping[str, Any]) -> Shape:

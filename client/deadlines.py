@@ -10,18 +10,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from rmq.wire.errors import RmqError
+from rmq.wire.errors import RmqError, WireError, from_wire
 
 from .parcels import Parcel
+from .refusals import describe
 
 
 class Deadlines:
     """The parcels whose callers were not told yet, oldest first (told ones leave when they reach the front)."""
 
-    def __init__(self, after_s: float, state: Callable[[], str]) -> None:
+    def __init__(
+        self, after_s: float, state: Callable[[], str], refusal: Callable[[], WireError | None] = lambda: None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._after_s = after_s
         self._state = state  # what to tell with a time-out
+        self._refusal = refusal  # why the broker accepts nothing at present
         self._parcels: deque[Parcel] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._accepted = 0
@@ -70,7 +74,16 @@ class Deadlines:
             if parcel.deadline > now:
                 break
             if not parcel.settled:
-                parcel.fail(parcel.overdue(f"no answer within {self._after_s:g} s{self._state()}"))
+                parcel.fail(self._late(parcel))
         self.tidy()
         if self._parcels:
             self._timer = self._loop.call_at(self._parcels[0].deadline, self._expire)
+
+    def _late(self, parcel: Parcel) -> RmqError:
+        """Return what a caller gets whose time is over: the refusal itself only if nothing may have been stored."""
+        within = f"within {self._after_s:g} s"
+        refusal = parcel.trouble if isinstance(parcel.trouble, WireError) else self._refusal()
+        if refusal is None:
+            return parcel.overdue(f"no answer {within}{self._state()}")
+        error = from_wire(refusal.code, f"nothing was stored in {parcel.topic!r} {within}: {refusal}")
+        return parcel.overdue(f"no success {within}, last refused with {describe(refusal)}", error)

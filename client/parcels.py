@@ -60,7 +60,7 @@ class Parcel:
         self.queue_id = -1  # written by the routing
         self.number = 0  # written by the producer: the how-manyth it accepted
         self.settled = False
-        self.trouble: Exception | None = None  # the last temporary refusal of a piece
+        self.trouble: Exception | None = None  # written by the router: why there is no route yet
         self._bodies: Bodies | None = bodies
         self._cut = 0  # messages that were cut, and where the bodies of the others begin
         self._at = 0
@@ -153,7 +153,7 @@ class Parcel:
         """
         What the caller is told when no answer came: unknown if anything may have been stored, else just late.
 
-        ``error`` takes the place of the latter, where nothing will ever be stored.
+        ``error`` takes the place of the latter, where more is known than that it is late.
         """
         stored = sum(part.messages for part in self._parts if part is not None)
         if stored or self._unanswered:

@@ -2,8 +2,8 @@
 Sending messages: order kept, nothing twice, whatever happens to the connection or the broker.
 
 The order of calls on one producer is the order in each queue. A call returns when its messages are stored; it raises
-:class:`~rmq.wire.errors.RequestTimeout` if they certainly are not, and :class:`~rmq.wire.errors.OutcomeUnknown` if the
-answer never came: only then may sending again store a message twice.
+:class:`~rmq.wire.errors.RequestTimeout` or the broker's refusal if they certainly are not, and
+:class:`~rmq.wire.errors.OutcomeUnknown` if the answer never came: only then may sending again store a message twice.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rmq.wire.errors import (
     RmqError,
     TooManyInFlight,
     UnsupportedFormat,
+    WireError,
 )
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.layout import MAX_BODY
@@ -70,6 +71,9 @@ class Producer:
 
     A message with a delay waits in the broker, and takes its place in its queue when its time comes; until then its
     ``queue_offset`` is -1. ``wall_us`` tells the time from which ``delay_s`` counts, in microseconds since 1970.
+
+    While the broker refuses for a reason that may pass, such as a full disk, messages wait and are sent again.
+    ``on_refusal`` is called with that refusal at once, on the event loop, and with None when the broker accepts again.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Producer:
         producer_epoch: int = 0,
         namespace: str = "",
         wall_us: Callable[[], int] = clock.wall_us,
+        on_refusal: Callable[[WireError | None], None] | None = None,
     ) -> None:
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise ConfigError(f"max_in_flight must be 1 to {MAX_IN_FLIGHT}, not {max_in_flight}")
@@ -105,6 +110,7 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._auto_create = auto_create
         self._wall_us = wall_us
+        self._on_refusal = on_refusal
         self._one_way_bytes = 0
         self._wrap = lru_cache(MANY_TOPICS)(partial(wrap, self._namespace))  # a topic as the broker knows it
         self._store_id: int | None = None
@@ -144,7 +150,7 @@ class Producer:
             raise ConfigError("a producer is opened once: make another one")
         self._opened = True
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._delivery_timeout_s, self._state)
+        self._deadlines = Deadlines(self._delivery_timeout_s, self._state, self._refusal)
         self._sender = Sender(
             self.producer_id, self.producer_epoch, max_in_flight=self._max_in_flight, linger_s=self._linger_s
         )
@@ -164,6 +170,8 @@ class Producer:
         self._sender.on_cut = self._router.left
         self._sender.on_wrong_route = self._router.forget
         self._sender.on_fenced = self._fenced
+        if self._on_refusal is not None:
+            self._sender.on_refusal = self._on_refusal
         self._sender.after_answers = self._deadlines.tidy
         await self._connection.open(timeout_s=self._delivery_timeout_s)
 
@@ -205,7 +213,8 @@ class Producer:
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
-            Refused: the broker does not want it; the class tells why, as BadDelay does of a level that it lacks.
+            Refused: not stored; the class tells why, as BadDelay does of a level that the broker lacks. A reason that
+                may pass, such as DiskFull, is raised only if it lasts for ``delivery_timeout_s``.
         """
         # Not by _deliver and _accept, which do the same: a coroutine and a call more for every message.
         parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
@@ -384,6 +393,9 @@ class Producer:
 
     def _state(self) -> str:
         return "" if self._connection.connected else f", not connected to {self._connection.address}"
+
+    def _refusal(self) -> WireError | None:
+        return self._sender.refusal if self._connection.connected else None
 
     def _refuse(self) -> NoReturn:
         self._check_open()

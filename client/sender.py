@@ -55,7 +55,7 @@ from .line import Line, SentBatch, is_temporary
 from .log import get_logger
 from .parcels import Cut
 from .receipts import Part
-from .refusals import refusal
+from .refusals import describe, refusal
 
 log = get_logger("rmq.client")
 
@@ -93,9 +93,11 @@ class Sender:
         self._pause_s = FIRST_PAUSE_S
         self._pause: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
+        self.refusal: WireError | None = None  # the temporary refusal under which messages wait
         self.on_cut: Callable[[Outbox], None] = lambda outbox: None
         self.on_wrong_route: Callable[[str], None] = lambda topic: None
         self.on_fenced: Callable[[ProducerFenced], None] = lambda error: None
+        self.on_refusal: Callable[[WireError | None], None] = lambda error: None  # None: it is over
         self.after_answers: Callable[[], None] = lambda: None
 
     def attach(self, connection: Connection) -> None:
@@ -171,6 +173,8 @@ class Sender:
             if frame:
                 self._transmit(connection, frame)
             connection.flush()
+        if self.refusal is not None and not (self._blocked or self._ready or self._line):
+            self.refusal = None  # those who waited are gone: the next refusal is another one
         self.after_answers()  # a message that cannot be encoded was told so
 
     def _has_room(self, connection: Connection) -> bool:
@@ -281,6 +285,8 @@ class Sender:
                 self._connection.drop(BadFrame(f"the answer to a send cannot be read: {error}"))
         if self._blocked and not self._line.flying:
             self._recover()
+        elif self.refusal is not None and not self._blocked:
+            self._accepted()
         self._pump_soon()
         if self._untold:
             self._loop.call_soon(self._tell_others)  # behind the pump, which sends what those told first had to send
@@ -328,8 +334,6 @@ class Sender:
         if is_temporary(error.code):
             self._line.refused(batch, error)
             self._blocked = True
-            for piece in batch.pieces:
-                piece.parcel.trouble = error
             return
         if isinstance(error, ProducerFenced):
             self._fenced = error
@@ -362,9 +366,22 @@ class Sender:
             self._miscounted = False
             self._connection.drop(ConnectionLost(f"a new hello must tell where this producer stands: {why}"))
             return
-        log.warning("producer.refused", error=why, retry_in_s=self._pause_s)
+        if why is not None:
+            self._report(why)
         self._pause = self._loop.call_later(self._pause_s, self._resume)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+
+    def _report(self, refusal: WireError) -> None:
+        """Report a temporary refusal at once, and no more until it is over or gives way to another."""
+        if self.refusal is None or self.refusal.code != refusal.code:
+            log.warning("producer.refused", error=describe(refusal))
+            self._loop.call_soon(self.on_refusal, refusal)
+        self.refusal = refusal
+
+    def _accepted(self) -> None:
+        self.refusal = None
+        log.warning("producer.accepted")
+        self._loop.call_soon(self.on_refusal, None)
 
     def _resume(self) -> None:
         self._unblock()

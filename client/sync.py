@@ -19,7 +19,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from rmq.wire.errors import ConfigError, ConnectionLost
+from rmq.wire.errors import ConfigError, ConnectionLost, WireError
 from rmq.wire.hashing import ShardingKey
 from rmq.wire.model import Message
 
@@ -38,8 +38,8 @@ class Producer:
     """
     Sends messages to a broker, as :class:`rmq.client.Producer` does, whose arguments it has.
 
-    It has a thread with an event loop; a ``selector`` is called there. Ctrl-C while a call waits cancels that call: the
-    message is taken back if it was not handed to the network yet, else it may be stored.
+    It has a thread with an event loop; a ``selector`` and ``on_refusal`` are called there. Ctrl-C while a call waits
+    cancels that call: the message is taken back if it was not handed to the network yet, else it may be stored.
 
     One that is not closed does not keep the program from ending: what callers were told is stored is stored, and
     messages of :meth:`send_nowait` that were not sent yet are lost. Inside a running event loop it refuses to work,
@@ -59,6 +59,7 @@ class Producer:
         producer_epoch: int = 0,
         namespace: str = "",
         wall_us: Callable[[], int] = clock.wall_us,
+        on_refusal: Callable[[WireError | None], None] | None = None,
     ) -> None:
         self._producer = AsyncProducer(
             address,
@@ -71,6 +72,7 @@ class Producer:
             producer_epoch=producer_epoch,
             namespace=namespace,
             wall_us=wall_us,
+            on_refusal=on_refusal,
         )
         self._opened = False
         self._thread = LoopThread("producer", instead="rmq.client.Producer", close=self._producer.close)
@@ -159,7 +161,8 @@ class Producer:
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
-            Refused: the broker does not want it; the class tells why.
+            Refused: not stored; the class tells why. A reason that may pass, such as DiskFull, is raised only if it
+                lasts for ``delivery_timeout_s``.
         """
         return self._call(
             self._producer.send, message, sharding_key=sharding_key, queue_id=queue_id, selector=selector, arg=arg

@@ -17,12 +17,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli import exit_codes
+from rmq.cli.command import Failure
 from rmq.cli.rmq_produce import Line, Sends, Shape, command
 from rmq.client import Admin, Producer
 from rmq.client.connection import Connection
 from rmq.wire import batch, ops
 from rmq.wire.codec import decode_list
-from rmq.wire.errors import RequestTimeout
+from rmq.wire.errors import DiskFull, RequestTimeout
 from rmq.wire.hashing import shard
 from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import StoredMessage, from_us
@@ -345,3 +346,17 @@ async def test_when_many_sends_fail_only_the_first_failure_is_told() -> None:
     gc.collect()
 
     assert reported == []
+
+
+async def test_a_full_disk_ends_the_command_with_the_lines_the_reason_and_code_75() -> None:
+    class Full:
+        async def send_many(self, messages: object, **_: object) -> None:
+            raise DiskFull("nothing was stored in 't' within 30 s: the disk has 0 MiB free")
+
+    sends = Sends(cast(Producer, Full()), Shape(topic="t", properties={}))
+    await sends.begin([Line(1, b"x", None), Line(2, b"y", None)])
+    with pytest.raises(Failure) as raised:
+        await sends.next()
+
+    assert raised.value.exit_code == exit_codes.TEMPORARY == 75
+    assert str(raised.value) == "lines 1 to 2: nothing was stored in 't' within 30 s: the disk has 0 MiB free"

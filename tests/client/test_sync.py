@@ -116,6 +116,18 @@ def test_errors_are_the_same_and_show_the_callers_line(broker: BrokerThread) -> 
     )
 
 
+def test_a_full_disk_is_reported_at_once_and_raised_at_the_deadline() -> None:
+    reported: list[object] = []
+    with (
+        BrokerThread(min_free_bytes=1 << 60) as full,
+        Producer(full.address, delivery_timeout_s=0.5, on_refusal=reported.append) as producer,
+        pytest.raises(errors.DiskFull, match=r"within 0\.5 s: the disk has \d+ MiB free"),
+    ):
+        producer.send(Message(TOPIC, b""))
+
+    assert [type(error) for error in reported] == [errors.DiskFull]
+
+
 def test_settings_are_judged_when_it_is_made() -> None:
     with pytest.raises(errors.ConfigError, match="max_in_flight must be"):
         Producer("127.0.0.1:1", max_in_flight=0)
