@@ -194,7 +194,7 @@ class Broker:
         self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, parked, now=self.now())
         self.recovered = self._store.recover(self._replay)
         parked.fill(self._store.delays)
-        self._delays.start()
+        self._delays.start(self._store.newest_us)
         self._locks.start(self._store.log_epoch)
         self._members.start(self._store.log_epoch)
         if self.recovered.cut is not None:

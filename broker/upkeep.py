@@ -65,6 +65,7 @@ class Upkeep:
         self._waiting_from = self._captured_from = store.delays.oldest  # of what waited at the checkpoint
         self._checkpoint_at = self._saved_at = self._retention_at = self._people_at = now()
         self._checkpoint_batches = store.batches_written
+        self._seen: dict[int, float] = {}  # since when each segment is known to exist, by a clock that nobody sets
         self.failures = 0
 
     # ---- events
@@ -185,7 +186,8 @@ class Upkeep:
     def _search_expired(self) -> bool:
         """Look for segments that may go; says whether there is anything to look at."""
         store, schedule = self._store, self._schedule
-        before_us = self._wall_us() - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
+        wall_us, old_before = self._wall_us(), self._old_before()
+        before_us = wall_us - int(schedule.retention_s * 1_000_000) if schedule.retention_s else 0
         if len(store.log.segments) == 1 or not (before_us or schedule.retention_bytes):
             return False
         # What waits lies in the log alone; so does what was delivered since the checkpoint, if a crash takes the copy.
@@ -193,10 +195,17 @@ class Upkeep:
         needed_from = self.checkpoint_position if oldest is None else min(oldest, self.checkpoint_position)
         search = RetentionSearch(
             store.files, store.log.extents(), store.log.written, before_us, schedule.retention_bytes, needed_from,
+            wall_us, old_before,
         )  # fmt: skip
         self._busy = True
         self._pool.submit(search.run, self._searched)
         return True
+
+    def _old_before(self) -> int:
+        """Return where the newest segment begins that has been there for as long as the log is kept; 0 without one."""
+        now, kept_s = self._now(), self._schedule.retention_s
+        self._seen = {segment.start: self._seen.get(segment.start, now) for segment in self._store.log.segments}
+        return max((start for start, since in self._seen.items() if now - since > kept_s), default=0)
 
     def _searched(self, found: Expired | Exception | None) -> None:
         if not isinstance(found, Expired):

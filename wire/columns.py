@@ -20,6 +20,7 @@ from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Buffer, Header
 from .native import native
 
 META_COLUMNS = 8
+BORN_AT = 6  # its place among them
 META_VALUES = 1024  # besides names; far more than the columns of today
 _SIZES = {"H": 2, "I": 4, "q": 8}
 _SPACE = 0x20

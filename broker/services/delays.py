@@ -25,15 +25,18 @@ class Delays:
         self._longest = int(max_delay_s * 1_000_000)
         self.now_us = now_us
 
-    def start(self) -> None:
+    def start(self, newest_us: int) -> None:
         """
-        Times are given by the clock as it is now, whatever it showed before the broker stopped.
+        Go by the clock as it is now, whatever it showed before the broker stopped; ``newest_us`` is in the log.
 
-        One that is behind by a moment is waited for, as it is while the broker runs.
+        What waits keeps its time, so that it is late by as much as the clock was set back meanwhile: that is logged. A
+        clock that is behind by a moment is waited for, as it is while the broker runs.
         """
         now, reached = self.now_us(), self._table.reached.due_at
+        behind = max(reached, newest_us if self._table.batches else 0) - now
+        if behind > SMALL_STEP_US:
+            log.warning("delay.clock_set_back", by_s=round(behind / 1e6, 3), waiting_batches=self._table.batches)
         if reached - now > SMALL_STEP_US:
-            log.warning("delay.clock_set_back", by_s=round((reached - now) / 1e6, 3))
             self._table.set_back(now)
 
     def due_at(self, header: layout.Header) -> int:

@@ -9,6 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rmq.wire import layout
+from rmq.wire.columns import BORN_AT, unpack_meta
+from rmq.wire.errors import Refused
+
 from ..services.state import Change
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
@@ -19,7 +23,7 @@ from .key_blocks import Entry, hash_column
 from .key_index import KeyIndex
 from .rebuild import read_head
 
-_HEADER_START = 40  # bytes of a header that reach up to stored_at
+_HEAD_BYTES = 1024  # of a segment: the header and the meta of the state batch that it begins with are shorter
 
 
 class Keyed(NamedTuple):
@@ -97,9 +101,11 @@ class RetentionSearch(NamedTuple):
     files: Files
     extents: Sequence[Extent]
     end: int
-    before_us: int
+    before_us: int  # 0: however old
     max_bytes: int  # 0: however many
     needed_from: int
+    now_us: int
+    old_before: int  # a position; what lies before it is known to be too old, whatever clocks showed
 
     def run(self) -> Expired | None:
         """The longest run of old segments that can go; None if none can. Raises OSError."""
@@ -112,11 +118,33 @@ class RetentionSearch(NamedTuple):
         return None
 
     def _is_over(self, following: Extent) -> bool:
-        """Whether all before a segment is too old (it was stored before the segment's first batch), or too much."""
+        """Whether all before a segment is too old (it was stored before the segment began), or too much."""
         if self.max_bytes and self.end - following.start >= self.max_bytes:
             return True
-        first = self.files.read_at(following.path, _HEADER_START, 0)
-        return len(first) == _HEADER_START and int.from_bytes(first[32:40], "big") < self.before_us
+        if not self.before_us:
+            return False
+        if following.start <= self.old_before:
+            return True
+        begun_at = _begun_at(self.files.read_at(following.path, _HEAD_BYTES, 0), self.now_us)
+        return begun_at is not None and begun_at < self.before_us
+
+
+def _begun_at(head: bytes, now_us: int) -> int | None:
+    """
+    Return when the segment with this head was begun; None if that is not known.
+
+    ``stored_at`` never falls: if it lies beyond the present time, the clock was ahead some time before. Then the time
+    at which the snapshot was made counts, which is what the clock showed.
+    """
+    try:
+        header = layout.parse_header(head, alone=True)
+        if header.stored_at <= now_us:
+            return header.stored_at
+        born_at = unpack_meta(memoryview(head)[header.header_size :][: header.meta_size], header)[BORN_AT]
+    except Refused:
+        return None
+    is_known = header.kind == layout.KIND_STATE and isinstance(born_at, int) and born_at <= now_us
+    return born_at if is_known else None
 
 
 class Removal(NamedTuple):

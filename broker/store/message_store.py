@@ -82,7 +82,7 @@ class MessageStore:
         self._index_directory = str(directory.consumequeue)
         self._entries_per_file = entries_per_file
         self._wall_us = wall_us
-        self._last_us = 0
+        self.newest_us = 0  # the stored_at of the last batch: it never falls, whatever the clock does
         self.log = CommitLog(self.files, directory.commitlog, segment_bytes, recent_bytes=recent_bytes)
         self.keys = KeyIndex(self.files, directory.index)
         self.backlog = Backlog(self.files, self.keys)
@@ -133,7 +133,7 @@ class MessageStore:
         )
         cut = recovery.run(begin)
         rebuild.ended()
-        self._last_us = rebuild.stored_at
+        self.newest_us = rebuild.stored_at
         self._last = self._last_written = rebuild.last
         self.history = begin_history(self.directory, self.log, rebuild.started, rebuild.log_epoch, self._wall_us())
         self.stores, self.log_epoch = self.history.stores, self.history.log_epoch
@@ -298,9 +298,9 @@ class MessageStore:
         return min(self._parked).due_at if self._parked else None
 
     def stage_changes(self, changes: Sequence[Change]) -> None:
-        """Put state changes in line, behind what was staged before."""
+        """Put state changes in line, behind what was staged before; they are born when the clock says."""
         for body in pack_in_pieces(changes):
-            batch = batches.encode("", 0, batches.Rows([body], self._now_us()), kind=layout.KIND_STATE)
+            batch = batches.encode("", 0, batches.Rows([body], max(self._wall_us(), 0)), kind=layout.KIND_STATE)
             self._place(batch, layout.FIXED_HEADER + layout.ALIGN, Owner(0, 0, 0, 0, layout.KIND_STATE))
 
     def _place(self, batch: bytes | bytearray, header_size: int, owner: Owner) -> Placed:
@@ -313,8 +313,8 @@ class MessageStore:
         return Placed(owner.base_offset, position, stored_at, log.end)
 
     def _now_us(self) -> int:
-        self._last_us = max(self._last_us, self._wall_us())  # stored_at never falls, whatever the clock does
-        return self._last_us
+        self.newest_us = max(self.newest_us, self._wall_us())
+        return self.newest_us
 
     def write(self) -> None:
         """
@@ -419,7 +419,7 @@ class MessageStore:
     def checkpoint(self, changes: list[Change]) -> Checkpoint:
         """What is to be in a checkpoint; tables and log say the same now."""
         store_id = self.stores.current
-        return Checkpoint(self.log.written, store_id, self.log_epoch, self._last_us, self._last_written, changes)
+        return Checkpoint(self.log.written, store_id, self.log_epoch, self.newest_us, self._last_written, changes)
 
     def forget_before(self, start: int, head: Sequence[Change]) -> tuple[list[Segment], list[str]]:
         """

@@ -176,7 +176,7 @@ async def test_the_first_offset_of_a_time(broker: InMemoryBroker) -> None:
         for i in range(5):
             sent = await send(client, "a", "b")
             times.append((await get(client, sent[0])).stored_at)
-            broker.broker._store._last_us += 1000 * (i % 2)
+            broker.broker._store.newest_us += 1000 * (i % 2)
 
         async def at(us: int, *queues: QueueRef) -> list[OffsetAt]:
             return decode_list(OffsetAt, await client.request(Op.OFFSETS_AT, OffsetsAt(us, list(queues))))

@@ -93,6 +93,6 @@ def test_a_start_with_a_clock_that_is_far_behind_goes_by_that_clock(
 ) -> None:
     table.reach(Mark(NOW + ahead_us, 8))
 
-    delays.start()
+    delays.start(0)
 
     assert table.earliest(NOW) == earliest

@@ -38,10 +38,15 @@ def build(path: Path, files: FaultyFiles | None = None) -> Opened:
     return opened
 
 
-def search(opened: Opened, *, before_us: int = 0, max_bytes: int = 0, needed_from: int | None = None) -> Expired | None:
+def search(
+    opened: Opened, *, before_us: int = 0, max_bytes: int = 0, needed_from: int | None = None,
+    now_us: int = BORN_AT + 20_000 * HOUR, old_before: int = 0,
+) -> Expired | None:  # fmt: skip
     log = opened.store.log
     needed = log.durable if needed_from is None else needed_from
-    return RetentionSearch(opened.store.files, log.extents(), log.written, before_us, max_bytes, needed).run()
+    return RetentionSearch(
+        opened.store.files, log.extents(), log.written, before_us, max_bytes, needed, now_us, old_before
+    ).run()
 
 
 def held_at(found: Expired) -> int:
@@ -76,6 +81,88 @@ def test_segments_go_when_all_in_them_is_too_old(memory_path: Path) -> None:
     assert later is not None
     assert held_at(later) >= held_at(found)
     opened.close()
+
+
+DAY = 24 * HOUR
+
+
+def begin(opened: Opened, clock: WallClock, *hours: int) -> None:
+    """Store a message at each of these hours, by what the clock shows, and begin the next segment then."""
+    for hour in hours:
+        clock.us = BORN_AT + hour * HOUR
+        opened.append(b"%d" % hour * 300)
+    opened.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("now_h", "before_h", "gone"),
+    [
+        (6, 2, 2),  # what lies before the segment that began at 1
+        (6, 3, 2),  # the one that began at "240" tells nothing of its time
+        (6, 4, 4),  # the one that began at 3 bounds all before it
+        (6, 6, 6),
+        (239, 6, 6),
+        (241, 6, 2),  # from here on a clock that was ahead cannot be told from one that was right
+        (241, 240, 2),
+        (242, 241, 6),
+    ],
+)
+def test_a_clock_that_was_ahead_keeps_only_what_no_later_segment_bounds(
+    memory_path: Path, now_h: int, before_h: int, gone: int
+) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
+    begin(opened, clock, 0, 1, 240, 3, 4, 5)  # hours, of which the third should be 2
+    starts = [segment.start for segment in opened.store.log.segments]
+
+    found = search(opened, before_us=BORN_AT + before_h * HOUR, now_us=BORN_AT + now_h * HOUR)
+
+    assert (0 if found is None else starts.index(found.start)) == gone
+    opened.close()
+
+
+def test_a_clock_that_is_behind_removes_nothing(memory_path: Path) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
+    begin(opened, clock, 100, 101, 2, 3)
+    opened.close()
+    opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
+
+    behind = search(opened, before_us=BORN_AT + 2 * HOUR - DAY, now_us=BORN_AT + 4 * HOUR)
+    right_again = search(opened, before_us=BORN_AT + 104 * HOUR - DAY, now_us=BORN_AT + 104 * HOUR)
+
+    assert (behind, right_again) == (None, None)
+    opened.close()
+
+
+def test_what_is_known_to_be_old_goes_whatever_the_clocks_showed(memory_path: Path) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
+    begin(opened, clock, 240, 241, 242)
+    starts = [segment.start for segment in opened.store.log.segments]
+
+    found = search(opened, before_us=BORN_AT, now_us=BORN_AT + HOUR, old_before=starts[2])
+
+    assert found is not None
+    assert found.start == starts[2]
+    assert search(opened, before_us=0, now_us=BORN_AT + HOUR, old_before=starts[2]) is None, "nothing goes by age"
+    opened.close()
+
+
+@pytest.mark.parametrize("at", [0, 8, 60, 100, 130, 150])
+def test_a_damaged_head_tells_no_time(memory_path: Path, at: int) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
+    begin(opened, clock, 240, 241)
+    newest = opened.store.log.segments[-1].path
+    data = bytearray(newest.read_bytes())
+    data[at : at + 40] = b"\xff" * 40
+    newest.write_bytes(data)
+
+    found = search(opened, before_us=BORN_AT + DAY, now_us=BORN_AT + 2 * DAY)
+
+    assert found is None or found.start < opened.store.log.segments[-1].start
+    opened.store.abandon()
 
 
 def test_the_newest_segment_never_goes(memory_path: Path) -> None:
