@@ -21,6 +21,7 @@ from rmq.wire.errors import Fatal, ShuttingDown
 from rmq.wire.model import MessageQueue
 
 from .admission import Admission
+from .answer_budget import AnswerBudget
 from .clock import boottime, wall_us
 from .committer import Committer
 from .config import BrokerConfig
@@ -96,6 +97,7 @@ class Broker:
         self.high_water = config.write_high_water_bytes
         self.shared_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.budget = ReceiveBudget(config.receive_memory_bytes)
+        self.answers = AnswerBudget(config.answer_memory_bytes, now=now)
         self.handlers: dict[int, Handler] = {}
         self.outgoing: Outgoing
         self._admission = Admission(possible_connections(config.max_connections))
@@ -232,8 +234,9 @@ class Broker:
         stats = StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}, self._store.traffic)
         self._serving = Serving(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
-            upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), now=self.now,
-            clock=self.clock, wall_us=self.wall_us, started=lambda: self._store.history.started(self._grace_s),
+            upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), answers=self.answers,
+            now=self.now, clock=self.clock, wall_us=self.wall_us,
+            started=lambda: self._store.history.started(self._grace_s),
         )  # fmt: skip
         self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
         self._progress, self._inquiries = self._serving.progress, self._serving.inquiries

@@ -63,6 +63,7 @@ class BrokerConfig:
     max_connections: int = _setting(0, "connections at once; 0 leaves 100 file descriptors for the store")
     max_in_flight: int = _setting(1024, "unanswered requests of one connection")
     receive_memory_bytes: int = _setting(64 << 20, "memory for unfinished frames of all connections")
+    answer_memory_bytes: int = _setting(128 << 20, "memory for unread answers of all connections")
     write_high_water_bytes: int = _setting(1 << 20, "unread answers of a connection before its pulls wait")
 
     def __post_init__(self) -> None:
@@ -115,6 +116,6 @@ _NOT_NEGATIVE = (
 _POSITIVE = (
     "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",
     "offset_flush_s", "hello_timeout_s", "stall_timeout_s", "drain_timeout_s", "max_in_flight",
-    "receive_memory_bytes", "write_high_water_bytes", "index_file_entries", "read_threads", "checkpoint_bytes",
-    "checkpoint_s", "max_delay_s",
+    "receive_memory_bytes", "answer_memory_bytes", "write_high_water_bytes", "index_file_entries", "read_threads",
+    "checkpoint_bytes", "checkpoint_s", "max_delay_s",
 )  # fmt: skip

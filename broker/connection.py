@@ -6,7 +6,8 @@ Requests are handled in the receive callback itself. The rules that keep the loo
 - one read callback a turn: after a full buffer or 2 ms of work reading pauses and goes on in the next turn;
 - a request that takes longer is served in several turns by its handler, and what comes behind it is put on hold;
 - all connections share one receive buffer; what a callback cannot finish is copied, and those copies have a budget;
-- above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read;
+- above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read; the
+  mark sinks while much of the memory for unread answers, of which there is one budget, is taken;
 - an error stays in its frame; only what breaks the framing closes the connection;
 - a connection is closed in two steps, so that the reason arrives: what the peer still sends is taken and dropped.
 """
@@ -36,6 +37,7 @@ from rmq.wire.errors import (
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op, Push
 
+from .answer_budget import Unread
 from .log import get_logger
 from .patience import Limits, Patience, Peer
 from .service import Service
@@ -74,7 +76,6 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._large = 0  # bytes of large answers among them
         self._flush_scheduled = False
-        self._written = 0  # bytes given to the transport
         self._held: dict[object, bytes] = {}  # the newest push of each key that waits for a blocked peer
         self.session: Session | None = None  # set by the hello
         self.peer = ""
@@ -91,8 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         """Accept, or say why not and close."""
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._transport = transport
-        transport.set_write_buffer_limits(high=self._service.high_water)
         self.peer = _peer_name(transport.get_extra_info("peername"))
+        self._answers = Unread(transport, self._service.answers, self._service.high_water, self.peer)
         if (peer := transport.get_extra_info("socket")) is not None:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanished says nothing, ever
         refusal = self._service.opened(self)
@@ -102,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything of this connection."""
         self._transport = None
+        self._answers.forget()
         if self._parting is not None:
             self._parting.cancel()
         self._out.clear()
@@ -131,8 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._out.append(frames.pack(frames.REPLY, request_id, error.code, (error.text,)))
         self.flush()
-        if self.blocked:
-            self._transport.abort()  # it does not read: waiting for it to take the reason would wait for ever
+        if self.blocked or self.closing:
+            self.abort()  # it does not read: waiting for it to take the reason would wait for ever
         else:
             self._part()
 
@@ -244,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading or self._quiet or self._on_hold or self._backlog or self._waits_for_budget or self.closing:
             return
         assert self._transport is not None
-        if self.blocked and self._flooded:
+        if self.blocked and self._answers.is_flooding:
             return  # resume_writing() comes back here
         self._reading = True
         self._transport.resume_reading()
@@ -335,11 +337,12 @@ class Connection(asyncio.BufferedProtocol):
         self.in_flight -= 1
         self._write(frame)
 
-    def reply_parts(self, request_id: int, payload: Sequence[Buffer]) -> None:
-        """Answer a request with a payload that is msgpack already."""
+    def reply_parts(self, request_id: int, payload: Sequence[Buffer], kept: int = 0) -> None:
+        """Answer a request with a payload that is msgpack already and keeps ``kept`` bytes besides in memory."""
         buffers = frames.pack_parts(frames.REPLY, request_id, 0, payload)
         self.in_flight -= 1
         self._write(*buffers)
+        self._answers.keeps(kept)
         self._large += sum(map(len, buffers))
         if self._large > self._service.high_water:
             self.flush()  # not with the turn: the next large answer must know whether the peer takes this one
@@ -374,11 +377,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out or self._transport is None:
             return
         out, self._out, self._large = self._out, [], 0
-        self._written += sum(map(len, out))
         self._transport.writelines(out)
+        now = self._service.now()
+        self._answers.wrote(sum(map(len, out)), len(out), now)
         self._bound_unread()
         if self.session is not None:
-            self.session.answered_at = self._service.now()
+            self.session.answered_at = now
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as it is answered."""
@@ -388,6 +392,7 @@ class Connection(asyncio.BufferedProtocol):
         """The peer has caught up."""
         self.blocked = False
         if self._transport is not None:
+            self._answers.resumed()
             held, self._held = self._held, {}
             self._write(*held.values())
             self._resume()
@@ -395,27 +400,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _bound_unread(self) -> None:
         """Read nothing more from a peer that does not read; end it when what it is told unasked grows too much."""
-        if not self.blocked or self.closing or not self._flooded:
+        if not self._answers.held or self.closing:
+            return
+        if not self.blocked:
+            self._answers.pause_if_much()
+        if not self.blocked or not self._answers.is_flooding:
             return
         self._pause()
-        if self._unread > 4 * self._service.high_water + frames.MAX_FRAME:
-            log.warning("connection.aborted", peer=self.peer, reason=code_name(SlowReader.code), unread=self._unread)
+        if (unread := self._answers.size) > 4 * self._service.high_water + frames.MAX_FRAME:
+            log.warning("connection.aborted", peer=self.peer, reason=code_name(SlowReader.code), unread=unread)
             self.abort()  # it reads nothing, so it cannot be told
-
-    @property
-    def _unread(self) -> int:
-        assert self._transport is not None
-        return self._transport.get_write_buffer_size()
-
-    @property
-    def _flooded(self) -> bool:
-        """Whether so many answers wait that no more requests are read."""
-        return self._unread > 4 * self._service.high_water
 
     # ---- patience
 
     def check_patience(self, now: float, limits: Limits) -> None:
         """Close a connection that keeps the broker waiting. Called about once a second."""
+        self._answers.settle(now)
         if self.closing:
             self._check_farewell(now, limits.stall_s)
             return
@@ -425,12 +425,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _seen(self) -> Peer:
         unfinished = self._reader.pending if self._reader.unfinished and self._reading else None
-        contended, unread = self._service.budget.contended, self._unread
-        return Peer(self.session is not None, unfinished, contended, unread, self._written - unread)
+        contended, unread = self._service.budget.contended, self._answers.size
+        return Peer(self.session is not None, unfinished, contended, unread, self._answers.written - unread)
 
     def _end(self, error: Fatal) -> None:
         """Say why and close, without waiting for a peer that does not read."""
-        unread = self._unread
+        unread = self._answers.size
         self.fail(error)
         if unread:
             self.abort()

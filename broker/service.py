@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rmq.wire.errors import Fatal
 
+from .answer_budget import AnswerBudget
 from .outgoing import Outgoing
 from .receive_budget import ReceiveBudget
 
@@ -24,6 +25,7 @@ class Service(Protocol):
     high_water: int
     shared_buffer: memoryview
     budget: ReceiveBudget
+    answers: AnswerBudget
     outgoing: Outgoing
 
     def now(self) -> float:

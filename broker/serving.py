@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rmq.wire.ops import Op
 
+from .answer_budget import AnswerBudget
 from .committer import Committer
 from .config import BrokerConfig
 from .connection import Connection
@@ -65,13 +66,14 @@ class Serving:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
         committer: Committer, pool: ReadPool, upkeep: Upkeep, stats: StatsHandler, connections: Callable[[], int],
-        now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
+        answers: AnswerBudget, now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
         started: Callable[[], Started],
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
         self._tables = tables
         self._connections = connections
+        self._answers = answers
         self.topics = TopicHandler(
             tables.topics, store, committer, broker=config.name, default_queues=config.default_queues,
             auto_create=config.auto_create_topics, wall_us=wall_us,
@@ -88,7 +90,7 @@ class Serving:
         )  # fmt: skip
         self.pulls = PullHandler(
             store, tables.topics, tables.holds, self.progress, now=now, clock=clock, call_soon=loop.call_soon,
-            max_hold_s=config.max_hold_s, pool=pool,
+            max_hold_s=config.max_hold_s, pool=pool, answers=answers,
         )  # fmt: skip
         self.sends = SendHandler(
             store, tables.topics, tables.producers, committer, tables.delays, durable=config.flush == "sync", now=now,
@@ -191,6 +193,7 @@ class Serving:
         return {
             "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
             "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
+            "unread_answer_bytes": self._answers.used, "evicted_readers": self._answers.evicted,
             "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
             "other_histories": self.pulls.other_histories,
             **self._send_backs.stats(), "replayed_dead_letters": self._dead_admin.replayed,

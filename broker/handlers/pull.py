@@ -26,6 +26,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, Pull
 from rmq.wire.tags import Wanted
 
+from ..answer_budget import AnswerBudget
 from ..connection import DEFERRED, WORK_S, Connection
 from ..log import get_logger
 from ..read_pool import ReadPool
@@ -60,7 +61,7 @@ class PullHandler:
     def __init__(
         self, store: MessageStore, topics: TopicTable, holds: HoldTable, progress: Progress,
         *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_hold_s: float,
-        pool: ReadPool,
+        pool: ReadPool, answers: AnswerBudget,
     ) -> None:  # fmt: skip
         self._store = store
         self._pool = pool
@@ -69,7 +70,7 @@ class PullHandler:
         self._progress = progress
         self._now = now
         self._clock = clock
-        self._reader = PullReader(store, topics, progress, clock=clock)
+        self._reader = PullReader(store, topics, progress, answers, clock=clock)
         self._call_soon = call_soon
         self._max_hold_s = max_hold_s
         self._line: deque[PullRequest | Parked] = deque()  # to be served, or to be looked at
@@ -297,7 +298,7 @@ class PullHandler:
             silent = [i for i in range(len(request.queues)) if i not in parts and (not parts or request.has_passed(i))]
             parts |= {i: self._reader.empty(request, i) for i in silent}
         run = [buffer for part in parts.values() for buffer in part]
-        connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *run])
+        connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *run], request.kept)
         self._done(request)
 
     def _read_beside(self, request: PullRequest, cold: Cold) -> None:

@@ -27,6 +27,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import EMPTY, NO_OFFSET
 from rmq.wire.tags import Wanted
 
+from ..answer_budget import AnswerBudget
 from ..connection import WORK_S
 from ..log import get_logger
 from ..services.topics import TopicTable
@@ -69,26 +70,29 @@ class PullReader:
     """Reads for pulls; counts answers of damage, and refusals of readers that follow another history of the store."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, progress: Progress, *, clock: Callable[[], float]
-    ) -> None:
+        self, store: MessageStore, topics: TopicTable, progress: Progress, answers: AnswerBudget, *,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
         self._progress = progress
+        self._answers = answers
         self._clock = clock
         self.damaged_reads = 0
         self.other_histories = 0
 
     def collect(self, request: PullRequest, *, is_over: bool) -> dict[int, list[Buffer]]:
         """
-        What each queue has to say, by place, within the bytes the reader wants and 2 ms.
+        What each queue has to say, by place, within the bytes the reader wants and may have, and 2 ms.
 
         Raises:
             Cold: a thread has to read first. Never, if something can be answered, or the time of the pull ``is_over``,
                 for more than one read of a queue: then it is answered how far that has come.
         """
         out_of_time = self._deadline()
-        room = min(max(request.pull.max_bytes, 1), MAX_PULL_BYTES)
+        room = min(max(request.pull.max_bytes, 1), MAX_PULL_BYTES, self._answers.share)
         request.is_behind = False
+        request.kept = 0
         parts: dict[int, list[Buffer]] = {}
         colder: Cold | None = None
         for i in request.order():
@@ -110,6 +114,7 @@ class PullReader:
                 continue
             if found.buffers:
                 room -= found.size
+                request.kept += found.kept
                 parts[i] = self._found(request, i, found)
             if out_of_time():
                 request.is_behind = request.is_filtered

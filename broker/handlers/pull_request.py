@@ -32,7 +32,7 @@ class PullRequest:
 
     __slots__ = (
         "_places", "connection", "expires_at", "first", "generations", "had_turn", "is_behind", "is_filtered",
-        "offsets", "pull", "queues", "read", "request_id", "stirred", "wanted",
+        "kept", "offsets", "pull", "queues", "read", "request_id", "stirred", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class PullRequest:
         self.read: dict[int, Read] = {}  # by place
         self.first = 0  # the place to begin with: no queue with much that is unwanted holds up the others
         self.is_behind = False  # the time was over before all that is unwanted was passed
+        self.kept = 0  # bytes of frames that the batches of its answer keep in memory, besides their own
         self.had_turn = False  # a thread has read for it since it last stood in line for that
         self.stirred: set[MessageQueue] = set()  # queues that grew while it is parked, still to be looked at
         self._places: dict[MessageQueue, list[int]] = {}

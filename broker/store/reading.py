@@ -44,11 +44,16 @@ class Only(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Whole batches read from a queue, and where to go on. None, if what lies before that is not wanted."""
+    """
+    Whole batches read from a queue, and where to go on. None, if what lies before that is not wanted.
+
+    ``kept`` counts the bytes of longer frames that the batches lie in and keep in memory.
+    """
 
     buffers: list[Buffer]
     size: int
     next_offset: int
+    kept: int = 0
 
 
 class DamagedRange(Exception):
@@ -165,6 +170,7 @@ class Taken:
         self._only = only
         self.buffers: list[Buffer] = []
         self._size = 0
+        self._kept = 0
         self._offset = offset
         self._next_offset = offset
         self._damaged_until: int | None = None
@@ -179,7 +185,7 @@ class Taken:
         if self._only is None or _holds(self._only.wanted, *parts):
             if self._is_full(location.size):
                 return False
-            self.buffers += (parts[0], _apart(parts[1]))
+            self.buffers += (parts[0], self._apart(parts[1]))
             self._size += location.size
         self._next_offset = location.end_offset
         return True
@@ -219,6 +225,15 @@ class Taken:
             self._next_offset = header.end_offset
         return True
 
+    def _apart(self, rest: Buffer) -> Buffer:
+        """Copy a batch out of its frame if that is far longer: a slow reader would keep all of it in memory."""
+        if isinstance(rest, memoryview):
+            longer: int = len(rest.obj) - len(rest)  # type: ignore[arg-type]  # bytes, or a bytearray
+            if longer > (MUCH_LONGER - 1) * len(rest):
+                return bytes(rest)
+            self._kept += longer
+        return rest
+
     def _is_full(self, size: int) -> bool:
         return self._only is not None and bool(self.buffers) and self._size + size > self._only.room
 
@@ -233,7 +248,7 @@ class Taken:
         if not self.moved:
             assert self._damaged_until is not None
             raise DamagedRange(self._damaged_until)
-        return Found(self.buffers, self._size, self._next_offset)
+        return Found(self.buffers, self._size, self._next_offset, self._kept)
 
 
 def sound(data: Buffer, at: int, location: Location) -> layout.Header | None:
@@ -270,13 +285,6 @@ def _holds(wanted: Wanted, head: Buffer, rest: Buffer) -> bool:
         return False
     meta_at = head[7] * 8 - layout.BROKER_PART
     return wanted.among(tag_names(memoryview(rest)[meta_at : meta_at + meta_size]))
-
-
-def _apart(rest: Buffer) -> Buffer:
-    """A batch without the frame that it came in, if that is far longer: who reads slowly would keep all of it."""
-    if isinstance(rest, memoryview) and MUCH_LONGER * len(rest) < len(rest.obj):  # type: ignore[arg-type]  # has one
-        return bytes(rest)
-    return rest
 
 
 def possible(where: list[Location], start: int, end: int) -> list[Location]:

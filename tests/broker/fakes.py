@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from rmq.broker.answer_budget import AnswerBudget
 from rmq.broker.connection import DEFERRED, Connection
 from rmq.broker.receive_budget import ReceiveBudget
 from rmq.broker.service import Handler, Service
@@ -56,13 +57,14 @@ class Turns:
 class FakeService:
     """What a connection needs of the broker."""
 
-    def __init__(self, *, budget: int = 1 << 20, buffer: int = 256 << 10) -> None:
+    def __init__(self, *, budget: int = 1 << 20, answers: int = 128 << 20, buffer: int = 256 << 10) -> None:
         self.time = 0.0
         self.fine = 0.0
         self.max_in_flight = 1024
         self.high_water = 1000
         self.shared_buffer = memoryview(bytearray(buffer))
         self.budget = ReceiveBudget(budget)
+        self.answers = AnswerBudget(answers, now=self.now)
         self.outgoing: Any = self
         self.refusal: Fatal | None = None
         self.open: list[Connection] = []
@@ -142,6 +144,7 @@ class FakeTransport:
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.high = high or 0
+        self._maybe_pause()
 
     def pause_reading(self) -> None:
         assert self.reading and not self.closing
@@ -162,7 +165,11 @@ class FakeTransport:
         self.unsent += b"".join(buffers)
         if self.takes:
             self.take(len(self.unsent))
-        elif len(self.unsent) > self.high and not self.paused:
+        else:
+            self._maybe_pause()
+
+    def _maybe_pause(self) -> None:
+        if len(self.unsent) > self.high and not self.paused:
             self.paused = True
             self.protocol.pause_writing()
 

@@ -68,7 +68,8 @@ class Rig:
         self.topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
             self.store, self.topics, HoldTable(), self.fence, now=self.service.now, clock=self.service.clock,
-            call_soon=self.turns.call_soon, max_hold_s=30.0, pool=cast(ReadPool, self.pool),
+            call_soon=self.turns.call_soon, max_hold_s=30.0,
+            pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
         self.service.handlers[Op.PULL] = self.pulls.pull
         self.service.unblocked = self.pulls.unblocked  # type: ignore[method-assign]

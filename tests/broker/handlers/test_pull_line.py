@@ -65,7 +65,7 @@ class Rig:
         self.pulls = PullHandler(
             cast(MessageStore, self.store), topics, self.holds, NoFence(), now=self.service.now,
             clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_hold_s=30.0,
-            pool=cast(ReadPool, self.pool),
+            pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
         self.clock = self.service.clock
         self.service.handlers[Op.PULL] = self.pulls.pull
@@ -120,6 +120,19 @@ def test_a_pull_of_several_queues_shares_its_bytes(rig: Rig) -> None:
 
     ((_, _, _, parts),) = rig.peer.answers()
     assert [part[0] for part in parts] == [0, 1]
+
+
+def test_answers_are_smaller_while_little_memory_is_free_and_hold_at_least_one_batch(rig: Rig) -> None:
+    for _ in range(3):
+        rig.opened.append(b"x" * 60_000)
+    rig.peer.send(pull(1))
+    rig.service.answers.used = 1 << 40  # so that the share of a connection is the smallest, 64 KiB
+
+    rig.peer.send(pull(2))
+    rig.opened.append(b"x" * 100_000)
+    rig.peer.send(pull(3, offset=3))
+
+    assert [answer[3][0][2] for answer in rig.peer.answers()] == [3, 1, 4]
 
 
 def test_an_arrival_that_is_withheld_is_found_and_counted_by_the_sweep(rig: Rig, logs: list[dict[str, Any]]) -> None:

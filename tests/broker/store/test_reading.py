@@ -62,6 +62,7 @@ def test_what_is_read_keeps_no_frame_in_memory_that_is_far_longer(memory_path: P
     assert bodies(found) == [b"short", b"long" * 5000]
     assert isinstance(found, Found)
     assert [isinstance(part, memoryview) for part in found.buffers] == [False, False, False, True]
+    assert found.kept == len(frame) - len(found.buffers[3])
     opened.close()
 
 
