@@ -81,7 +81,7 @@ class Serving:
         notices = Notices(tables.members, tables.sessions, call_soon=loop.call_soon, call_later=loop.call_later)
         self.progress = ProgressHandler(
             topics=tables.topics, members=tables.members, locks=tables.locks, ledger=tables.ledger,
-            committer=committer, now=now, holds=store.readable_range,
+            committer=committer, now=now, holds=store.readable_range, call_soon=loop.call_soon,
         )  # fmt: skip
         self.groups = GroupHandler(
             topics=tables.topics, sessions=tables.sessions, members=tables.members, locks=tables.locks,

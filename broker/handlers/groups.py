@@ -33,7 +33,7 @@ from rmq.wire.ops import (
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
-from ..log import get_logger
+from ..log import get_logger, lines_of
 from ..services.ledger import Ledger
 from ..services.lock_table import Lease, LockTable, shown
 from ..services.membership import BROADCASTING, GroupMode, Membership
@@ -243,14 +243,18 @@ class GroupHandler:
             told += f", offset {mark.suspect_offset} abandoned {mark.abandoned} times"
         return told + (f", careful until {mark.careful_until}" if mark.is_careful else "")
 
-    def revoke(self, group: str, queue: MessageQueue, why: str) -> None:
-        """Take a queue from whoever holds it: there is a reason that nobody has to answer for."""
-        lease = self._locks.revoke(group, queue, now=self._now())
-        if lease is not None:
-            self._committer.record(lease.granted())
-            self.lease_changed(group, queue)
-            log.info("lock.revoked", group=group, queue=str(queue), owner=lease.member, why=why)
-            self._notices.lease_free(group, queue)  # an owner that does not pull learns it by this
+    def revoke(self, group: str, queues: Sequence[MessageQueue], why: str) -> None:
+        """Take queues from their owners, for a reason that is none of their fault."""
+        revoked: list[str] = []
+        for queue in queues:
+            lease = self._locks.revoke(group, queue, now=self._now())
+            if lease is not None:
+                self._committer.record(lease.granted())
+                self.lease_changed(group, queue)
+                self._notices.lease_free(group, queue)  # an owner that does not pull learns it by this
+                revoked.append(f"{queue}:{lease.member}")
+        for owners in lines_of(revoked):
+            log.info("lock.revoked", group=group, owners=owners, why=why)
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone, and its leases with it: the one change that says so takes them all."""

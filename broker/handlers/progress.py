@@ -7,7 +7,7 @@ gathered and reaches the log within ``offset_flush_s``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from rmq.wire import names
@@ -30,7 +30,7 @@ from rmq.wire.topic_ops import GroupState
 
 from ..committer import Committer
 from ..connection import DEFERRED, Connection
-from ..log import get_logger
+from ..log import PER_LINE, get_logger, lines_of
 from ..services.attempt_table import highest
 from ..services.ledger import Ledger
 from ..services.lock_table import Lease, LockTable
@@ -42,6 +42,7 @@ from .limits import check_entries
 log = get_logger(__name__)
 
 MAX_ATTEMPTS: Final = (1 << 31) - 1
+RESETS_A_TURN: Final = PER_LINE  # some 20 us each, and one line of the log for all of them
 
 Holds = Callable[[MessageQueue], tuple[int, int]]  # the offsets of a queue that can be read: [first, end)
 
@@ -50,12 +51,12 @@ class ProgressHandler:
     """
     What members say of the messages they process, and what people say of a group.
 
-    ``revoke(group, queue, why)`` ends the lease of a queue; it is set by the composition root.
+    ``revoke(group, queues, why)`` ends the leases of queues; it is set by the composition root.
     """
 
     def __init__(
         self, *, topics: TopicTable, members: Membership, locks: LockTable, ledger: Ledger, committer: Committer,
-        now: Callable[[], float], holds: Holds,
+        now: Callable[[], float], holds: Holds, call_soon: Callable[..., object],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._members = members
@@ -64,8 +65,9 @@ class ProgressHandler:
         self._committer = committer
         self._now = now
         self._holds = holds
+        self._call_soon = call_soon
         self._riding: dict[tuple[str, MessageQueue], int] = {}
-        self.revoke: Callable[[str, MessageQueue, str], None] = lambda group, queue, why: None
+        self.revoke: Callable[[str, Sequence[MessageQueue], str], None] = lambda group, queues, why: None
 
     # ---- commits
 
@@ -232,7 +234,11 @@ class ProgressHandler:
     # ---- people
 
     def reset(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Put a group anywhere in queues; whoever holds one of them must acquire it again."""
+        """
+        Put a group anywhere in queues; an owner of one of them must acquire it again.
+
+        Each queue is reset in one step; many of them take several turns, in which other connections are served.
+        """
         check_entries(payload, 1)
         request = decode(ResetOffsets, payload)
         names.check_group(request.group)
@@ -242,10 +248,35 @@ class ProgressHandler:
                 f"group {request.group!r} is broadcasting: each member keeps its progress in a file of its own, "
                 "which can be edited while it does not run"
             )
-        results = [self._reset(request.group, entry, dry_run=request.dry_run) for entry in request.entries]
-        return self._later(connection, request_id, results)
+        if not self._reset_some(connection, request_id, request, []):
+            connection.hold()
+        return DEFERRED
 
-    def _reset(self, group: str, entry: ResetEntry, *, dry_run: bool) -> ResetResult:
+    def _reset_some(
+        self, connection: Connection, request_id: int, request: ResetOffsets, results: list[ResetResult]
+    ) -> bool:
+        """Reset the next queues of a request; return whether they were the last."""
+        entries = request.entries[len(results) : len(results) + RESETS_A_TURN]
+        judged = [self._judge_reset(request.group, entry) for entry in entries]
+        if not request.dry_run:
+            self._reset(request.group, dict(_moved(entries, judged)))
+        results += judged
+        if len(results) < len(request.entries):
+            self._call_soon(self._reset_more, connection, request_id, request, results)
+            return False
+        self._later(connection, request_id, results)
+        return True
+
+    def _reset_more(self, connection: Connection, request_id: int, *rest: Any) -> None:
+        is_done = True
+        try:
+            is_done = self._reset_some(connection, request_id, *rest)
+        except Exception as error:
+            connection.refuse(request_id, connection.defect(error, request_id))
+        if is_done:
+            connection.go_on()
+
+    def _judge_reset(self, group: str, entry: ResetEntry) -> ResetResult:
         queue, offset = MessageQueue(entry.topic, entry.queue_id), entry.queue_offset
         try:
             self._topics.require_queue(*queue)
@@ -256,14 +287,17 @@ class ProgressHandler:
                 )
         except Refused as error:
             return ResetResult(error.code, text=error.text)
-        old = self.committed(group, queue)
-        if not dry_run:
+        return ResetResult(0, self.committed(group, queue), offset)
+
+    def _reset(self, group: str, moved: dict[MessageQueue, ResetResult]) -> None:
+        self.revoke(group, list(moved), "offset reset")
+        for queue, result in moved.items():
             self._riding.pop((group, queue), None)
-            self.revoke(group, queue, "offset reset")
-            for change in self._ledger.reset(group, queue, offset):
+            for change in self._ledger.reset(group, queue, result.new_offset):
                 self._committer.record(change)
-            log.info("offset.reset", group=group, queue=str(queue), was=old, now=offset)
-        return ResetResult(0, old, offset)
+        steps = [f"{queue}:{result.old_offset}>{result.new_offset}" for queue, result in moved.items()]
+        for offsets in lines_of(steps):
+            log.info("offset.reset", group=group, offsets=offsets)
 
     # ---- questions
 
@@ -300,6 +334,12 @@ def session_of(connection: Connection) -> Session:
     """Who asks; a connection serves nothing before the hello."""
     assert connection.session is not None
     return connection.session
+
+
+def _moved(entries: Sequence[ResetEntry], results: Sequence[ResetResult]) -> Iterator[tuple[MessageQueue, ResetResult]]:
+    for entry, result in zip(entries, results, strict=True):
+        if result.status == 0:
+            yield MessageQueue(entry.topic, entry.queue_id), result
 
 
 def _check_attempts(attempts: int) -> None:

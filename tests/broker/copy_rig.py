@@ -76,6 +76,7 @@ class Rig:
         self.progress = ProgressHandler(
             topics=tables.topics, members=Membership(), locks=tables.locks, ledger=tables.ledger,
             committer=self.committer, now=self.service.now, holds=self.store.readable_range,
+            call_soon=self.turns.call_soon,
         )  # fmt: skip
         self.refusal: str | None = None
         delays = Delays(self.store.delays, parse_levels(LEVELS), max_delay_s=1e6, now_us=self.wall)
