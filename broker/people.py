@@ -1,7 +1,8 @@
 """
 What the broker knows, as JSON for people: ``config/topics.json``, ``consumerOffset.json`` and ``locks.json``.
 
-Each names the log position it was true at. The broker never reads them: the log says the same and more.
+Each names the log position it was true at. The broker never reads them: the log says the same and more. A session id
+is shortened, since the whole one lets a client take the session over.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def documents(changes: list[Change]) -> dict[str, dict[str, Any]]:
             case Committed():
                 offsets.setdefault(f"{change.topic}@{change.group}", {})[str(change.queue_id)] = change.queue_offset
             case LeaseGranted():
-                locks.append({**change._asdict(), "session": change.session.hex()})
+                locks.append({**change._asdict(), "session": change.session.hex()[:8]})  # as LOCK_STATUS shows it
             case SnapshotEnded():
                 position = change.position
     return {

@@ -108,7 +108,7 @@ class Backup:
 
     def _copy(self, to: Path) -> Copied:
         log, copy = self._source / "commitlog", to / "commitlog"
-        for directory in (copy, to / "config"):
+        for directory in (to, copy, to / "config"):
             self._files.make_directory(directory)
         starts = sorted(int(name) for name in self._files.names(log) if name.isdigit())
         starts = [start for start in starts if start < self._durable]

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,10 +59,12 @@ class DataDirectory:
         self.files = files or Files()
         is_new = not path.exists()
         try:
+            if is_new:
+                self.files.make_directory(path)
             for name in ("commitlog", "consumequeue", "config", "index", "quarantine"):
                 self.files.make_directory(path / name)
             self._keep_names(is_new=is_new)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(f"the data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
         try:
@@ -70,6 +73,14 @@ class DataDirectory:
         except BaseException:
             os.close(self._lock)
             raise
+        self._warn_if_open()
+
+    def _warn_if_open(self) -> None:
+        """Log that other users may look into the directory; an operator may want it so."""
+        mode = stat.S_IMODE(os.stat(self.path).st_mode)
+        if mode & stat.S_IRWXO:
+            advice = f"chmod 700 {self.path}, unless all users of this machine may read the messages"
+            log.warning("store.open_to_others", path=str(self.path), mode=f"{mode:04o}", advice=advice)
 
     def _keep_names(self, *, is_new: bool) -> None:
         """Make what was made here outlive a power failure; the parent may be one that we may not read."""

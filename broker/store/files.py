@@ -34,8 +34,8 @@ class Files:
     """The real disk. Every method raises OSError as its system call does."""
 
     def open(self, path: AnyPath, *, create: bool = False) -> int:
-        """A descriptor to read and write a file; ``create`` makes the file if it is missing."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        """A descriptor to read and write a file; ``create`` makes the file if it is missing, for its owner only."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def open_to_read(self, path: AnyPath) -> int:
         """A descriptor to read a file."""
@@ -107,8 +107,8 @@ class Files:
             os.close(fd)
 
     def make_directory(self, path: AnyPath) -> None:
-        """Make a directory and those above it; one that exists is no error."""
-        os.makedirs(path, exist_ok=True)
+        """Make a directory for its owner only, and those above it as usual; one that exists is left as it is."""
+        os.makedirs(path, mode=0o700, exist_ok=True)
 
     def rename(self, path: AnyPath, to: AnyPath) -> None:
         """Give a file or directory another name, in place of a file that had it."""
@@ -172,7 +172,7 @@ class Files:
         """Make a file our own that has other names too (a backup may share it), before we change it."""
         if os.stat(path).st_nlink > 1:
             temporary = path.with_name(path.name + ".own")
-            shutil.copyfile(path, temporary)
+            shutil.copy(path, temporary)
             fd = self.open(temporary)
             try:
                 self.sync(fd)

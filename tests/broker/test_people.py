@@ -40,7 +40,7 @@ def test_topics_offsets_and_locks_are_told_with_the_position_they_are_true_at() 
                     "group": "g",
                     "topic": "orders",
                     "queue_id": 1,
-                    "session": "01" * 16,
+                    "session": "01010101",
                     "member": "m#1",
                     "epoch": 99,
                     "ordered": True,
