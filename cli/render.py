@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ _UNPRINTABLE = {
     **{code: f"\\u{code:04x}" for code in _TURNING},
     **{9: "\\t", 10: "\\n", 13: "\\r"},
 }
+_ACTED_ON = re.compile("[\x7f-\x9f" + "".join(map(chr, _TURNING)) + "]")  # JSON itself escapes those below 32
 _NAMES = frozenset({"owner", "session", "member", "message_id"})  # columns of names that may begin with a digit
 
 
@@ -33,8 +35,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def to_json(value: object) -> str:
-    """One line of JSON; times as ISO 8601."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+    """One line of JSON; times as ISO 8601. What a terminal would act on is escaped; parsers read the same."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+    return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:

@@ -100,6 +100,23 @@ def test_json_is_one_line_whatever_the_body_holds() -> None:
     assert "\n" not in to_json(message_object(stored("a\nb\u2028ü".encode()), epoch=1))
 
 
+@pytest.mark.parametrize("code", [0x1B, 0x7F, 0x80, 0x9B, 0x9F, 0x061C, 0x200F, 0x2028, 0x202E, 0x2066, 0x2069])
+def test_json_escapes_what_a_terminal_acts_on_and_means_the_same(code: int) -> None:
+    text = f"a{chr(code)}b"
+
+    shown = to_json({text: text})
+
+    assert shown.isascii()
+    assert chr(code) not in shown
+    assert json.loads(shown) == {text: text}
+
+
+def test_json_leaves_letters_of_all_languages_as_they_are() -> None:
+    assert to_json("Zürich, \u041c\u043e\u0441\u043a\u0432\u0430, \u6771\u4eac \U0001f600") == (
+        '"Zürich, \u041c\u043e\u0441\u043a\u0432\u0430, \u6771\u4eac \U0001f600"'
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
