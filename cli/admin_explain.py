@@ -17,7 +17,7 @@ from . import exit_codes
 from .command import Command, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import counted, printable, seconds, table, to_json
+from .render import counted, epoch_text, printable, seconds, table, to_json
 
 if TYPE_CHECKING:
     from rmq.client import Explanation, QueueStory
@@ -99,7 +99,9 @@ def json_text(told: Explanation) -> str:
     """An explanation as one JSON object."""
     from rmq.client.explaining import as_object
 
-    return to_json(as_object(told)) + "\n"
+    shown = as_object(told)
+    shown["queues"] = [{**queue, "epoch": epoch_text(queue["epoch"])} for queue in shown["queues"]]
+    return to_json(shown) + "\n"
 
 
 def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> str:

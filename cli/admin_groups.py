@@ -17,7 +17,7 @@ from .command import Command, Group, run
 from .lag import Ages, ask_ages, ask_ahead, oldest
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import counted, printable, seconds, shortened, table, to_json
+from .render import counted, epoch_text, printable, seconds, shortened, table, to_json
 from .running_info import info_text, plain
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def _queue_object(queue: GroupQueue, is_broadcasting: bool, ages: Ages) -> dict[
         fields["lag"] = None
     for name in ("committed", "retry_offset", "suspect_offset"):
         fields[name] = None if fields[name] < 0 else fields[name]
+    fields["epoch"] = epoch_text(queue.epoch)
     if queue.owner is None:
         fields["epoch"] = fields["lease_left_s"] = None
     return fields

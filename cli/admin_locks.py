@@ -21,7 +21,7 @@ from rmq.wire.errors import ConnectionLost, GroupNotFound, RequestTimeout, Topic
 from .command import Command, run
 from .options import broker_option, json_option, log_options
 from .reach import admin_of
-from .render import printable, seconds, shortened, table, to_json
+from .render import epoch_text, printable, seconds, shortened, table, to_json
 from .stopping import until_signal
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ async def _watch(broker: str, wanted: Wanted, interval: float, *, as_json: bool,
 
 def lock_object(row: LockRow) -> dict[str, Any]:
     """A lock as JSON; the session is shortened, as in member ids."""
-    return {**row._asdict(), "session": row.session[:_SESSION_DIGITS]}
+    return {**row._asdict(), "session": row.session[:_SESSION_DIGITS], "epoch": epoch_text(row.epoch)}
 
 
 def lock_text(rows: Sequence[LockRow], columns: int = 0) -> str:

@@ -10,7 +10,7 @@ import click
 from .command import Command, run
 from .options import broker_option, json_option, log_options, message_id_argument
 from .reach import admin_of
-from .render import printable, seconds, stored_object, to_json
+from .render import epoch_text, printable, seconds, stored_object, to_json
 
 if TYPE_CHECKING:
     from rmq.client.trace import Copy, Standing, Trace
@@ -70,7 +70,7 @@ def trace_object(told: Trace) -> dict[str, Any]:
         "origin": told.origin._asdict() if told.is_copy else None,
         "source": None if told.source is None else _place(told.source),
         "became": None if told.became is None else _place(told.became),
-        "groups": [standing._asdict() for standing in told.standings],
+        "groups": [{**standing._asdict(), "epoch": epoch_text(standing.epoch)} for standing in told.standings],
         "copies": [copy._asdict() for copy in told.copies],
         "remarks": told.remarks,
         "unsure": told.unsure,

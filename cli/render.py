@@ -40,6 +40,11 @@ def to_json(value: object) -> str:
     return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def epoch_text(epoch: int | None) -> str | None:
+    """Return a lease epoch for JSON: decimal text, since it exceeds 2^53, where many readers of JSON round numbers."""
+    return None if epoch is None else str(epoch)
+
+
 def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
     """A message as one JSON object; the body as text where it is UTF-8."""
     return {
@@ -54,7 +59,7 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
         "properties": message.properties,
         "ordering_key": message.ordering_key,
         "attempt": message.attempt,
-        "epoch": epoch,
+        "epoch": epoch_text(epoch),
         "born_at": message.born_at,
         "stored_at": message.stored_at,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from .render import printable, seconds, table
+from .render import epoch_text, printable, seconds, table
 
 QUEUE_COLUMNS: Final = ("queue", "head", "held", "size", "flight", "renewed", "doing")
 UNKNOWN: Final = "unknown"  # the version of a member that runs from sources, without being installed
@@ -18,9 +18,9 @@ MAX_SHOWN: Final = 200  # characters of a text that is only told
 
 
 def plain(value: Any) -> Any:
-    """What a member told, as JSON can say it: bytes in hexadecimal, and nothing else that JSON does not know."""
+    """Return what a member told as JSON can say it: bytes in hexadecimal, epochs as text, and nothing it cannot."""
     if isinstance(value, dict):
-        return {str(plain(name)): plain(element) for name, element in value.items()}
+        return {str(plain(name)): _plain_field(name, element) for name, element in value.items()}
     if isinstance(value, list | tuple):
         return [plain(element) for element in value]
     if isinstance(value, bytes):
@@ -28,6 +28,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _plain_field(name: Any, value: Any) -> Any:
+    is_epoch = name == "epoch" and isinstance(value, int) and not isinstance(value, bool)
+    return epoch_text(value) if is_epoch else plain(value)
 
 
 def info_text(info: dict[str, Any]) -> str:

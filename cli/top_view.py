@@ -8,6 +8,7 @@ from typing import Any, Final
 from rmq.wire.group_ops import GroupRow
 from rmq.wire.ops import LockRow
 
+from .render import epoch_text
 from .top_rates import Flow, Span
 from .top_sample import MOST_LEASES, Sample
 
@@ -125,7 +126,8 @@ def view_of(before: Sample | None, after: Sample) -> View:
 def view_object(view: View) -> dict[str, Any]:
     """The view as JSON, with all lines."""
     topics = [{"topic": line.topic, **_flow_object(line.flow)} for line in view.topics]
-    return {**asdict(view), "traffic": _flow_object(view.traffic), "topics": topics}
+    leases = [{**asdict(line), "epoch": epoch_text(line.epoch)} for line in view.lease_lines]
+    return {**asdict(view), "traffic": _flow_object(view.traffic), "topics": topics, "lease_lines": leases}
 
 
 def _flow_object(flow: Flow) -> dict[str, float | None]:

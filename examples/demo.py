@@ -150,7 +150,7 @@ def take_over(stage: Stage, first: Worker, second: Worker, before: list[Lock]) -
     finish nor say goodbye. Its queues are given to the first one as soon as it is certain that it is gone (5 s after
     its last answer); a higher epoch on each lock shuts out whatever the dead might still send."""
     chapter(3, "Crash and take-over", why)
-    lost = {lock["queue_id"]: lock["epoch"] for lock in before if is_of(second, lock)}
+    lost = {lock["queue_id"]: int(lock["epoch"]) for lock in before if is_of(second, lock)}
     mark = len(second.lines)
     produce(stage, "shipping", first=STEPS // 2 + 1, last=STEPS)
     wait_until("the second worker is in the middle of its work", lambda: len(second.lines) > mark + 20)
@@ -164,7 +164,7 @@ def take_over(stage: Stage, first: Worker, second: Worker, before: list[Lock]) -
     after = locks(stage)
     show_locks(after, first, second)
     promise(len(after) == QUEUES and all(is_of(first, lock) for lock in after), "the first worker has all queues now")
-    higher = all(lock["epoch"] > lost.get(lock["queue_id"], 0) for lock in after)
+    higher = all(int(lock["epoch"]) > lost.get(lock["queue_id"], 0) for lock in after)
     promise(higher, f"its epochs are higher on the {len(lost)} queues that it took over")
     promise(not gaps(first, second), f"all {EVENTS} events were consumed, those of each order in order")
     again = len(first.lines) + len(second.lines) - EVENTS

@@ -16,7 +16,8 @@ Every command, its options and examples. `COMMAND --help` says the same. What th
 [exit codes](exit-codes.md), the settings behind `-o` and `--config` in [settings](settings.md).
 """
 _SHARED_ABOUT = (
-    "Where a command lists one of these under *Also*, it means this; the default of `--log-level` is said there."
+    "Where a command lists one of these under *Also*, it means this; the default of `--log-level` is said there. "
+    "In JSON a lease epoch (`epoch`) is decimal text: it exceeds 2^53, above which many readers of JSON round numbers."
 )
 _SHARED = ("--json", "--broker", "--log-level", "--log-format", "--version")
 _EVERYWHERE = ("--help",)

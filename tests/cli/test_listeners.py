@@ -57,7 +57,7 @@ async def test_json_has_the_epoch_of_the_lease() -> None:
 
     await Printer(Output(stream), as_json=True)(messages(), context())
 
-    assert b'"epoch":7' in stream.getvalue()
+    assert b'"epoch":"7"' in stream.getvalue()
 
 
 async def test_after_the_limit_messages_are_neither_printed_nor_committed_nor_failed() -> None:

@@ -83,7 +83,7 @@ def test_a_message_is_one_json_object_with_every_field() -> None:
         "properties": {"source": "shop"},
         "ordering_key": "o-17",
         "attempt": 3,
-        "epoch": (5 << 32) + 1,
+        "epoch": "21474836481",
         "born_at": datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=1).isoformat(),
         "stored_at": datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=2).isoformat(),
     }
