@@ -192,6 +192,7 @@ class Serving:
         tables = self._tables
         return {
             "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
+            "silent_members": tables.members.silent_count,
             "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
             "unread_answer_bytes": self._answers.used, "evicted_readers": self._answers.evicted,
             "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,

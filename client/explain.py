@@ -47,6 +47,7 @@ Rule = Callable[[QueueFacts], Finding | None]
 
 RULES: Final[tuple[Rule, ...]] = (
     explain_stopped.stopped,
+    explain_stopped.silenced,
     explain_stopped.careful,
     explain_stopped.no_member,
     explain_stopped.not_subscribed,

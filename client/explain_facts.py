@@ -37,6 +37,14 @@ class Delayed(NamedTuple):
 NOTHING_DELAYED: Final = Delayed()
 
 
+class SilentMember(NamedTuple):
+    """A member that the broker took out of the group for its silence, although its connection stands."""
+
+    member: str
+    silent_s: float
+    answers: bool = False  # it was asked just now, and answered: it is about to come back
+
+
 class Told(NamedTuple):
     """What an owner says of a queue, and of itself; times are seconds from the moment it was asked."""
 
@@ -98,6 +106,7 @@ class QueueFacts:
     model: str | None = None
     strategy: str | None = None
     connected: int = 0  # members that are there
+    silenced: SilentMember | None = None  # who lost it by its silence; if nobody is there, any silent member
     subscribed: bool = True
     expression: str = ALL
     waiting: tuple[str, ...] = ()  # members that were refused the lock
@@ -152,10 +161,14 @@ class Members:
         """Those that are there and do not answer."""
         return [name for name, report in self._reports.items() if report.status == MemberSilent.code]
 
+    def told_anything(self, member: str) -> bool:
+        """Whether a member was asked, and answered."""
+        report = self._reports.get(member)
+        return report is not None and report.status == OK
+
     def tells_all(self, member: str) -> bool:
         """Whether a member told of all its queues."""
-        report = self._reports.get(member)
-        return report is not None and report.status == OK and not number(report.info, "more_queues")
+        return self.told_anything(member) and not number(self._reports[member].info, "more_queues")
 
     def told(self, member: str | None, queue: MessageQueue) -> Told | None:
         """What a member said of a queue."""
@@ -219,6 +232,7 @@ def of_group(
 ) -> list[QueueFacts]:
     """The facts of all queues of a group that shares them out."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
+    silent = silent_members(described, members)
     return [
         QueueFacts(
             group=described.group,
@@ -243,6 +257,7 @@ def of_group(
             model=described.model,
             strategy=described.strategy,
             connected=connected,
+            silenced=None if queue.owner is not None else _silenced(queue, silent, connected),
             subscribed=queue.topic in described.subscriptions,
             expression=described.subscriptions.get(queue.topic, ALL),
             waiting=tuple(members.waiting.get(name, ())),
@@ -253,6 +268,21 @@ def of_group(
         for queue in described.queues
         for name in [queue_of(queue)]
     ]
+
+
+def silent_members(described: GroupDescription, members: Members) -> dict[str, SilentMember]:
+    """Return the members that were taken out for their silence, by name, the longest silent first."""
+    silent = [
+        SilentMember(member.member, member.heard_ago_s, members.told_anything(member.member))
+        for member in described.members
+        if member.state == "silent"
+    ]
+    return {each.member: each for each in sorted(silent, key=lambda each: -each.silent_s)}
+
+
+def _silenced(queue: GroupQueue, silent: Mapping[str, SilentMember], connected: int) -> SilentMember | None:
+    lost_it = None if queue.former is None else silent.get(queue.former)
+    return lost_it or (None if connected else next(iter(silent.values()), None))
 
 
 def of_broadcast(

@@ -9,8 +9,8 @@ from rmq.wire.group_ops import GroupDescription
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import retry_topic
 
-from .explain_facts import BROADCASTING, Members, QueueFacts
-from .explain_words import span
+from .explain_facts import BROADCASTING, Members, QueueFacts, silent_members
+from .explain_words import span, wake
 
 MOST_QUEUES: Final = 8  # named in a note
 
@@ -55,6 +55,7 @@ def notes_of(
         notes.append(Note("BROADCASTING", text))
     if topic is None:
         notes += _missing(described)
+    notes += _silent(described, members)
     notes += _idle(described, members)
     notes += _delays(facts)
     if dead:
@@ -88,6 +89,23 @@ def _missing(described: GroupDescription) -> list[Note]:
         return []
     advice = "`rmq-admin topic list` shows what there is, `rmq-admin topic create NAME` makes one."
     return [Note("TOPIC_MISSING", f"members subscribe to {', '.join(missing)}: there is no such topic.", advice)]
+
+
+def _silent(described: GroupDescription, members: Members) -> list[Note]:
+    """Members that were taken out for their silence; where nobody else is there, queues tell of it."""
+    is_alone = not any(member.state == "connected" for member in described.members)
+    if described.model == BROADCASTING or (described.queues and is_alone):
+        return []
+    return [
+        Note(
+            "MEMBER_SILENT",
+            f"{each.member} is connected, but has been silent for {span(each.silent_s)} "
+            "and was taken out of the group.",
+            wake(each.member, "See"),
+        )
+        for each in silent_members(described, members).values()
+        if not each.answers
+    ]
 
 
 def _idle(described: GroupDescription, members: Members) -> list[Note]:

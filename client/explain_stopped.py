@@ -68,6 +68,28 @@ def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Finding:
     )
 
 
+def silenced(facts: QueueFacts) -> Finding | None:
+    """Whoever should have it was taken out for its silence, and nobody takes over."""
+    by = facts.silenced
+    if by is None or (facts.connected and _is_shared_out(facts)):
+        return None
+    if by.answers:
+        return Finding(
+            Reason.WAITING_FOR_LOCK,
+            Urgency.WATCH,
+            f"{by.member} was silent, lost its queues by that, and answers again: it takes them back within 20 s.",
+            "ask again; loop.stalled or loop.blocked in its log tells what kept it.",
+        )
+    alone = "no other member gets this queue" if facts.connected else "nobody else is in the group"
+    return Finding(
+        Reason.MEMBER_SILENT,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
+        f"{by.member} is connected, but has been silent for {words.span(by.silent_s)} and lost its queues; {alone}. "
+        f"Its event loop is blocked, or it is stopped, or its machine is gone.{words.gone(facts)}",
+        words.wake(by.member),
+    )
+
+
 def careful(facts: QueueFacts) -> Finding | None:
     """Owners were lost at one message: that nobody is there, or a lock is waited for, is what comes of it."""
     if facts.abandoned < CAREFUL_OWNERS or facts.suspect_offset < 0 or facts.is_retries:
@@ -123,6 +145,12 @@ def not_subscribed(facts: QueueFacts) -> Finding | None:
     )
 
 
+def _is_shared_out(facts: QueueFacts) -> bool:
+    """Whether the members that are there share out all queues among them."""
+    by_strategy = facts.strategy in (None, "average", "circle") or (facts.strategy or "").startswith("consistent_hash")
+    return by_strategy and facts.model != "assigned"
+
+
 def unowned(facts: QueueFacts) -> Finding | None:
     """Members are there, and none has it."""
     if facts.owner is not None:
@@ -134,7 +162,7 @@ def unowned(facts: QueueFacts) -> Finding | None:
             "members of this group are assigned their queues by the program, and none was given this one.",
             "assign it to a consumer.",
         )
-    if facts.strategy in (None, "average", "circle") or (facts.strategy or "").startswith("consistent_hash"):
+    if _is_shared_out(facts):
         return Finding(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
@@ -175,7 +203,7 @@ def silent(facts: QueueFacts) -> Finding | None:
         Reason.MEMBER_SILENT,
         Urgency.ACT if facts.lag else Urgency.WATCH,
         f"{facts.owner} is connected but does not answer: it is stopped, or its event loop is blocked.{freed}",
-        f"see where it is ({words.dump(facts)}); a listener that blocks must be a plain def. Restart it if need be.",
+        words.wake(facts.owner),
     )
 
 

@@ -64,10 +64,18 @@ def error(told: Told) -> str:
     return f" The error: {told.last_error.rstrip('.')}." if told.last_error else ""
 
 
-def dump(facts: QueueFacts) -> str:
-    """How to see where the owner is; its name tells the machine and the process."""
-    found = _MEMBER.match(facts.owner or "")
+def dump(member: str | None) -> str:
+    """How to see where a member is; its name tells the machine and the process."""
+    found = _MEMBER.match(member or "")
     return "`py-spy dump --pid PID`" if found is None else f"on {found['host']}: `py-spy dump --pid {found['pid']}`"
+
+
+def wake(member: str | None, see: str = "see") -> str:
+    """What to do about a member that does not answer; ``see`` is the first word."""
+    return (
+        f"{see} where it is ({dump(member)}, or loop.blocked in its log); a listener that blocks must be a plain def. "
+        "Restart it if need be."
+    )
 
 
 def look(facts: QueueFacts, offset: int | None) -> str:

@@ -72,7 +72,7 @@ def long_call(facts: QueueFacts) -> Finding | None:
         Urgency.ACT if words.is_suspicious(told) else Urgency.WATCH,
         f"{who} has had message {facts.head_offset} for {words.span(told.called_for_s)}{limit}{again}."
         f"{words.held(told)}{words.gone(facts)}",
-        f"see what it waits for ({words.dump(facts)}) and {words.look(facts, facts.head_offset)}; "
+        f"see what it waits for ({words.dump(facts.owner)}) and {words.look(facts, facts.head_offset)}; "
         f"suspicious from {words.span(words.suspicious_s(told))} on.",
     )
 

@@ -50,7 +50,11 @@ class DescribeGroup(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """A member as the broker sees it: ``connected``, or in its ``grace`` without an ``address``."""
+    """
+    A member as the broker sees it: ``connected``, or in its ``grace`` without an ``address``, or ``silent``.
+
+    A silent one has a connection, and was taken out of the group since it let its leases expire or sent no heartbeat.
+    """
 
     member: str
     session: str
@@ -65,7 +69,8 @@ class GroupQueue(NamedTuple):
     A queue of a topic of the group: ``[min_offset, max_offset)`` can be read; ``committed`` is -1 for none.
 
     Without an ``owner`` the fields of its lease are 0, or None. The message at ``retry_offset`` (-1: none) failed
-    ``attempts`` times; ``abandoned`` owners in a row were lost at the one at ``suspect_offset``.
+    ``attempts`` times; ``abandoned`` owners in a row were lost at the one at ``suspect_offset``. ``former`` is who
+    lost a queue without giving it back, if nobody has owned it since.
     """
 
     topic: str
@@ -82,6 +87,7 @@ class GroupQueue(NamedTuple):
     attempts: int = 0
     suspect_offset: int = NO_OFFSET
     abandoned: int = 0
+    former: str | None = None
 
 
 class GroupDescription(NamedTuple):

@@ -103,26 +103,25 @@ class GroupAdminHandler:
         queues, more_queues = self._queues(topics if topic is None else topics & {topic}, self._most.described)
         told_of = set(queues)
         rows = {lease.queue: self._groups.lock_row(lease) for lease in leases if lease.queue in told_of}
-        members = sorted(self._members.of_group(group), key=lambda member: member.session.member)
+        silent = set(self._members.silent(group))
+        members = sorted(self._members.of_group(group), key=_name) + sorted(silent, key=_name)
         told = members[: self._most.members]
         held = Counter(lease.session for lease in leases)
         answer = GroupDescription(
-            group, *self._mode(group), len(members) - len(told), more_queues, self._members.subscribed(group),
-            [self._member(member, held[member.session.id]) for member in told],
+            group, *self._mode(group), len(members) - len(told), more_queues, self._subscribed(group),
+            [self._member(member, held[member.session.id], is_silent=member in silent) for member in told],
             [self._queue(group, queue, rows.get(queue)) for queue in queues],
         )  # fmt: skip
         return self._later(connection, request_id, answer)
 
     def require(self, group: str, leases: Iterable[Lease] = ()) -> None:
         """Refuse a group that nobody is in, and that never got anywhere."""
-        if not (self._members.sessions(group) or self._offsets.topics(group) or leases):
+        if not (self._members.sessions(group) or self._members.silent(group) or self._offsets.topics(group) or leases):
             raise GroupNotFound(f"there is no group {group!r}: `rmq-admin group list` shows those that exist")
 
     def _topics_of(self, group: str, leases: Iterable[Lease]) -> set[str]:
         """What it subscribes to, and what it got somewhere in before; its retries only if it has had any."""
-        topics = {lease.queue.topic for lease in leases}.union(
-            self._members.subscribed(group), self._offsets.topics(group)
-        )
+        topics = {lease.queue.topic for lease in leases}.union(self._subscribed(group), self._offsets.topics(group))
         retries = names.retry_topic(group)
         return topics if self._topics.get(retries) is not None else topics - {retries}
 
@@ -138,7 +137,14 @@ class GroupAdminHandler:
         return found, more
 
     def _mode(self, group: str) -> tuple[bool | None, str | None, str | None]:
-        return self._members.mode(group) or (None, None, None)
+        mode = self._members.mode(group)
+        silent = self._members.silent(group) if mode is None else []
+        return mode or next((member.mode for member in silent), None) or (None, None, None)
+
+    def _subscribed(self, group: str) -> dict[str, str]:
+        """What its members subscribe to; if it has none, what one of the silent ones did."""
+        silent = [] if self._members.sessions(group) else self._members.silent(group)
+        return silent[0].subscriptions if silent else self._members.subscribed(group)
 
     def _queue(self, group: str, queue: MessageQueue, row: LockRow | None = None) -> GroupQueue:
         index, committed = self._store.queue(queue), self._offsets.get(group, queue)
@@ -148,20 +154,25 @@ class GroupAdminHandler:
         retry_offset, attempts = self._ledger.attempts.get(group, queue)
         mark = self._ledger.suspects.get(group, queue)
         return told._replace(
-            retry_offset=retry_offset, attempts=attempts, suspect_offset=mark.suspect_offset, abandoned=mark.abandoned
+            retry_offset=retry_offset,
+            attempts=attempts,
+            suspect_offset=mark.suspect_offset,
+            abandoned=mark.abandoned,
+            former=None if row is not None else self._locks.former(group, queue),
         )
 
     def _lag(self, group: str, queue: MessageQueue) -> int:
         index = self._store.queue(queue)
         return index.readable - max(self._offsets.get(group, queue), index.min_offset)
 
-    def _member(self, member: Member, leases: int) -> MemberState:
+    def _member(self, member: Member, leases: int, *, is_silent: bool) -> MemberState:
         session = member.session
         connection = session.connection if isinstance(session.connection, Connection) else None
         heard_at = session.answered_at if connection is None else connection.heard_at
+        state = "silent" if is_silent else "connected"
         return MemberState(
             session.member, session.id.hex()[:8], None if connection is None else connection.peer,
-            "grace" if connection is None else "connected", round(max(self._now() - heard_at, 0.0), 3),
+            "grace" if connection is None else state, round(max(self._now() - heard_at, 0.0), 3),
             leases,
         )  # fmt: skip
 
@@ -169,3 +180,7 @@ class GroupAdminHandler:
         # Topics and progress are told when they are durable, as everywhere.
         self._committer.when_durable(lambda: connection.reply(request_id, answer))
         return DEFERRED
+
+
+def _name(member: Member) -> str:
+    return member.session.member

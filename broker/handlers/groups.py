@@ -300,7 +300,7 @@ class GroupHandler:
         for (group, session_id), member in silent.items():
             # One that is alive and let a single lease go has others, or joins again with its next heartbeat.
             held = self._locks.of_session(session_id, now=now)
-            if not any(lease.group == group for lease in held) and self._members.leave(group, session_id):
+            if not any(lease.group == group for lease in held) and self._members.silence(group, session_id):
                 log.warning("group.member_silent", group=group, member=member)
                 self._notices.members_changed(group)
 

@@ -56,7 +56,8 @@ class RunningInfoHandler:
         return DEFERRED
 
     def _asked(self, group: str, member: str, after: str) -> list[Asked]:
-        sessions = sorted((known.session for known in self._members.of_group(group)), key=_name)
+        known = [*self._members.of_group(group), *self._members.silent(group)]  # a silent one may have woken up
+        sessions = sorted((member.session for member in known), key=_name)
         if member:
             sessions = [session for session in sessions if session.member == member][:1]
             if not sessions:

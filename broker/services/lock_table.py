@@ -169,6 +169,10 @@ class LockTable:
         """The member that lost a queue without giving it back, if nobody has asked since."""
         return self._former.pop((group, queue), None)
 
+    def former(self, group: str, queue: MessageQueue) -> str | None:
+        """Return the member that lost a queue without giving it back, if nobody has taken it since."""
+        return self._former.get((group, queue))
+
     def release_topic(self, topic: str) -> list[Lease]:
         """Free all leases of a topic that is gone."""
         leases = [lease for lease in self._leases.values() if lease.queue.topic == topic]

@@ -30,6 +30,7 @@ MAX_STRATEGY: Final = 64  # characters
 MAX_EXPRESSION: Final = 1024  # characters
 MAX_SUBSCRIPTIONS: Final = 1024
 MAX_GROUPS: Final = 256  # of one session
+MAX_SILENT: Final = 256  # members that went silent and are remembered, in all groups
 
 
 class GroupMode(NamedTuple):
@@ -63,6 +64,7 @@ class Membership:
         self._groups: dict[str, dict[bytes, Member]] = {}
         self._sessions: dict[bytes, Session] = {}  # those that are in any group
         self._beats: OrderedDict[tuple[str, bytes], Member] = OrderedDict()  # the longest silent member comes first
+        self._silent: OrderedDict[tuple[str, bytes], Member] = OrderedDict()  # taken out; the first to go comes first
 
     def start(self, log_epoch: int) -> None:
         """Number the lists of this start above those of all starts before."""
@@ -93,6 +95,7 @@ class Membership:
 
     def _put(self, group: str, member: Member) -> None:
         session = member.session
+        self._silent.pop((group, session.id), None)
         self.version += session.id not in self._groups.get(group, ())
         self._groups.setdefault(group, {})[session.id] = member
         session.groups.add(group)
@@ -102,10 +105,29 @@ class Membership:
 
     def leave(self, group: str, session_id: bytes) -> bool:
         """Take a session out of a group; says whether it was in."""
+        self._silent.pop((group, session_id), None)
+        return self._take_out(group, session_id) is not None
+
+    def silence(self, group: str, session_id: bytes) -> bool:
+        """
+        Take out a member that went silent, and remember it; says whether it was in.
+
+        It is remembered for people until it joins again, leaves, or its session ends; and for as long as its connection
+        stands it is one of :meth:`silent`.
+        """
+        member = self._take_out(group, session_id)
+        if member is None:
+            return False
+        self._silent[group, session_id] = member
+        if len(self._silent) > MAX_SILENT:
+            self._silent.popitem(last=False)
+        return True
+
+    def _take_out(self, group: str, session_id: bytes) -> Member | None:
         members = self._groups.get(group, {})
         member = members.pop(session_id, None)
         if member is None:
-            return False
+            return None
         self.version += 1
         if not members:
             del self._groups[group]
@@ -113,10 +135,12 @@ class Membership:
         member.session.groups.discard(group)
         if not member.session.groups:
             del self._sessions[session_id]
-        return True
+        return member
 
     def remove_session(self, session_id: bytes) -> list[str]:
         """Take a session out of all its groups; returns their names, sorted."""
+        for key in [key for key in self._silent if key[1] == session_id]:
+            del self._silent[key]
         session = self._sessions.get(session_id)
         left = sorted(session.groups) if session is not None else []
         for group in left:
@@ -130,7 +154,7 @@ class Membership:
             (group, session_id), member = next(iter(self._beats.items()))
             if now - member.joined_at <= self.expiry_s:
                 break
-            self.leave(group, session_id)
+            self.silence(group, session_id)
             gone.append((group, session_id))
         return gone
 
@@ -148,12 +172,26 @@ class Membership:
         return list(self._groups.get(group, ()))
 
     def groups(self) -> list[str]:
-        """The groups that have a member."""
-        return list(self._groups)
+        """The groups that have a member, and those whose members are all silent."""
+        silent = {group for (group, _), member in self._silent.items() if member.session.connection is not None}
+        return [*self._groups, *sorted(silent - self._groups.keys())]
 
     def of_group(self, group: str) -> list[Member]:
         """The members of a group, in the order they joined."""
         return list(self._groups.get(group, {}).values())
+
+    def silent(self, group: str) -> list[Member]:
+        """Return the members that were taken out for their silence while their connection stands, in that order."""
+        return [
+            member
+            for (name, _), member in self._silent.items()
+            if name == group and member.session.connection is not None
+        ]
+
+    @property
+    def silent_count(self) -> int:
+        """How many members of all groups are silent, and still connected."""
+        return sum(member.session.connection is not None for member in self._silent.values())
 
     def subscribed(self, group: str) -> dict[str, str]:
         """

@@ -124,7 +124,7 @@ def test_a_group_for_programs() -> None:
     assert told["queues"][1] == {
         "topic": "orders", "queue_id": 1, "min_offset": 0, "max_offset": 3, "committed": None, "lag": 3, "lag_s": 3.5,
         "owner": None, "epoch": None, "lease_left_s": None, "state": None, "retry_offset": 1, "attempts": 4,
-        "suspect_offset": 1, "abandoned": 2,
+        "suspect_offset": 1, "abandoned": 2, "former": None,
     }  # fmt: skip
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rmq.client.explain import explain
-from rmq.client.explain_facts import QueueFacts, Told
+from rmq.client.explain_facts import QueueFacts, SilentMember, Told
 from rmq.client.stored_messages import Head
 
 OWNER, OTHER = "pay-1@4711#0a0b0c0d", "pay-2@52#01020304"
 EPOCH = 4294967297
+SILENT = SilentMember(OTHER, 75.0)
 HEAD = Head(0, 10, None, "00ff", None)
 
 

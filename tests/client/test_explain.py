@@ -12,7 +12,7 @@ from rmq.client.explain import RULES, explain, worst_first
 from rmq.client.explain_facts import Delayed, QueueFacts, Told
 from rmq.client.explain_reasons import Reason, Urgency
 
-from .explain_builders import EPOCH, OWNER, facts, found, held, told
+from .explain_builders import EPOCH, OWNER, SILENT, facts, found, held, told
 
 GAP = {"stopped_code": "MESSAGES_LOST", "stopped_from": 10, "stopped_to": 12}
 FAILS = {"attempt": 5, "retry_in_s": 3.0, "last_error": "E: x", "failed_offset": 10}
@@ -29,6 +29,14 @@ CONFLICTS: list[tuple[str, QueueFacts, str]] = [
     (
         "who is lost for now was lost with that message before",
         facts(in_grace=True, abandoned=2, suspect_offset=10), "CRASH_LOOP",
+    ),
+    (
+        "who lost it by silence is there to be looked at",
+        facts(None, connected=0, silenced=SILENT, abandoned=3, suspect_offset=10), "MEMBER_SILENT",
+    ),
+    (
+        "a silent member is known since the broker started",
+        facts(None, connected=0, silenced=SILENT, broker_up_s=5.0), "MEMBER_SILENT",
     ),
     ("a message that all got over is past", facts(None, connected=0, abandoned=3, suspect_offset=9), "NO_MEMBER"),
     ("one lost owner is an accident", facts(None, connected=0, abandoned=1, suspect_offset=10), "NO_MEMBER"),
@@ -116,7 +124,8 @@ any_facts = st.builds(
     model=st.sampled_from([None, "clustering", "broadcasting", "assigned"]),
     strategy=st.sampled_from([None, "average", "config"]), moved=st.none() | st.integers(0, 9),
     watched_s=st.sampled_from([0.0, 1.0]), delayed=st.builds(Delayed, st.integers(0, 9), st.floats(0, 99)),
-).map(lambda of: of if of.owner is not None else replace(of, told=None))  # fmt: skip
+    silenced=st.sampled_from([None, SILENT, SILENT._replace(answers=True)]),
+).map(lambda of: replace(of, told=None) if of.owner is None else replace(of, silenced=None))  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)

@@ -54,6 +54,32 @@ def test_the_attempts_that_the_broker_knows_count_for_their_message_only() -> No
     assert one(HELD, report(head_offset=5, attempt=1)).attempt == 1
 
 
+@pytest.mark.parametrize(
+    ("queue", "states", "silenced"),
+    [
+        (HELD._replace(owner=None, former=B), "connected silent", B),
+        (HELD._replace(owner=None, former="gone"), "connected silent", None),
+        (HELD._replace(owner=None, former=None), "silent silent", B),  # nobody else is there; B is silent for longer
+        (HELD._replace(owner=None, former=A), "silent silent", A),
+        (HELD, "silent silent", None),
+        (HELD._replace(owner=None, former=B), "connected connected", None),
+    ],
+)
+def test_a_queue_without_an_owner_is_that_of_the_silent_member_that_lost_it(
+    queue: GroupQueue, states: str, silenced: str | None
+) -> None:
+    members = [
+        MemberState(name, "0", "x:1", state, heard, 0)
+        for name, state, heard in zip((A, B), states.split(), (61.0, 75.0), strict=True)
+    ]
+
+    found = one(queue, members=members).silenced
+
+    assert (None if found is None else found.member) == silenced
+    back = one(queue, report(B), members=members).silenced
+    assert back is None or back.answers is (back.member == B)
+
+
 def test_who_does_not_answer_is_silent_and_who_has_no_connection_is_not() -> None:
     members = Members([MemberReport(MemberSilent.code, A, "silent"), MemberReport(MemberNotFound.code, B, "away")])
 

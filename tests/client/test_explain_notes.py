@@ -85,6 +85,22 @@ def test_members_without_a_queue_are_noted_unless_they_wait_for_a_lock() -> None
     assert notes_of(described(members=idle(OWNER, OTHER), model="broadcasting"), NOBODY, [])[1:] == []
 
 
+def test_a_silent_member_is_noted_where_others_have_its_queues() -> None:
+    gone = [MemberState(OTHER, "0", "x:1", "silent", 75.0, 0)]
+    alone = described(members=gone)
+    among = described(members=[*gone, MemberState(OWNER, "0", "x:1", "connected", 0.1, 1)])
+    back = Members([MemberReport(0, OTHER, None, {})])
+
+    (note,) = notes_of(among, NOBODY, [])
+    assert (note.code, note.sentence) == (
+        "MEMBER_SILENT", f"{OTHER} is connected, but has been silent for 75 s and was taken out of the group.",
+    )  # fmt: skip
+    assert note.advice.startswith("See where it is (on pay-2: `py-spy dump --pid 52`")
+    assert notes_of(alone, NOBODY, []) == []
+    assert [note.code for note in notes_of(alone._replace(queues=[]), NOBODY, [], topic="t")] == ["MEMBER_SILENT"]
+    assert notes_of(among, back, []) == []
+
+
 @pytest.mark.parametrize(
     ("queues", "notes"),
     [

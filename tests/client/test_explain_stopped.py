@@ -9,7 +9,7 @@ import pytest
 from rmq.client.explain import explain
 from rmq.client.explain_facts import QueueFacts
 
-from .explain_builders import EPOCH, OTHER, OWNER, facts, found, held, told
+from .explain_builders import EPOCH, OTHER, OWNER, SILENT, facts, found, held, told
 
 RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
 
@@ -26,6 +26,12 @@ RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
         (facts(None, connected=0, broker_up_s=9.9), "NO_MEMBER", "WATCH"),
         (facts(None, connected=0, broker_up_s=10.0), "NO_MEMBER", "ACT"),
         (facts(connected=0, in_grace=True, broker_up_s=1.0), "NO_MEMBER", "WATCH"),
+        (facts(None, connected=0, silenced=SILENT), "MEMBER_SILENT", "ACT"),
+        (facts(None, connected=0, silenced=SILENT, lag=0), "MEMBER_SILENT", "WATCH"),
+        (facts(None, connected=0, silenced=SILENT._replace(answers=True)), "WAITING_FOR_LOCK", "WATCH"),
+        (facts(None, silenced=SILENT), "WAITING_FOR_LOCK", "WATCH"),  # the others share it out
+        (facts(None, silenced=SILENT, strategy="config"), "MEMBER_SILENT", "ACT"),
+        (facts(None, silenced=SILENT, model="assigned"), "MEMBER_SILENT", "ACT"),
         (facts(None, subscribed=False), "NOT_SUBSCRIBED", "WATCH"),
         (facts(None, subscribed=False, lag=0), "NOT_SUBSCRIBED", "WELL"),
         (facts(None, model="assigned"), "NOT_ALLOCATED", "ACT"),
@@ -84,6 +90,21 @@ def test_a_broadcasting_member_has_no_progress_to_reset_and_no_lock_to_wait_for(
         "MEMBER_SILENT", f"{OWNER} lost its connection; it goes on when it is back.",
     )  # fmt: skip
     assert "Its lock" not in silent.sentence
+
+
+def test_a_member_that_lost_its_queues_by_silence_is_named_with_how_long_and_where_to_look() -> None:
+    alone = explain(facts(None, connected=0, silenced=SILENT))
+    among = explain(facts(None, silenced=SILENT, strategy="config"))
+
+    assert alone.sentence == (
+        f"{OTHER} is connected, but has been silent for 75 s and lost its queues; nobody else is in the group. "
+        "Its event loop is blocked, or it is stopped, or its machine is gone."
+    )
+    assert alone.advice == (
+        "see where it is (on pay-2: `py-spy dump --pid 52`, or loop.blocked in its log); "
+        "a listener that blocks must be a plain def. Restart it if need be."
+    )
+    assert "lost its queues; no other member gets this queue." in among.sentence
 
 
 def test_what_retention_took_from_a_group_that_is_away_is_told() -> None:

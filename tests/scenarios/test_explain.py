@@ -83,8 +83,15 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
     "member_silent": (
         "orders/0", Reason.MEMBER_SILENT, ACT,
         rf"{PAY_1} is connected but does not answer: .* Its lock is free in \d+ s if it is not renewed\.",
-        r"see where it is \(on pay-1: `py-spy dump --pid 4711`\); .*",
+        r"see where it is \(on pay-1: `py-spy dump --pid 4711`, or loop\.blocked in its log\); .*",
     ),
+    "member_silent_for_so_long_that_it_lost_its_queues": (
+        "orders/0", Reason.MEMBER_SILENT, ACT,
+        rf"{PAY_1} is connected, but has been silent for 7\d s and lost its queues; nobody else is in the group\. "
+        r"Its event loop is blocked, or it is stopped, or its machine is gone\.",
+        r"see where it is \(on pay-1: `py-spy dump --pid 4711`, or loop\.blocked in its log\); .* a plain def\. .*",
+    ),
+    "member_silent_while_others_go_on": ("orders/0", Reason.NO_NEW_MESSAGES, WELL, r"all messages are done\.", ""),
     "crash_loop": (
         "orders/0", Reason.CRASH_LOOP, ACT,
         "5 owners in a row were lost while they processed message 3. The queue stopped there.",
@@ -224,6 +231,8 @@ async def test_a_queue_goes_on_behind_what_it_stands_at_when_the_command_that_is
     [
         ("idle_members_and_dead_letters", ["IDLE_MEMBERS", "DEAD_LETTERS"]),
         ("not_subscribed", ["TOPIC_MISSING"]),
+        ("member_silent_while_others_go_on", ["MEMBER_SILENT"]),
+        ("member_silent_for_so_long_that_it_lost_its_queues", []),
         ("no_new_messages_but_delayed_ones", ["DELAYED"]),
         ("broadcasting", ["BROADCASTING"]),
         ("sends_refused", ["SENDS_REFUSED"]),

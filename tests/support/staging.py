@@ -38,6 +38,13 @@ class Wire(Connection):
     def __init__(self, address: str, *, on_push: Any, **more: Any) -> None:
         super().__init__(address, on_push=lambda *push: None if self.is_deaf else on_push(*push), **more)
 
+    def freeze(self) -> None:
+        """From here on the process runs no more, and its socket stays open."""
+        assert self._link is not None and self._link._transport is not None and self._pinger is not None
+        self._pinger.stop()
+        self._link._transport.pause_reading()
+        self._link.flush = lambda: None  # type: ignore[method-assign]
+
     def cut(self) -> None:
         """From here on there is nobody at the other end."""
         self.address = parse_address("127.0.0.1:1")

@@ -124,6 +124,23 @@ async def member_silent(at: Scene) -> None:
     at.wires[0].is_deaf = True
 
 
+@staged()
+async def member_silent_for_so_long_that_it_lost_its_queues(at: Scene) -> None:
+    await at.send(5)
+    await at.consumer(taking(1000.0))
+    at.wires[0].freeze()
+    await asyncio.sleep(70.0)
+
+
+@staged()
+async def member_silent_while_others_go_on(at: Scene) -> None:
+    await at.send(5)
+    await at.consumer(taking(1000.0))
+    at.wires[0].freeze()
+    await at.consumer(well, "pay-2@52")
+    await asyncio.sleep(90.0)
+
+
 # ---- stopped
 
 

@@ -40,7 +40,7 @@ FIELDS = {
     "GroupDescription": "group ordered model strategy more_members more_queues subscriptions members queues",
     "GroupQueue": (
         "topic queue_id min_offset max_offset committed lag owner=None epoch=0 lease_left_s=0.0 state=None "
-        "retry_offset=-1 attempts=0 suspect_offset=-1 abandoned=0"
+        "retry_offset=-1 attempts=0 suspect_offset=-1 abandoned=0 former=None"
     ),
     "GroupRow": "group ordered model strategy members leases topics lag more_queues=0",
     "ListGroups": "after=''",
@@ -80,7 +80,7 @@ mode = (st.none() | st.booleans(), optional_text, optional_text)
 infos = st.dictionaries(texts, st.none() | st.booleans() | numbers | texts | st.lists(numbers, max_size=2), max_size=3)
 queues = st.builds(
     GroupQueue, texts, numbers, numbers, numbers, numbers, numbers, optional_text, numbers, seconds, optional_text,
-    numbers, numbers, numbers, numbers,
+    numbers, numbers, numbers, numbers, optional_text,
 )  # fmt: skip
 members = st.builds(MemberState, texts, texts, optional_text, texts, seconds, numbers)
 payloads: st.SearchStrategy[Any] = st.one_of(

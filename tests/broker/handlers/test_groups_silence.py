@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from rmq.broker.testing import InMemoryBroker
-from rmq.wire.errors import LockHeld, NotAMember
+from rmq.wire.codec import decode, decode_list
+from rmq.wire.errors import GroupNotFound, LockHeld, MemberSilent, NotAMember
+from rmq.wire.group_ops import DescribeGroup, GroupDescription, GroupRow, ListGroups, MemberInfo, MemberReport
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Push
+from rmq.wire.ops import Op, Push
 
 from ..harness import Client, bodies, holder, until
 
@@ -117,3 +119,75 @@ async def test_1200_parked_pulls_keep_no_member_from_renewing_and_committing(bro
         assert not any(pull.done() for pull in pulls)
         await client.send(b"b", to=OTHER)
         assert [bodies(result) for result in await asyncio.gather(*pulls)] == [[b"b"]] * 1200
+
+
+# ---- what people see of a silent member
+
+
+async def describe(client: Client) -> GroupDescription:
+    return decode(GroupDescription, await client.request(Op.DESCRIBE_GROUP, DescribeGroup("g")))
+
+
+async def test_a_group_whose_only_member_is_silent_is_described_by_it(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "admin") as admin:
+        await silent.send(b"1")
+        await until(61.0)
+
+        told = await describe(admin)
+        (row,) = decode_list(GroupRow, await admin.request(Op.LIST_GROUPS, ListGroups()))
+
+        assert [(member.member, member.state, member.leases) for member in told.members] == [
+            (silent.member, "silent", 0)
+        ]
+        assert told.members[0].heard_ago_s == pytest.approx(61.0, abs=0.2)
+        assert (told.ordered, told.model, told.subscriptions) == (True, "clustering", {"orders": "*"})
+        assert [(queue.owner, queue.former, queue.lag) for queue in told.queues[:2]] == [
+            (None, silent.member, 1), (None, None, 0),
+        ]  # fmt: skip
+        assert (row.group, row.members, row.topics, row.lag) == ("g", 0, 1, 1)
+        assert (await admin.request(Op.STATS, ()))["serving"]["silent_members"] == 1
+
+
+async def test_a_silent_member_is_asked_what_it_does_since_it_may_have_woken_up(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "admin") as admin:
+        await until(61.0)
+
+        told = decode_list(MemberReport, await admin.request(Op.MEMBER_INFO, MemberInfo("g")))
+
+        assert [(report.member, report.status) for report in told] == [(silent.member, MemberSilent.code)]
+
+
+async def test_a_member_that_is_back_is_not_silent_and_its_queue_has_no_former_owner(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent:
+        await until(61.0)
+        await silent.join()
+        await silent.acquire()
+
+        told = await describe(silent)
+
+        assert [member.state for member in told.members] == ["connected"]
+        assert (told.queues[0].owner, told.queues[0].former) == (silent.member, None)
+
+
+async def test_a_silent_member_without_a_connection_is_gone(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with Client(broker, "admin") as admin:
+        await until(61.0)
+        await silent.connection.close()
+        await until(61.5)
+
+        with pytest.raises(GroupNotFound):
+            await describe(admin)
+
+
+async def test_other_members_are_never_given_a_silent_one_as_a_member(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "b") as other:
+        await other.join()
+        await until(61.0)
+
+        assert (await other.join()).members == [other.member]
+        assert [member.state for member in (await describe(other)).members] == ["connected", "silent"]
