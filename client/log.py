@@ -29,7 +29,8 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 def _as_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str, str], dict[str, Any]]:
     name, trace = event.pop("event", ""), event.pop("exception", None)
-    line = " ".join([str(name), *(f"{key}={_quoted(value)}" for key, value in event.items())])
+    line = " ".join([str(name), *(f"{key}={_quoted(value)}" for key, value in event.items() if key != "stack")])
+    line += f"\n{event['stack']}" if "stack" in event else ""
     fields = {"event": name, **event}  # for a program that renders events itself, as the commands do
     return ("%s", line if trace is None else f"{line}\n{trace}"), {"extra": {FIELDS: fields, TRACE: trace}}
 

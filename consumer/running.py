@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgpack
 
+from rmq.client.clock import boottime
 from rmq.client.greeting import version
 from rmq.client.log import get_logger
 from rmq.wire import ops
@@ -123,7 +124,13 @@ class Running:
 
     def _build(self, listener: AsyncListener | None) -> None:
         generations, config, broker = self.generations, self._config, self._broker
-        self.stalls = StallWatch(config.stall_limit_s, now=broker.now)
+        self.stalls = StallWatch(
+            config.stall_limit_s,
+            now=broker.now,
+            group=broker.group,
+            calls=self._calls,
+            by_thread=broker.now is boottime,
+        )
         self.keeper: LeaseKeeper | Unleased
         self.reporter: OffsetReporter | LocalOffsets
         carries: Callable[[Generation], bool]  # whether a pull may take progress along
@@ -195,6 +202,10 @@ class Running:
     def owners(self) -> Sequence[asyncio.Task[None] | None]:
         """The tasks that call the listener."""
         return self.service.owners()
+
+    def _calls(self) -> list[str]:
+        """The queues whose listener is being called; also for a thread, while the loop stands still."""
+        return [str(each.shown) for each in list(self.generations.values()) if each.called_at is not None]
 
     def resubscribe(self) -> None:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""

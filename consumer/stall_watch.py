@@ -2,22 +2,26 @@
 Notices when something on the loop keeps everything else waiting, renewals included, and has dispatch stop meanwhile.
 
 A timer that should fire every second is the measure. ``LoopLag`` is the rule, with the time as an argument;
-``StallWatch`` is the task that ticks.
+``StallWatch`` is the task that ticks. While nothing on the loop runs, a thread reports what blocks it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rmq.client.log import get_logger
+
+from .blocked_loop import Blockage, LoopWatcher, stack_of
 
 log = get_logger("rmq.consumer")
 
 EVERY_S = 1.0
 WORTH_TELLING_S = 0.5
 LOOK_AGAIN_S = 0.1  # after a late tick: whether the loop keeps pace again
+MAX_QUEUES = 8  # that are named, of those whose call may be what blocks
+ADVICE = "a listener that blocks must be a plain def, which runs in a thread"
 
 
 class Stall(NamedTuple):
@@ -61,6 +65,10 @@ class LoopLag:
         self._due = now + self._every_s
         return self._every_s
 
+    def overdue_s(self, now: float) -> float:
+        """By how much the next tick is overdue; negative before its time."""
+        return now - self._due
+
     def lag_s(self, now: float) -> float:
         """How late the last tick was, or the next one already is."""
         return max(self._last_s, now - self._due)
@@ -71,11 +79,28 @@ class LoopLag:
 
 
 class StallWatch:
-    """Ticks, tells of each stall once and of its end once, and answers how late the loop is at any moment."""
+    """
+    Ticks, logs each stall once and its end once, and answers how late the loop is at any moment.
 
-    def __init__(self, limit_s: float, *, now: Callable[[], float]) -> None:
+    With ``by_thread`` a stall beyond the limit is logged while it lasts, with the stack of what blocks: not under a
+    clock of tests. ``calls`` are the queues whose listener is being called.
+    """
+
+    def __init__(
+        self,
+        limit_s: float,
+        *,
+        now: Callable[[], float],
+        group: str = "",
+        calls: Callable[[], Sequence[str]] = tuple,
+        by_thread: bool = False,
+    ) -> None:
         self._lag = LoopLag(limit_s)
+        self._blockage = Blockage(limit_s)
         self._now = now
+        self._group = group
+        self._calls = calls
+        self._by_thread = by_thread
 
     @property
     def lag_s(self) -> float:
@@ -94,15 +119,36 @@ class StallWatch:
         it runs in a thread.
         """
         pause_s = self._lag.begin(self._now())
-        while True:
-            await asyncio.sleep(pause_s)
-            before, now = self._lag.stall, self._now()
-            pause_s = self._lag.tick(now)
-            stall = self._lag.stall
-            if stall is not None and before is None:
-                advice = "a listener that blocks must be a plain def, which runs in a thread"
-                log.warning("loop.stalled", seconds=round(stall.longest_s, 3), advice=advice)
-            elif stall is None and before is not None:
-                log.warning(
-                    "loop.recovered", after_s=round(now - before.began, 3), longest_s=round(before.longest_s, 3)
-                )
+        watcher = LoopWatcher(self._blockage.every_s, self.look) if self._by_thread else None
+        try:
+            while True:
+                await asyncio.sleep(pause_s)
+                pause_s = self._tick(self._now())
+        finally:
+            if watcher is not None:
+                watcher.stop()
+
+    def _tick(self, now: float) -> float:
+        before = self._lag.stall
+        pause_s = self._lag.tick(now)
+        stall = self._lag.stall
+        if stall is not None and before is None:
+            if not self._blockage.reported:
+                log.warning("loop.stalled", seconds=round(stall.longest_s, 3), advice=ADVICE)
+        elif stall is None and before is not None:
+            log.warning("loop.recovered", after_s=round(now - before.began, 3), longest_s=round(before.longest_s, 3))
+        return pause_s
+
+    def look(self, thread: int) -> None:
+        """Log what blocks the loop of a thread, if something does; for the thread that watches."""
+        now = self._now()
+        overdue_s = self._lag.overdue_s(now)
+        if self._blockage.look(now, overdue_s=overdue_s, in_stall=self._lag.stall is not None):
+            log.warning(
+                "loop.blocked",
+                group=self._group,
+                queues=", ".join(self._calls()[:MAX_QUEUES]),
+                seconds=round(overdue_s, 3),
+                advice=ADVICE,
+                stack=stack_of(thread),
+            )

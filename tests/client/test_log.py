@@ -25,6 +25,13 @@ def test_an_exception_comes_with_its_trace(caplog: pytest.LogCaptureFixture) -> 
     assert "ValueError: boom" in caplog.records[0].getMessage()
 
 
+def test_a_stack_comes_below_the_line_and_is_a_field_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    get_logger("rmq.test").warning("loop.blocked", group="g", stack="  File x\n  File y")
+
+    assert caplog.records[0].getMessage() == "loop.blocked group=g\n  File x\n  File y"
+    assert caplog.records[0].__dict__["rmq_fields"]["stack"] == "  File x\n  File y"
+
+
 def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     get_logger("rmq.test").info("quiet")
 
