@@ -63,6 +63,8 @@ class Told(NamedTuple):
     stopped_to: int | None = None
     last_error: str = ""
     failed_offset: int | None = None
+    selected: int = 0  # messages that came by the tag expression, and those that it left out
+    left_out: int = 0
     abandoned: int = 0
     dropped: bool = False
     lost: bool = False
@@ -109,6 +111,8 @@ class QueueFacts:
     silenced: SilentMember | None = None  # who lost it by its silence; if nobody is there, any silent member
     subscribed: bool = True
     expression: str = ALL
+    selected: int = 0  # messages of the whole topic that came by the expression, as far as members tell
+    newest_tag: str | None = None  # of the last message; None: it was not looked at
     waiting: tuple[str, ...] = ()  # members that were refused the lock
     # its first message that is not done, and those behind it
     head: Head | None = None
@@ -178,6 +182,10 @@ class Members:
         """All queues that a member told of."""
         return {queue: told for (name, queue), told in self._told.items() if name == member}
 
+    def selected(self, topic: str) -> int:
+        """How many messages of a topic came to members by its tag expression, since they have their queues."""
+        return sum(told.selected for (_, queue), told in self._told.items() if queue.topic == topic)
+
     def errors(self) -> list[str]:
         """What listeners failed with, of any queue."""
         return [told.last_error for told in self._told.values() if told.last_error]
@@ -211,6 +219,8 @@ def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
         stopped_to=_whole(queue, "stopped_to"),
         last_error=text(queue, "last_error"),
         failed_offset=_whole(queue, "failed_offset"),
+        selected=_whole(queue, "selected") or 0,
+        left_out=_whole(queue, "left_out") or 0,
         abandoned=_whole(queue, "abandoned") or 0,
         dropped=queue.get("dropped") is True,
         lost=queue.get("lost") is True,
@@ -233,6 +243,7 @@ def of_group(
     """The facts of all queues of a group that shares them out."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
     silent = silent_members(described, members)
+    selected = {topic: members.selected(topic) for topic in described.subscriptions}
     return [
         QueueFacts(
             group=described.group,
@@ -260,6 +271,7 @@ def of_group(
             silenced=None if queue.owner is not None else _silenced(queue, silent, connected),
             subscribed=queue.topic in described.subscriptions,
             expression=described.subscriptions.get(queue.topic, ALL),
+            selected=selected.get(queue.topic, 0),
             waiting=tuple(members.waiting.get(name, ())),
             delayed=delayed.get(name, NOTHING_DELAYED),
             refuses_sends=refuses_sends,
@@ -293,6 +305,7 @@ def of_broadcast(
 ) -> list[QueueFacts]:
     """The facts of every queue with every member: each has its own progress, and no lock."""
     found = []
+    selected = {topic: members.selected(topic) for topic in described.subscriptions}
     for member in described.members:
         told_by = members.told_by(member.member)
         for queue in described.queues:
@@ -316,6 +329,7 @@ def of_broadcast(
                     model=BROADCASTING,
                     connected=len(described.members),
                     expression=described.subscriptions.get(queue.topic, ALL),
+                    selected=selected.get(queue.topic, 0),
                     delayed=delayed.get(name, NOTHING_DELAYED),
                 )
             )

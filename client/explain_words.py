@@ -59,6 +59,13 @@ def held(told: Told) -> str:
     return f" Nothing more is fetched meanwhile: {told.flow_control}." if told.flow_control else ""
 
 
+def newest(facts: QueueFacts) -> str:
+    """Which tag the last message has, if that was looked at."""
+    if facts.newest_tag is None:
+        return ""
+    return f" The newest has the tag {facts.newest_tag!r}." if facts.newest_tag else " The newest has no tag."
+
+
 def error(told: Told) -> str:
     """What the listener failed with, if it is known."""
     return f" The error: {told.last_error.rstrip('.')}." if told.last_error else ""

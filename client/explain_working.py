@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rmq.wire.tags import ALL
+
 from . import explain_words as words
 from .explain_facts import BROADCASTING, QueueFacts
 from .explain_reasons import (
@@ -32,6 +34,8 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     """There is nothing to do now; perhaps there will be."""
     if facts.lag and (facts.head_offset is not None or facts.told is None):
         return None
+    if (unmatched := _unmatched(facts)) is not None:
+        return unmatched
     count, next_in_s, more = facts.delayed
     if facts.lag:
         sentence = f"all messages are done; the last {facts.lag} are not committed yet."
@@ -151,7 +155,7 @@ def moving(facts: QueueFacts) -> Finding | None:
     per_s = words.per_s(facts)
     if not per_s:
         return None
-    return Finding(
+    return _unmatched(facts) or Finding(
         Reason.CONSUMING,
         Urgency.WELL,
         f"{words.rate(per_s)} messages/s; at this rate it is through in {words.span(facts.lag / per_s)}.",
@@ -225,9 +229,27 @@ def flow_control(facts: QueueFacts) -> Finding | None:
 def standing_still(facts: QueueFacts) -> Finding:
     """All that is known gives no reason."""
     looked = f" within {words.span(facts.watched_s)}" if facts.watched_s else ""
-    return Finding(
+    by_tags = " A member reads past messages that its tag filter leaves out every 15 s (pull_wait_s)."
+    return _unmatched(facts) or Finding(
         Reason.STANDING_STILL,
         Urgency.WATCH,
-        f"messages wait and nothing moved{looked}, for no reason that can be seen from here.",
+        f"messages wait and nothing moved{looked}, for no reason that can be seen from here."
+        f"{'' if facts.expression == ALL else by_tags}",
         f"ask again; if it stays so, `rmq-admin group members {facts.group} --verbose` and the log of {facts.owner}.",
+    )
+
+
+def _unmatched(facts: QueueFacts) -> Finding | None:
+    """Return what a tag filter that left out everything says of a queue with which nothing else is wrong."""
+    told = facts.told
+    if told is None or not told.left_out or facts.selected or facts.expression == ALL or not facts.told_of_all:
+        return None
+    count = "the one message" if told.left_out == 1 else f"any of the {told.left_out:,} messages"
+    return Finding(
+        Reason.FILTER_MATCHES_NOTHING,
+        Urgency.WATCH,
+        f"the tag filter {facts.expression!r} has not matched {count} that {facts.owner} has read past here, and no "
+        f"other of the topic.{words.newest(facts)}",
+        f"compare it with the tags that are sent: `rmq-admin message tail {facts.topic}`. Tags match exactly; if none "
+        "was meant to match yet, there is nothing to do.",
     )

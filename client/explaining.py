@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rmq.wire.errors import OK, TopicNotFound
+from rmq.wire.errors import OK, Refused, TopicNotFound
 from rmq.wire.group_ops import GroupDescription, GroupQueue
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import retry_topic
@@ -137,7 +138,7 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
         first, sample = sample, await _sample(admin, group, topic, at_broker)
         sample = _compared(first, sample, asyncio.get_running_loop().time() - began)
     facts = await _with_heads(admin, sample.facts, clock)
-    facts = _with_errors(facts, sample.members)
+    facts = await _with_newest_tags(admin, _with_errors(facts, sample.members))
     described = sample.described
     dead = sum(row.waiting for row in await admin.list_dead() if row.group == group)
     return Explanation(
@@ -251,6 +252,20 @@ async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerC
         age_s = None if head.stored_at is None else clock.seconds_since(head.stored_at.timestamp())
         if head.status == OK and head.queue_offset == facts[index].head_offset:
             found[index] = replace(found[index], head=head, head_age_s=age_s)
+    return found
+
+
+async def _with_newest_tags(admin: Admin, facts: Sequence[QueueFacts]) -> list[QueueFacts]:
+    """Look up the tag of the last message of some queues whose filter matches nothing: often it shows why."""
+    found, asked = list(facts), 0
+    for index, each in enumerate(facts):
+        if asked == MAX_HEADS or explain.explain(each).reason is not Reason.FILTER_MATCHES_NOTHING:
+            continue
+        asked += 1
+        queue, end = MessageQueue(each.topic, each.queue_id), each.max_offset
+        with suppress(Refused):  # retention, or damage, may have come between
+            async for messages in admin.read(queue, end - 1, end):
+                found[index] = replace(each, newest_tag=messages[-1].tag or "")
     return found
 
 

@@ -13,6 +13,7 @@ from .attempts import Suspicion
 from .cache import Cache
 from .gap import Stopped
 from .lease import Lease
+from .subscription import Selection
 
 Task = asyncio.Task[None]
 
@@ -122,6 +123,7 @@ class Generation:
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
         self.stopped: Stopped | None = None  # it waits at a gap; the puller's
+        self.selection = Selection()  # what its tag expression let through; the puller's
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.left = False  # the listener is done with the queue and finishes nothing more of it; the listener's
         self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's

@@ -81,7 +81,11 @@ class Intake:
             log.info("queue.resumed", queue=str(generation.queue), queue_offset=asked)
             generation.stopped = None
         if status in (OK, EMPTY):
-            return await self._put(generation, result, asked_as)
+            messages = await self._put(generation, result, asked_as)
+            if asked_as.expression != ALL:
+                left_out = max(generation.cache.end_offset - asked - messages, 0)
+                generation.selection = generation.selection.answered(asked_as.expression, messages, left_out)
+            return messages
         if status == Fenced.code:
             generation.lose(text)
         elif status in GONE:

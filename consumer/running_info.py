@@ -79,7 +79,8 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
 
     ``head_offset`` is the first message that is not done and ``attempt`` the number of its delivery, under way or next;
     ``stopped`` is why nothing goes on until somebody acts, in words, as a code, and for the offsets from
-    ``stopped_from`` to ``stopped_to``; ``last_error`` is what the listener failed with at ``failed_offset``, which it
+    ``stopped_from`` to ``stopped_to``; a tag expression ``selected`` so many messages and ``left_out`` others, both 0
+    without one; ``last_error`` is what the listener failed with at ``failed_offset``, which it
     may have got over since; ``abandoned`` owners before us were lost with this queue,
     so that it goes message by message until ``careful_until``; ``dropped``: it is being handed over.
     """
@@ -105,6 +106,8 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
         "paused": generation.paused,
         "stopped": stopped_because(generation),
         **_stopped_at(generation),
+        "selected": generation.selection.came,
+        "left_out": generation.selection.left_out,
         "last_error": None if generation.last_failure is None else _short(generation.last_failure[1]),
         "failed_offset": None if generation.last_failure is None else generation.last_failure[0],
         "abandoned": 0 if generation.suspicion is None else generation.suspicion.abandoned,

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rmq.wire.columns import TagColumn
 from rmq.wire.errors import ConfigError
 from rmq.wire.tags import ALL, parse
+
+
+class Selection(NamedTuple):
+    """
+    What an expression has selected of a queue since this consumer has it: messages that came, and those left out.
+
+    Messages that came count before their tags are looked at, so that nothing is counted one by one.
+    """
+
+    expression: str = ALL
+    came: int = 0
+    left_out: int = 0
+
+    def answered(self, expression: str, came: int, left_out: int) -> Selection:
+        """Return this with the answer to a pull; under another expression it begins anew."""
+        if expression != self.expression:
+            return Selection(expression, came, left_out)
+        return Selection(expression, self.came + came, self.left_out + left_out)
 
 
 class Subscription:

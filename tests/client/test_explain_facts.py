@@ -80,6 +80,15 @@ def test_a_queue_without_an_owner_is_that_of_the_silent_member_that_lost_it(
     assert back is None or back.answers is (back.member == B)
 
 
+def test_what_a_filter_selected_counts_for_all_queues_of_the_topic_and_what_it_left_out_for_one() -> None:
+    other = report(B, queue_id=1, selected=2)
+    facts = one(HELD, report(selected=0, left_out=7), other)
+
+    assert facts.told is not None
+    assert (facts.told.left_out, facts.selected) == (7, 2)
+    assert one(HELD, report(left_out=7)).selected == 0
+
+
 def test_who_does_not_answer_is_silent_and_who_has_no_connection_is_not() -> None:
     members = Members([MemberReport(MemberSilent.code, A, "silent"), MemberReport(MemberNotFound.code, B, "away")])
 

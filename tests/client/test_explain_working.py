@@ -198,3 +198,61 @@ def test_what_keeps_a_queue_is_told_before_the_loss_that_comes_of_it(says: dict[
 
     assert story.reason.value == reason
     assert story.sentence.endswith(" Retention has removed messages 14 to 19 meanwhile.")
+
+
+FILTERED = {"left_out": 1234}
+
+
+def filtered(expression: str = "piad", **more: object) -> QueueFacts:
+    """A queue of which the filter has left out everything that was read."""
+    return replace(held(head_offset=15, **FILTERED), **{"lag": 0, "expression": expression, **more})
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (filtered(), "FILTER_MATCHES_NOTHING"),
+        (filtered(told=told(head_offset=15)), "NO_NEW_MESSAGES"),
+        (filtered(selected=1), "NO_NEW_MESSAGES"),
+        (filtered("*"), "NO_NEW_MESSAGES"),
+        (filtered(told_of_all=False), "NO_NEW_MESSAGES"),
+        (filtered(told=told(paused=True, **FILTERED)), "PAUSED"),
+        (filtered(told=told(stopped_code="DAMAGED", **FILTERED)), "DAMAGED"),
+        (filtered(told=told(**FILTERED), lag=5), "FILTER_MATCHES_NOTHING"),
+        (filtered(told=told(**FILTERED), lag=5, moved=5, watched_s=1.0), "FILTER_MATCHES_NOTHING"),
+        (filtered(told=told(loop_lag_s=9.0, **FILTERED), lag=5), "LOOP_LATE"),
+        (filtered(told=told(end_offset=10, **FILTERED), lag=3, min_offset=12), "MESSAGES_LOST"),
+        (filtered(told=told(), lag=5), "STANDING_STILL"),
+    ],
+    ids=[
+        "messages were read past and none matched", "a queue that is only empty is well",
+        "another queue of the topic had a match", "a subscription to everything has no filter",
+        "an owner that does not tell of all its queues may have had a match", "a pause comes first",
+        "and so does damage", "messages wait in a pull that has not ended", "it reads past more and more",
+        "a loop that is late comes first", "and so do lost messages", "nothing was read past yet",
+    ],
+)  # fmt: skip
+def test_a_filter_that_matched_nothing_is_a_reason_where_nothing_else_is_wrong(of: QueueFacts, reason: str) -> None:
+    assert found(of)[0] == reason
+
+
+@pytest.mark.parametrize(
+    ("newest", "told_of_it"),
+    [(None, ""), ("", " The newest has no tag."), ("paid", " The newest has the tag 'paid'.")],
+)
+def test_a_filter_that_matched_nothing_is_named_with_how_many_it_left_out(newest: str | None, told_of_it: str) -> None:
+    story = explain(filtered(newest_tag=newest))
+
+    assert story.urgency.name == "WATCH"
+    assert story.sentence == (
+        f"the tag filter 'piad' has not matched any of the 1,234 messages that {OWNER} has read past here, "
+        f"and no other of the topic.{told_of_it}"
+    )
+    assert "`rmq-admin message tail t`" in story.advice
+    assert "not matched the one message that" in explain(filtered(told=told(head_offset=15, left_out=1))).sentence
+
+
+def test_why_a_filtered_queue_may_stand_still_is_told() -> None:
+    assert explain(filtered(told=told(), lag=5)).sentence.endswith(
+        "A member reads past messages that its tag filter leaves out every 15 s (pull_wait_s)."
+    )

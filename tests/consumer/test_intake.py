@@ -307,3 +307,36 @@ async def test_a_broker_that_lost_nothing_of_what_was_passed_over_goes_on(broker
         await asyncio.sleep(1)
 
     assert listener.offsets == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("batches", "selected", "left_out"),
+    [([], 0, 0), (["bb", "b"], 0, 3), (["bb", "a", "b"], 1, 3), (["ab"], 2, 0)],
+    ids=["nothing was sent", "no match", "one match", "a batch that came counts whole"],
+)
+async def test_what_a_filter_selects_and_leaves_out_is_counted(
+    broker: FilteringBroker, batches: list[str], selected: int, left_out: int
+) -> None:
+    send(broker, *batches)
+    async with consume(broker, Recorder()) as consumer:
+        await asyncio.sleep(20)
+        (queue,) = consumer.running_info()["queues"]
+
+    assert (queue["selected"], queue["left_out"]) == (selected, left_out)
+
+
+async def test_another_filter_counts_anew_and_without_one_nothing_is_counted(broker: FilteringBroker) -> None:
+    send(broker, "bb")
+    async with consume(broker, Recorder()) as consumer:
+        await asyncio.sleep(20)
+        consumer.subscribe("t", "c")
+        await asyncio.sleep(40)
+        send(broker, "b")
+        await asyncio.sleep(40)
+        (queue,) = consumer.running_info()["queues"]
+        assert (queue["selected"], queue["left_out"]) == (0, 1)
+
+    async with consume(broker, Recorder(), "*") as consumer:
+        await asyncio.sleep(20)
+        (queue,) = consumer.running_info()["queues"]
+        assert (queue["selected"], queue["left_out"]) == (0, 0)

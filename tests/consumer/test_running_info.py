@@ -56,8 +56,8 @@ def test_a_queue_at_rest() -> None:
         "called_for_s": None, "in_flight": 0, "cached_messages": 0, "cached_bytes": 0, "end_offset": 5,
         "commit_offset": 5, "reported_offset": -1, "lock_age_s": 4.5, "pulled_ago_s": None, "flow_control": None,
         "paused": False, "stopped": None, "stopped_code": None, "stopped_from": None, "stopped_to": None,
-        "last_error": None, "failed_offset": None, "abandoned": 0, "careful_until": None, "dropped": False,
-        "lost": False, "tries_to_unlock": 0,
+        "selected": 0, "left_out": 0, "last_error": None, "failed_offset": None, "abandoned": 0,
+        "careful_until": None, "dropped": False, "lost": False, "tries_to_unlock": 0,
     }  # fmt: skip
 
 

@@ -151,6 +151,12 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
         "orders/0", Reason.LOOP_LATE, ACT, rf"the event loop of {PAY_1} is late by \d+(\.\d)? s: something there .*",
         "a listener that blocks must be a plain def, which runs in a thread.",
     ),
+    "filter_matches_nothing": (
+        "orders/0", Reason.FILTER_MATCHES_NOTHING, WATCH,
+        rf"the tag filter 'piad \|\| refunded' has not matched any of the 3 messages that {PAY_1} has read past here, "
+        r"and no other of the topic\. The newest has the tag 'paid'\.",
+        r"compare it with the tags that are sent: `rmq-admin message tail orders`\. .*",
+    ),
     "flow_control": (
         "orders/0", Reason.FLOW_CONTROL, WATCH,
         rf"{PAY_1} fetches no more .*, and finished none in 1\.0 s: \d+ messages are held, more than 20\.",

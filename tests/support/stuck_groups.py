@@ -327,6 +327,13 @@ async def flow_control(at: Scene) -> None:
     await asyncio.sleep(3.5)
 
 
+@staged()
+async def filter_matches_nothing(at: Scene) -> None:
+    await at.send(3, tag="paid")
+    await at.consumer(well, topics={TOPIC: "piad || refunded"})
+    await asyncio.sleep(20.0)
+
+
 # ---- what is told besides
 
 
