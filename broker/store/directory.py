@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -16,6 +15,7 @@ from rmq.wire.errors import RmqError
 
 from ..log import get_logger
 from .files import Files
+from .lock import DirectoryLock, InUse
 
 log = get_logger(__name__)
 
@@ -64,14 +64,14 @@ class DataDirectory:
             for name in ("commitlog", "consumequeue", "config", "index", "quarantine"):
                 self.files.make_directory(path / name)
             self._keep_names(is_new=is_new)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = DirectoryLock(path)
+            self._take()
         except OSError as error:
             raise StoreError(f"the data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
         try:
-            self._take()
             self._store: dict[str, Any] = self._load()
         except BaseException:
-            os.close(self._lock)
+            self._lock.close()
             raise
         self._warn_if_open()
 
@@ -91,12 +91,15 @@ class DataDirectory:
 
     def _take(self) -> None:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                text = f"another broker uses the data directory {self.path}: stop it or choose another --data-dir"
-                raise StoreError(text) from error
-            raise
+            unsupported = self._lock.take()
+        except InUse as error:
+            text = f"another broker uses the data directory {self.path}: stop it or choose another --data-dir"
+            raise StoreError(text) from error
+        if unsupported is not None:
+            log.warning(
+                "store.directory_not_locked", path=str(self.path), error=unsupported.strerror,
+                advice="its file `lock` is: removing that file would let a second broker start",
+            )  # fmt: skip
 
     def _load(self) -> dict[str, Any]:
         file = self.path / "config" / STORE_FILE
@@ -178,7 +181,7 @@ class DataDirectory:
 
     def close(self) -> None:
         """Let another broker have the directory."""
-        os.close(self._lock)
+        self._lock.close()
 
 
 def remedy(error: OSError) -> str:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 from pathlib import Path
 
 from .directory import StoreError
+from .lock import DirectoryLock, InUse
 
 
 class Held:
     """
     The lock of a data directory, shared with other readers, in a ``with`` block or until :meth:`close`.
 
-    A copy without a lock file needs none. ``instead`` is what to do with a copy, for people.
+    A copy needs no lock file. ``instead`` is what to do with a copy, for people.
     """
 
     def __init__(self, path: Path, instead: str) -> None:
         self._path = path
         self._instead = instead
-        self._fd = -1
+        self._lock = DirectoryLock(path, shared=True)
 
     def take(self) -> None:
         """
@@ -31,24 +29,15 @@ class Held:
             OSError: the file system.
         """
         try:
-            self._fd = os.open(self._path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            self.close()
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StoreError(
-                    f"a broker uses {self._path}: stop it first, or {self._instead} (`rmq-admin broker backup`)"
-                ) from error
-            raise
+            self._lock.take()
+        except InUse as error:
+            raise StoreError(
+                f"a broker uses {self._path}: stop it first, or {self._instead} (`rmq-admin broker backup`)"
+            ) from error
 
     def close(self) -> None:
         """Let a broker have the directory; may be called again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._lock.close()
 
     def __enter__(self) -> None:
         self.take()

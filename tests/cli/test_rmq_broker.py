@@ -67,6 +67,24 @@ def test_ctrl_c_ends_it_well_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_removed", [False, True], ids=["the lock is there", "the lock was removed"])
+def test_a_second_broker_does_not_start_on_a_directory_in_use(tmp_path: Path, is_removed: bool) -> None:
+    with BrokerProcess(tmp_path) as first:
+        if is_removed:
+            (tmp_path / "lock").unlink()
+        with Running(BROKER, "start", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)) as second:
+            assert second.wait() == exit_codes.OS_ERROR
+
+        assert second.lines == []
+        (sentence,) = second.errors
+        assert f"another broker uses the data directory {tmp_path}: stop it or choose another --data-dir" in sentence
+        assert first.stop(signal.SIGTERM) == exit_codes.OK
+    with BrokerProcess(tmp_path) as again:  # a crash or a stop frees both locks
+        again.kill()
+    BrokerProcess(tmp_path).stop(signal.SIGTERM)
+
+
+@pytest.mark.slow
 def test_it_is_ready_soon(tmp_path: Path) -> None:
     """The promise is 0.7 s; three times that leaves room for a busy machine."""
     began = time.perf_counter()

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmq.broker.services.state import Started
 from rmq.broker.store.directory import DataDirectory, StoreError, remedy
@@ -29,6 +33,61 @@ def test_a_second_broker_is_refused_until_the_first_has_let_go(tmp_path: Path) -
     first.close()
 
     DataDirectory(tmp_path).close()
+
+
+def test_a_second_broker_is_refused_even_if_the_lock_file_was_removed(tmp_path: Path) -> None:
+    first = DataDirectory(tmp_path)
+    (tmp_path / "lock").unlink()
+
+    with pytest.raises(StoreError, match=r"another broker uses the data directory .*: stop it or choose another"):
+        DataDirectory(tmp_path)
+
+    assert not (tmp_path / "lock").exists()  # the refused one left no file that looks like a lock
+    first.close()
+    DataDirectory(tmp_path).close()
+
+
+def test_a_broker_of_an_older_version_keeps_a_newer_one_off_by_its_file_and_the_reverse(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    with (tmp_path / "lock").open("r+b") as older:
+        fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(StoreError, match="another broker uses the data directory"):
+            DataDirectory(tmp_path)
+        fcntl.flock(older, fcntl.LOCK_UN)
+
+        newer = DataDirectory(tmp_path)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        newer.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.ENOSYS, errno.EISDIR])
+def test_a_file_system_that_cannot_lock_directories_is_logged_once_and_the_file_still_locks(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", lock_files_only(number))
+
+    with capture_logs() as logged:
+        first = DataDirectory(tmp_path)
+
+    assert [(entry["event"], entry["path"], entry["error"]) for entry in logged] == [
+        ("store.directory_not_locked", str(tmp_path), os.strerror(number))
+    ]
+    with pytest.raises(StoreError, match="another broker uses the data directory"):
+        DataDirectory(tmp_path)
+    first.close()
+
+
+def lock_files_only(number: int) -> Callable[[int, int], None]:
+    """``flock`` of a file system that cannot lock directories."""
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(fd, how)
+
+    return flock
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,24 @@ def test_readers_share_a_directory_and_keep_a_broker_off(memory_path: Path) -> N
     DataDirectory(memory_path).close()
 
 
+def test_a_reader_is_refused_even_if_the_lock_file_of_a_broker_was_removed(memory_path: Path) -> None:
+    directory = DataDirectory(memory_path)
+    (memory_path / "lock").unlink()
+
+    with pytest.raises(StoreError, match=f"a broker uses {memory_path}"):
+        Held(memory_path, "read a backup").take()
+    directory.close()
+
+
+def test_a_reader_keeps_a_broker_off_even_if_the_lock_file_was_removed(memory_path: Path) -> None:
+    DataDirectory(memory_path).close()
+
+    with Held(memory_path, "x"):
+        (memory_path / "lock").unlink()
+        with pytest.raises(StoreError, match="another broker uses"):
+            DataDirectory(memory_path)
+
+
 def test_a_copy_without_a_lock_is_free(memory_path: Path) -> None:
     with Held(memory_path, "x"):
         assert not (memory_path / "lock").exists()
