@@ -215,7 +215,7 @@ class Upkeep:
         segments, index_files = store.forget_before(found.start, found.head)
         log.info("log.retention", segments=len(segments), starts_at=found.start)
         paths = [segment.path for segment in segments]
-        removal = Removal(store.files, store.directory.commitlog, paths, index_files, store.keys)
+        removal = Removal(store.files, store.directory.commitlog, paths, index_files, store.keys, store.faults)
         self._pool.submit(removal.run, lambda result: self._ended(_error(result)))
 
     def _ended(self, error: Exception | None) -> None:
@@ -232,6 +232,7 @@ class Upkeep:
             "checkpoint_position": self.checkpoint_position,
             "checkpoint_age_s": round(self._now() - self._saved_at, 3),
             "key_index_lag_bytes": self._store.index_lag,
+            "failed_index_reads": self._store.faults.failed_reads,
             "failures": self.failures,
         }
 

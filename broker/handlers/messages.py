@@ -19,7 +19,7 @@ import msgpack
 from rmq.wire import batch as batches
 from rmq.wire import frames, layout
 from rmq.wire.codec import decode
-from rmq.wire.errors import OK, BadRequest, Damaged, Refused, TooManyInFlight
+from rmq.wire.errors import OK, BadRequest, Damaged, Refused, StoreFailed, TooManyInFlight
 from rmq.wire.layout import MAX_TIME, Buffer
 from rmq.wire.message_ops import (
     MAX_FOUND,
@@ -224,6 +224,8 @@ class MessageHandler:
         self._forget(connection)
         if isinstance(answer, Refused):
             connection.refuse(request_id, answer)
+        elif isinstance(answer, OSError):
+            connection.refuse(request_id, StoreFailed(f"the log cannot be read: {answer.strerror}"))
         elif isinstance(answer, Exception):
             connection.refuse(request_id, connection.defect(answer, request_id))
         elif connection.blocked:  # answers are large: no more of them for a peer that does not read

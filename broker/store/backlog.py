@@ -13,6 +13,7 @@ from .chores import IndexWork, Keyed, KeyWork
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .files import Files
+from .index_faults import IndexFaults
 from .key_index import KeyIndex
 
 log = get_logger(__name__)
@@ -26,8 +27,9 @@ class Backlog:
     the end of a topic from the log, the topic lives, and its index is needed.
     """
 
-    def __init__(self, files: Files, keys: KeyIndex) -> None:
+    def __init__(self, files: Files, keys: KeyIndex, faults: IndexFaults) -> None:
         self._files = files
+        self._faults = faults
         self._keys = keys
         self._worth_it: dict[ConsumeQueue, None] = {}  # queues with enough waiting entries
         self._waiting: dict[ConsumeQueue, None] = {}  # those with any
@@ -88,7 +90,7 @@ class Backlog:
         self._garbage = [entry for entry in self._garbage if entry[0] > durable]
         if everything:
             self._waiting = {}
-        return IndexWork(self._files, self._keys, extents, runs, keys, garbage)
+        return IndexWork(self._files, self._keys, extents, runs, keys, garbage, self._faults)
 
     def done(self, work: IndexWork, error: Exception | None) -> None:
         """The files hold it now; or not, then it waits on."""

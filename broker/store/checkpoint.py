@@ -132,7 +132,11 @@ def judge(known: Checkpoint, files: Files, log: CommitLog, index_directory: str)
     store_id = first_store_id(files, log.extents()[0])
     if store_id is not None and not known.stores.has(store_id):
         raise BadCheckpoint("it is of another store")
-    judge_indexes(known, set(files.names(index_directory)))
+    try:
+        there = set(files.names(index_directory))
+    except OSError as error:
+        raise BadCheckpoint(f"{index_directory} cannot be read: {error.strerror}") from error
+    judge_indexes(known, there)
     _judge_last(known, files, log)
 
 

@@ -19,6 +19,7 @@ from .checkpoint import Checkpoint
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue, Taken
 from .files import AnyPath, Files
+from .index_faults import IndexFaults
 from .key_blocks import Entry, hash_column
 from .key_index import KeyIndex
 from .rebuild import read_head
@@ -62,11 +63,20 @@ class IndexWork(NamedTuple):
     runs: list[tuple[ConsumeQueue, Taken]]
     keys: KeyWork
     garbage: list[tuple[int, str]]
+    faults: IndexFaults
 
     def run(self) -> None:
-        """Do it; raises OSError, and all of it can be done again."""
+        """
+        Do it; entries that their file does not take are left to the log.
+
+        Raises:
+            OSError: the disk, not a single file; all of it can be done again.
+        """
         for _, taken in self.runs:
-            taken.write(self.files)
+            try:
+                taken.write(self.files)
+            except OSError as error:
+                self.faults.write_failed(error.filename, error)
         self.keys.run(self.key_index, self.extents)
         for _, directory in self.garbage:
             self.files.remove_tree(directory)
@@ -155,6 +165,7 @@ class Removal(NamedTuple):
     segments: list[Path]
     index_files: list[str]
     key_index: KeyIndex
+    faults: IndexFaults
 
     def run(self) -> None:
         """Do it; raises OSError. What is left over is removed at the next start, by what the log then begins with."""
@@ -162,7 +173,8 @@ class Removal(NamedTuple):
             remove(self.files, [segment])
             self.files.sync_directory(self.directory)
             self.key_index.drop(int(segment.name))
-        remove(self.files, self.index_files)  # last: as long as the log has a message, its index is there
+        # Last: as long as the log has a message, its index is there.
+        remove_indexes(self.files, self.index_files, self.faults)
 
 
 def remove(files: Files, paths: Iterable[AnyPath]) -> None:
@@ -170,3 +182,12 @@ def remove(files: Files, paths: Iterable[AnyPath]) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             files.unlink(path)
+
+
+def remove_indexes(files: Files, paths: Iterable[AnyPath], faults: IndexFaults) -> None:
+    """Remove index files that nothing needs; one that cannot be removed stays."""
+    for path in paths:
+        try:
+            remove(files, [path])
+        except OSError as error:
+            faults.write_failed(path, error)

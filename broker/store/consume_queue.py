@@ -99,6 +99,9 @@ class Window(NamedTuple):
         return b"".join(parts)
 
 
+AskLog = Callable[[Window, OSError | None], tuple[int, int] | None]  # position and size, as a Locator gives them
+
+
 class Waiting(NamedTuple):
     """Entries to be written, by whichever thread."""
 
@@ -112,17 +115,21 @@ class Waiting(NamedTuple):
         Write them to their files.
 
         Raises:
-            OSError: a part may be written; writing all of it again is right.
+            OSError: names the file; a part may be written, and writing all of it again is right.
         """
         run, offset = memoryview(self.entries), self.offset
         while run:
             part = run[: (self.per_file - offset % self.per_file) * ENTRY.size]
-            self._write(files, offset, part)
+            path = file_of(self.directory, self.per_file, offset)
+            try:
+                self._write(files, path, offset, part)
+            except OSError as error:
+                error.filename = path
+                raise
             offset += len(part) // ENTRY.size
             run = run[len(part) :]
 
-    def _write(self, files: Files, offset: int, part: memoryview) -> None:
-        path = file_of(self.directory, self.per_file, offset)
+    def _write(self, files: Files, path: str, offset: int, part: memoryview) -> None:
         try:
             fd = files.open(path, create=True)
         except FileNotFoundError:  # the first entries of this queue
@@ -333,28 +340,31 @@ class ConsumeQueue:
             return None
         return Window(self._directory, self._per_file, offset, min(self.readable, self._flushed))
 
-    def locator(self, files: Files, offset: int | None = None) -> Locator:
+    def locator(self, files: Files, offset: int | None = None, ask_log: AskLog = lambda *_: None) -> Locator:
         """
         The index as it is now, for a thread: what is in memory is copied, what is in files never changes.
 
-        With an ``offset``, for that one only, or the first behind it that the queue holds: little is copied then.
+        ``ask_log`` finds what the files do not say. With an ``offset``, for that one only, or the first behind it that
+        the queue holds: little is copied then.
         """
         part = slice(None)
         if offset is not None:
             at = bisect_right(self._bases, max(offset, self.min_offset))
             part = slice(max(at - 1, 0), at)
         bases, positions, sizes = self._bases[part], self._positions[part], self._sizes[part]
-        directory, per_file = self._directory, self._per_file
+        directory, per_file, flushed = self._directory, self._per_file, self._flushed
 
         def position_of(offset: int) -> tuple[int, int] | None:
             if bases and offset >= bases[0]:
                 at = bisect_right(bases, offset) - 1
                 return positions[at], sizes[at]
+            window = Window(directory, per_file, offset, max(flushed, offset + 1))
             try:
-                found = Window(directory, per_file, offset, offset + 1).locate(Bounds(1, 1, 1), files.read_at)
-            except FileNotFoundError:
-                return None
-            return (found[0].position, found[0].size) if found else None
+                found = window._replace(end=offset + 1).locate(Bounds(1, 1, 1), files.read_at)
+            except OSError as error:
+                return ask_log(window, error)
+            place = (found[0].position, found[0].size) if found else None
+            return place if place and place[1] else ask_log(window, None) or place
 
         return Locator(self.min_offset, self.readable, position_of)
 

@@ -38,8 +38,8 @@ class Files:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def open_to_read(self, path: AnyPath) -> int:
-        """A descriptor to read a file."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """A descriptor to read a file; a pipe in its place keeps nobody waiting."""
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
         """Give a descriptor back."""
@@ -149,10 +149,13 @@ class Files:
             rest = rest[done:]
 
     def read_at(self, path: AnyPath, size: int, at: int) -> bytes:
-        """Bytes at a place of a file that is not open; fewer if it ends before."""
+        """Bytes at a place of a file that is not open; fewer if it ends before. An error names the file."""
         fd = self.open_to_read(path)
         try:
             return self.read(fd, size, at)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             self.close(fd)
 

@@ -15,6 +15,7 @@ whatever happens to these files, nothing wrong is found and nothing is missed.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from ..log import get_logger
 from .files import Files
+from .index_faults import IndexFaults, put_aside
 from .key_blocks import BLOCK_HASHES, HEADER, Block, Entry, Growing, Head, cut, parse_head
 
 log = get_logger(__name__)
@@ -73,15 +75,20 @@ class KeyIndex:
     ``end`` is the position up to which the log is indexed.
     """
 
-    def __init__(self, files: Files, directory: Path, *, block_hashes: int = BLOCK_HASHES) -> None:
+    def __init__(
+        self, files: Files, directory: Path, *, block_hashes: int = BLOCK_HASHES, faults: IndexFaults | None = None
+    ) -> None:
         self._files = files
         self._directory = directory
         self._block_hashes = block_hashes
+        self._faults = faults or IndexFaults()
         files.make_directory(directory)
         self._lock = threading.Lock()  # held for copies in memory only, never while the disk works
         self._segment = -1  # the one that grows; -1 before the first
         self._size = 0  # how much of its file is good
         self._growing = Growing(0)
+        self._distrusted: set[int] = set()  # segments whose file could not be cut, and says what may be wrong
+        self._logged: set[int] = set()  # where gaps begin that were logged
         self.damaged = 0  # ranges that searches had to look up in the log
 
     @property
@@ -127,9 +134,7 @@ class KeyIndex:
 
     def _begin(self, segment: int) -> None:
         self.flush()
-        covered, size = segment, 0
-        if self._files.exists(self._path(segment)):
-            covered, size = self._shorten(segment, None)
+        covered, size = self._cut(segment, None)
         with self._lock:
             self._segment, self._size, self._growing = segment, size, Growing(covered)
 
@@ -141,40 +146,93 @@ class KeyIndex:
         """
         Write what waits in memory to the file of its segment, not synced.
 
+        A file that does not take it makes a gap.
+
         Raises:
-            OSError: it waits on; what had reached the file is written over by the next try.
+            OSError: the disk, not the file: it waits on; what had reached the file is written over by the next try.
         """
         growing = self._growing
         if self._segment < 0 or growing.end == growing.first:
             return
-        data = growing.block().packed()
+        data, written = growing.block().packed(), 0
+        try:
+            if self._segment not in self._distrusted or self._put_aside(self._segment):
+                self._write(data)
+                written = len(data)
+        except OSError as error:
+            self._faults.write_failed(self._path(self._segment), error)
+        with self._lock:
+            self._size += written
+            self._growing = Growing(growing.end)
+
+    def _write(self, data: bytes) -> None:
         fd = self._files.open(self._path(self._segment), create=True)
         try:
             self._files.write_all(fd, data, self._size)
         finally:
             self._files.close(fd)
-        with self._lock:
-            self._size += len(data)
-            self._growing = Growing(growing.end)
 
     # ---- recovery and retention
+
+    def recover(self, starts: Sequence[int], begin: int, *, anew: bool) -> None:
+        """
+        Forget what was said of the log from ``begin`` on, or everything; ``starts`` are its segments, oldest first.
+
+        Raises:
+            OSError: the disk, not a single file.
+        """
+        try:
+            segments = self.segments()
+        except OSError as error:
+            self._faults.read_failed(self._directory, error)
+            segments = list(starts)
+        current = starts[max(bisect_right(starts, begin) - 1, 0)]
+        for segment in segments:
+            if anew or segment not in starts:
+                self.drop(segment)
+            elif segment >= current:
+                self.cut(segment, begin)
+        self.extend(current, [], begin, begin)
 
     def cut(self, segment: int, position: int) -> int:
         """
         Forget what the file of a segment says of the log at ``position`` and behind, and whatever in it is damaged.
 
         Every byte of the file is judged. Returns the position up to which it speaks of the log without a gap: from
-        there on the caller indexes again by :meth:`extend` (with nothing, if nothing is left to index).
+        there on the caller indexes again by :meth:`extend` (with nothing, if nothing is left to index). A file that
+        cannot be cut makes room for a new one, or is not read any more.
 
         Raises:
-            OSError: the disk.
+            OSError: the disk, not the file.
         """
         if segment == self._segment:
             with self._lock:
                 self._segment, self._size, self._growing = -1, 0, Growing(0)
-        if not self._files.exists(self._path(segment)):
-            return segment
-        return self._shorten(segment, position)[0]
+        return self._cut(segment, position)[0]
+
+    def _cut(self, segment: int, position: int | None) -> tuple[int, int]:
+        path = self._path(segment)
+        if segment in self._distrusted or not self._files.exists(path):
+            return segment, 0
+        try:
+            return self._shorten(segment, position)
+        except OSError as error:
+            self._faults.read_failed(path, error)
+            self._put_aside(segment)
+            return segment, 0
+
+    def _put_aside(self, segment: int) -> bool:
+        """Get a file out of the way; else distrust it. Returns whether it is out of the way."""
+        try:
+            put_aside(self._files, self._path(segment))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._distrusted.add(segment)
+            self._faults.write_failed(self._path(segment), error)
+            return False
+        self._distrusted.discard(segment)
+        return True
 
     def _shorten(self, segment: int, position: int | None) -> tuple[int, int]:
         """Cut a file behind its good part, and at a position if there is one: what is covered, and the new size."""
@@ -187,10 +245,10 @@ class KeyIndex:
                 if head.first != covered and position is not None:
                     break
                 if position is not None and head.end > position:
-                    block = self._load(fd, place)
+                    block = self._load(fd, segment, place)
                     rest = cut(block, position) if head.first < position and block is not None else None
                     break
-                if position is not None and self._load(fd, place) is None:
+                if position is not None and self._load(fd, segment, place) is None:
                     break
                 covered, size = head.end, place.at + head.column_size
             if size < whole:
@@ -204,11 +262,13 @@ class KeyIndex:
             self._files.close(fd)
 
     def drop(self, segment: int) -> None:
-        """Remove the file of a segment that is gone; one that has none is no error."""
+        """Remove the file of a segment; one that has none is no error, and one that stays is not read any more."""
         try:
             self._files.unlink(self._path(segment))
         except FileNotFoundError:
             pass
+        except OSError:
+            self._put_aside(segment)
 
     def listed(self, segment: int) -> Iterator[tuple[int, bytes] | Gap]:
         """
@@ -223,7 +283,7 @@ class KeyIndex:
             for place in self._walk(fd, segment, size):
                 if place.head.first != covered:
                     yield Gap(covered, place.head.first)
-                block = self._load(fd, place)
+                block = self._load(fd, segment, place)
                 if block is None:
                     yield Gap(place.head.first, place.head.end)
                 else:
@@ -273,24 +333,33 @@ class KeyIndex:
             above = min(above, block.head.first)
             if _too_old(block.head, wanted):
                 return True
-        try:
-            fd = self._files.open_to_read(self._path(start))
-        except OSError:
+        opened = None if start in self._distrusted else self._open(start, latest)
+        if opened is None:
             yield from self._gap(start, above)
             return False
+        fd, size = opened
         try:
-            size = latest.size if start == latest.segment else self._files.size(self._path(start))
             for place in reversed(list(self._walk(fd, start, size))):
                 yield from self._gap(place.head.end, above)
                 above = min(above, place.head.first)
                 if _too_old(place.head, wanted):
                     return True
                 if _may_hold(place.head, wanted):
-                    yield from self._search_block(wanted, place.head, self._load(fd, place))
+                    yield from self._search_block(wanted, place.head, self._load(fd, start, place))
         finally:
             self._files.close(fd)
         yield from self._gap(start, above)
         return False
+
+    def _open(self, segment: int, latest: _Latest) -> tuple[int, int] | None:
+        """A descriptor of a file, and how much of it is good; None if it cannot be read."""
+        path = self._path(segment)
+        try:
+            size = latest.size if segment == latest.segment else self._files.size(path)
+            return self._files.open_to_read(path), size
+        except OSError as error:
+            self._faults.read_failed(path, error)
+            return None
 
     def _search_block(self, wanted: Wanted, head: Head, block: Block | None) -> Iterator[Hit | Gap]:
         if block is None:
@@ -301,27 +370,34 @@ class KeyIndex:
     def _gap(self, first: int, end: int) -> Iterator[Gap]:
         if first < end:
             self.damaged += 1
-            log.warning("key_index.gap", first=first, end=end)
+            if first not in self._logged:
+                self._logged.add(first)
+                log.warning("key_index.gap", first=first, end=end)
             yield Gap(first, end)
 
     def _walk(self, fd: int, segment: int, size: int) -> Iterator[_Place]:
         """The blocks of a file's first ``size`` bytes, oldest first, up to one whose header or size is not sound."""
         at, covered = 0, segment
         while at < size:
-            head = parse_head(self._files.read(fd, HEADER, at))
+            head = parse_head(self._read(fd, segment, HEADER, at))
             if head is None or at + HEADER + head.column_size > size or not covered <= head.first <= head.end:
                 return
             yield _Place(head, at + HEADER)
             at += HEADER + head.column_size
             covered = head.end
 
-    def _load(self, fd: int, place: _Place) -> Block | None:
+    def _load(self, fd: int, segment: int, place: _Place) -> Block | None:
         """The block at a place; None if it is damaged."""
-        try:
-            block = Block(place.head, self._files.read(fd, place.head.column_size, place.at))
-        except OSError:
-            return None
+        block = Block(place.head, self._read(fd, segment, place.head.column_size, place.at))
         return block if block.is_sound() else None
+
+    def _read(self, fd: int, segment: int, size: int, at: int) -> bytes:
+        """Bytes of a file; none where the disk cannot read them."""
+        try:
+            return self._files.read(fd, size, at)
+        except OSError as error:
+            self._faults.read_failed(self._path(segment), error)
+            return b""
 
     def _path(self, segment: int) -> Path:
         return self._directory / f"{segment:0{NAME_DIGITS}d}"

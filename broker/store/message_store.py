@@ -26,11 +26,12 @@ from ..services.traffic import Traffic
 from . import checkpoint as checkpoints
 from .backlog import Backlog
 from .checkpoint import BadCheckpoint, Checkpoint
-from .chores import IndexWork, remove
+from .chores import IndexWork, remove_indexes
 from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
 from .history import NO_HISTORY, begin_history
+from .index_faults import IndexFaults
 from .key_index import KeyIndex
 from .log_reader import LogReader
 from .lookup import Locator
@@ -38,6 +39,7 @@ from .reading import ColdRead, Found, Only, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
+from .repair import log_asker
 from .segment import Segment
 from .staged import Owner, Publication, keyed_of
 from .staged import Placed as Placed  # noqa: PLC0414  # part of this module's promises
@@ -84,8 +86,9 @@ class MessageStore:
         self._wall_us = wall_us
         self.newest_us = 0  # the stored_at of the last batch: it never falls, whatever the clock does
         self.log = CommitLog(self.files, directory.commitlog, segment_bytes, recent_bytes=recent_bytes)
-        self.keys = KeyIndex(self.files, directory.index)
-        self.backlog = Backlog(self.files, self.keys)
+        self.faults = IndexFaults()
+        self.keys = KeyIndex(self.files, directory.index, faults=self.faults)
+        self.backlog = Backlog(self.files, self.keys, self.faults)
         self.log_epoch = 0
         self.history = NO_HISTORY
         self.stores = NO_HISTORY.stores  # the ids that message ids are made of
@@ -126,8 +129,10 @@ class MessageStore:
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
-                remove(self.files, rebuild.raise_minimums(head.changes if head is not None else ()))
-        self._recover_keys(begin, anew=known is None)
+                obsolete = rebuild.raise_minimums(head.changes if head is not None else ())
+                remove_indexes(self.files, obsolete, self.faults)
+        self.keys.recover([segment.start for segment in self.log.segments], begin, anew=known is None)
+        self.backlog.begin(begin)
         recovery = Recovery(
             self.files, self.log, self.directory.quarantine, rebuild, proven=known.position if known else 0
         )
@@ -152,17 +157,6 @@ class MessageStore:
             return None
         return known
 
-    def _recover_keys(self, begin: int, *, anew: bool) -> None:
-        """Let the key index say nothing of the log from ``begin`` on."""
-        starts = {segment.start for segment in self.log.segments}
-        for segment in self.keys.segments():
-            if anew or segment not in starts:
-                self.keys.drop(segment)
-            elif segment >= self.log.segment_at(begin).start:
-                self.keys.cut(segment, begin)
-        self.keys.extend(self.log.segment_at(begin).start, [], begin, begin)
-        self.backlog.begin(begin)
-
     def _after_recovered_batch(self) -> None:
         self._recovered += 1
         if not self._recovered % FLUSH_EVERY:
@@ -172,9 +166,13 @@ class MessageStore:
 
     def _collect_garbage(self) -> None:
         live = {f"{queue.topic}@{index.generation}" for queue, index in self._queues.items()}
-        if self.files.exists(self._index_directory):
-            for name in set(self.files.names(self._index_directory)) - live:
-                self.backlog.discard(f"{self._index_directory}/{name}")
+        try:
+            names = self.files.names(self._index_directory)
+        except OSError as error:
+            self.faults.read_failed(self._index_directory, error)
+            return
+        for name in set(names) - live:
+            self.backlog.discard(f"{self._index_directory}/{name}")
 
     # ---- queues
 
@@ -394,7 +392,7 @@ class MessageStore:
         bounds = Bounds(max_bytes if only is None else SKIM_BYTES, MAX_PULL_BATCHES, MAX_PULL_ENTRIES)
         return read_now(
             self.log, self.files, of=of, queue=self.queue(of), offset=offset, bounds=bounds, out_of_time=out_of_time,
-            only=only,
+            faults=self.faults, only=only,
         )  # fmt: skip
 
     def reader(self) -> LogReader:
@@ -403,7 +401,9 @@ class MessageStore:
 
     def locator(self, of: MessageQueue, offset: int | None = None) -> Locator:
         """The index of a queue as it is now, for a thread; or what it says of one offset."""
-        return self.queue(of).locator(self.files, offset)
+        queue = self.queue(of)
+        ask_log = log_asker(self.files, of, queue.generation, self.log.extents(), self.faults)
+        return queue.locator(self.files, offset, ask_log)
 
     # ---- files beside the log
 

@@ -34,6 +34,7 @@ from .directory import StoreError
 from .files import Files
 from .held import Held
 from .history import Elsewhere, Truncated
+from .index_faults import IndexFaults
 from .log_reader import LogReader
 from .reading import ColdRead, DamagedRange, Only
 from .rebuild import first_store_id
@@ -188,7 +189,7 @@ class OfflineLog:
             bounds = Bounds(max_bytes, _MAX_BATCHES, _MAX_ENTRIES)
             where = queue.locate(offset, bounds)
             found = ColdRead(
-                of, queue.generation, offset, bounds, None, where, self._extents, self._end, only
+                of, queue.generation, offset, bounds, None, where, self._extents, self._end, IndexFaults(), only
             ).run(self._files)  # fmt: skip
         except DamagedRange as damage:
             text = f"{of} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"

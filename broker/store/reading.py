@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 from rmq.wire import layout
 from rmq.wire.columns import tag_names
@@ -25,11 +25,9 @@ from rmq.wire.tags import Wanted
 from .commitlog import CommitLog, Extent
 from .consume_queue import Bounds, ConsumeQueue, Location, Window
 from .files import Files
+from .index_faults import IndexFaults
 from .repair import Lost, SecondLook
 from .scan import read_or_zeros
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also if it is in the page cache
 RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
@@ -79,6 +77,7 @@ class ColdRead(NamedTuple):
     where: list[Location]
     extents: tuple[Extent, ...]
     end: int
+    faults: IndexFaults
     only: Only | None = None
 
     def run(self, files: Files) -> Found:
@@ -106,7 +105,7 @@ class ColdRead(NamedTuple):
                 break
         if taken.moved or self.window is None:
             return taken.found()
-        look = SecondLook(files, self.queue, self.generation, self.window, self.extents).run(self.bounds)
+        look = SecondLook(files, self.queue, self.generation, self.window, self.extents, self.faults).run(self.bounds)
         if isinstance(look, Lost):
             raise DamagedRange(look.next_offset)
         for data in look.buffers:
@@ -119,13 +118,17 @@ class ColdRead(NamedTuple):
     def _locate(self, files: Files) -> list[Location]:
         if self.window is None:
             return self.where
-        found = _unless_damaged(self.window.locate, self.bounds, files.read_at)
-        return possible(found or [], self.extents[0].start, self.end)
+        try:
+            found = self.window.locate(self.bounds, files.read_at)
+        except OSError as error:
+            self.faults.read_failed(error.filename, error)
+            return []
+        return possible(found, self.extents[0].start, self.end)
 
 
 def read_now(
     log: CommitLog, files: Files, *, of: MessageQueue, queue: ConsumeQueue, offset: int, bounds: Bounds,
-    out_of_time: Callable[[], bool], only: Only | None = None,
+    out_of_time: Callable[[], bool], faults: IndexFaults, only: Only | None = None,
 ) -> Found | ColdRead:  # fmt: skip
     """
     What can be had without waiting, at least one batch, taken or passed; a cold read if there is none.
@@ -136,7 +139,7 @@ def read_now(
     """
     window = queue.window(offset)
     if window is not None:
-        return ColdRead(of, queue.generation, offset, bounds, window, [], log.extents(), log.written, only)
+        return ColdRead(of, queue.generation, offset, bounds, window, [], log.extents(), log.written, faults, only)
     where = queue.locate(offset, bounds)
     taken = Taken(of, queue.generation, offset, only)
     for run in _hot_runs(where, log):
@@ -147,7 +150,9 @@ def read_now(
         else:
             data = _cached(log, run)
             if data is None and not taken.moved:
-                return ColdRead(of, queue.generation, offset, bounds, None, where, log.extents(), log.written, only)
+                return ColdRead(
+                    of, queue.generation, offset, bounds, None, where, log.extents(), log.written, faults, only
+                )
             if data is None or not taken.add(run, data):
                 break
         if out_of_time():
@@ -158,7 +163,14 @@ def read_now(
 def _cached(log: CommitLog, run: list[Location]) -> Buffer | None:
     """A run of batches from the page cache; None where that would wait, or take long."""
     size = sum(location.size for location in run)
-    return None if size > LOOP_BYTES else _unless_damaged(log.read_cached, run[0].position, size)
+    if size > LOOP_BYTES:
+        return None
+    try:
+        return log.read_cached(run[0].position, size)
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.ENOENT):  # a thread looks further
+            raise
+        return None
 
 
 class Taken:
@@ -324,16 +336,6 @@ def _hot_runs(where: list[Location], log: CommitLog) -> list[list[Location]]:
         grouped += [cold] if cold else []
         grouped += [[location] for location in run[len(cold) :]]
     return grouped
-
-
-def _unless_damaged(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """What was read; None also where the disk cannot read, or a file is gone: a thread looks further."""
-    try:
-        return read(*args, **kwargs)
-    except OSError as error:
-        if error.errno not in (errno.EIO, errno.ENOENT):
-            raise
-        return None
 
 
 def _read_or_zeros(files: Files, path: str, size: int, at: int) -> bytes:

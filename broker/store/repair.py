@@ -19,8 +19,9 @@ from rmq.wire.model import MessageQueue
 from ..log import get_logger
 from ..services.state import Change, QueueHolds
 from .commitlog import Extent
-from .consume_queue import ENTRY, Bounds, Waiting, Window, entries, file_of
+from .consume_queue import ENTRY, AskLog, Bounds, Waiting, Window, entries, file_of
 from .files import Files
+from .index_faults import IndexFaults, is_passing, put_aside
 from .rebuild import read_head
 from .scan import Good, Scan
 
@@ -56,6 +57,7 @@ class SecondLook(NamedTuple):
     generation: int
     window: Window
     extents: Sequence[Extent]
+    faults: IndexFaults
 
     def run(self, bounds: Bounds) -> Again | Lost:
         """
@@ -173,9 +175,42 @@ class SecondLook(NamedTuple):
             for header, columns in (sound.checked for sound in found)
         )
         first, end = found[0].checked.header.base_offset, found[-1].checked.header.end_offset
+        file = file_of(self.window.directory, self.window.per_file, first)
         try:
-            Waiting(self.window.directory, self.window.per_file, first, packed).write(self.files)
+            self._write(Waiting(self.window.directory, self.window.per_file, first, packed))
         except OSError as error:  # a full disk keeps nobody from reading
-            log.error("index.not_repaired", queue=str(self.queue), first=first, end=end, error=str(error))
+            if self.faults.is_first("not repaired", file):
+                log.error("index.not_repaired", queue=str(self.queue), first=first, end=end, error=str(error))
         else:
-            log.warning("index.repaired", queue=str(self.queue), first=first, end=end)
+            if not self.faults.is_known(file):
+                log.warning("index.repaired", queue=str(self.queue), first=first, end=end)
+
+    def _write(self, waiting: Waiting) -> None:
+        """Write entries; a file that does not take them makes room for a new one."""
+        try:
+            waiting.write(self.files)
+        except OSError as error:
+            if is_passing(error):
+                raise
+            put_aside(self.files, error.filename)
+            waiting.write(self.files)
+
+
+def log_asker(
+    files: Files, queue: MessageQueue, generation: int, extents: Sequence[Extent], faults: IndexFaults
+) -> AskLog:
+    """Return a function that finds the batch of an offset in the log, where the index does not say."""
+
+    def ask(window: Window, error: OSError | None) -> tuple[int, int] | None:
+        if error is not None:
+            faults.read_failed(error.filename, error)
+        try:
+            found = SecondLook(files, queue, generation, window, extents, faults).run(Bounds(1, 1, 1))
+        except FileNotFoundError:  # retention was quicker
+            return None
+        if isinstance(found, Lost):
+            return None
+        header = layout.parse_header(found.buffers[0])
+        return header.physical_offset, header.size
+
+    return ask

@@ -242,7 +242,7 @@ def _checkpoint(files: Files, path: Path, pieces: list[Piece]) -> Checkpoint | N
             return None
         indexes = path / "consumequeue"
         checkpoints.judge_indexes(known, set(files.names(indexes)) if files.exists(indexes) else set())
-    except BadCheckpoint:
+    except (BadCheckpoint, OSError):
         return None
     store_id = first_store_id(files, Extent(pieces[0].start, pieces[0].path))
     if store_id is not None and not known.stores.has(store_id):

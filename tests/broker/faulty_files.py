@@ -11,6 +11,8 @@ from typing import NamedTuple
 from rmq.broker.store.files import AnyPath, Files
 from rmq.wire.layout import Buffer
 
+_BY_DESCRIPTOR = {"read", "read_cached", "write", "truncate", "sync"}  # whose errors name no file
+
 
 def error_of(number: int) -> OSError:
     """An error as the system raises it."""
@@ -75,6 +77,7 @@ class FaultyFiles(Files):
     def _check(self, op: str, path: AnyPath) -> None:
         rule = self._note(op, path)
         if rule is not None:
+            rule.error.filename = None if op in _BY_DESCRIPTOR else str(path)
             raise rule.error
 
     # ---- the disk
@@ -132,6 +135,14 @@ class FaultyFiles(Files):
     def unlink(self, path: AnyPath) -> None:
         self._check("unlink", path)
         super().unlink(path)
+
+    def names(self, path: AnyPath) -> list[str]:
+        self._check("names", path)
+        return super().names(path)
+
+    def size(self, path: AnyPath) -> int:
+        self._check("size", path)
+        return super().size(path)
 
     def remove_tree(self, path: AnyPath) -> None:
         self._check("remove_tree", path)

@@ -10,6 +10,7 @@ from rmq.broker.store.chores import Keyed
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.consume_queue import ConsumeQueue
 from rmq.broker.store.files import Files
+from rmq.broker.store.index_faults import IndexFaults
 from rmq.broker.store.key_index import KeyIndex
 
 EXTENTS = (Extent(0, "0"),)
@@ -19,7 +20,8 @@ ALL = 1 << 50
 @pytest.fixture
 def backlog(memory_path: Path) -> Backlog:
     files = Files()
-    return Backlog(files, KeyIndex(files, memory_path / "index"))
+    faults = IndexFaults()
+    return Backlog(files, KeyIndex(files, memory_path / "index", faults=faults), faults)
 
 
 def a_queue(path: Path) -> ConsumeQueue:

@@ -57,9 +57,8 @@ def held_at(found: Expired) -> int:
 def forget(opened: Opened, found: Expired) -> Removal:
     store = opened.store
     segments, index_files = store.forget_before(found.start, found.head)
-    return Removal(
-        store.files, store.directory.commitlog, [segment.path for segment in segments], index_files, store.keys
-    )
+    paths = [segment.path for segment in segments]
+    return Removal(store.files, store.directory.commitlog, paths, index_files, store.keys, store.faults)
 
 
 # ---- which segments may go
