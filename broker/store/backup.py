@@ -2,7 +2,7 @@
 A consistent copy of a log that a broker is writing: closed segments whole, the open one up to a durable position.
 
 The log is all there is to copy: whoever starts on the copy makes the rest from it. A copy is named last, so that one
-that was interrupted is not taken for whole.
+that was killed is not taken for whole; one that failed removes what it had copied.
 """
 
 from __future__ import annotations
@@ -78,13 +78,17 @@ class Backup:
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 copied = self._copy(partial)
+                if self._target.exists():
+                    self._target.rmdir()
+                self._files.rename(partial, self._target)
             except _Vanished:
                 continue
-            if self._target.exists():
-                self._target.rmdir()
-            self._files.rename(partial, self._target)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
             self._files.sync_directory(self._target.absolute().parent)
             return copied
+        shutil.rmtree(partial, ignore_errors=True)
         raise StoreError(f"segments of {self._source} vanish while they are copied: try again")
 
     def _check_source(self) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from rmq.broker.store.files import Files
 from rmq.broker.store.verify import Verification
 
 from ..builders import Opened, segment_files
+from ..faulty_files import FaultyFiles
 
 
 @pytest.fixture
@@ -61,19 +63,48 @@ def test_a_broker_on_a_linked_copy_never_changes_the_original(live: Opened, memo
     assert shared.read_bytes() != original.read_bytes()
 
 
-def test_an_interrupted_copy_is_not_taken_for_a_whole_one(
+@pytest.mark.parametrize(
+    ("op", "part"),
+    [("sync", "copy"), ("write", "copy"), ("rename", "copy"), ("read", "data/commitlog"), ("sync_directory", "copy")],
+)
+def test_a_copy_that_fails_leaves_nothing_behind(
+    live: Opened, memory_path: Path, op: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FaultyFiles()
+    files.fail(op, part, errno.EIO)
+    backup = Backup(live.directory.path, memory_path / "copy", live.store.log.durable)
+    monkeypatch.setattr(backup, "_files", files)
+
+    with pytest.raises((OSError, StoreError), match="Input/output error"):
+        backup.run()
+
+    assert [path.name for path in memory_path.iterdir()] == ["data"]
+    live.close()
+
+
+def test_a_copy_that_is_interrupted_leaves_nothing_behind(live: Opened, memory_path: Path) -> None:
+    def interrupt(size: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Backup(live.directory.path, memory_path / "copy", live.store.log.durable, progress=interrupt).run()
+
+    assert [path.name for path in memory_path.iterdir()] == ["data"]
+    live.close()
+
+
+def test_a_copy_whose_segments_vanish_every_time_leaves_nothing_behind(
     live: Opened, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(Files):
-        def sync(self, fd: int) -> None:
-            raise OSError(28, "No space left on device")
-
+    files = FaultyFiles()
+    files.fail("open_to_read", "commitlog", errno.ENOENT)
     backup = Backup(live.directory.path, memory_path / "copy", live.store.log.durable)
-    monkeypatch.setattr(backup, "_files", Full())
+    monkeypatch.setattr(backup, "_files", files)
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreError, match="vanish while they are copied"):
         backup.run()
-    assert not (memory_path / "copy").exists()
+
+    assert [path.name for path in memory_path.iterdir()] == ["data"]
     live.close()
 
 
