@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .store_files import BadStore, cannot_read
+from .store_files import BadStore, cannot_read, open_regular
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 MAX_OFFSET: Final = 1 << 62
@@ -134,7 +134,8 @@ def _file(path: Path, judge: Callable[[Any], Any], notes: list[str]) -> Any:
 def _read(path: Path, judge: Callable[[Any], Any]) -> tuple[str | None, Any]:
     """``(None, what it holds)``, or what is wrong with it."""
     try:
-        text = path.read_bytes().decode()
+        with open(path, "rb", opener=open_regular) as file:
+            text = file.read().decode()
         if not text.strip():
             return "is empty", None
         return None, judge(parse(text))

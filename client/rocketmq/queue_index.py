@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .store_files import BadStore, cannot_read, is_folder, numbered_files
+from .store_files import BadStore, cannot_read, is_folder, numbered_files, open_regular
 
 ENTRY: Final = struct.Struct(">qiq")
 _LEAST_TAGS: Final = -(1 << 31)  # what is below is the address of more that is known of the message
@@ -103,7 +103,7 @@ class _Blocks:
             if len(self._kept) >= _BLOCKS:
                 self._kept.clear()
             try:
-                with path.open("rb", buffering=0) as file:
+                with open(path, "rb", buffering=0, opener=open_regular) as file:
                     data = os.pread(file.fileno(), _BLOCK, block * _BLOCK)
             except OSError as error:
                 raise cannot_read(path, error) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
 from bisect import bisect_right
 from collections import Counter
@@ -62,7 +63,10 @@ def numbered_files(folder: Path) -> list[tuple[int, Path, int]]:
         for path in folder.iterdir():
             if not (len(path.name) == _NAME_DIGITS and path.name.isascii() and path.name.isdecimal()):
                 raise BadStore(f"{path} does not belong there: names have {_NAME_DIGITS} digits; take it away")
-            found.append((int(path.name), path, path.stat().st_size))
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise _not_a_file(path)
+            found.append((int(path.name), path, status.st_size))
     except OSError as error:
         raise cannot_read(folder, error) from error
     return sorted(found)
@@ -79,6 +83,25 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def open_regular(path: str, flags: int) -> int:
+    """
+    Open a file without waiting for anything; made to be the ``opener`` of :func:`open`.
+
+    Raises:
+        BadStore: something else has its name; a pipe would keep the import waiting for ever.
+        OSError: it cannot be opened.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _not_a_file(path)
+
+
+def _not_a_file(path: str | Path) -> BadStore:
+    return BadStore(f"{path} is not a file but a folder, a pipe or a device: no store has one there; take it away")
 
 
 def cannot_read(path: Path, error: OSError) -> StoreUnreadable:
@@ -149,7 +172,7 @@ class CommitLog:
 
 def _pread(file: LogFile, at: int, length: int) -> bytes:
     try:
-        with file.path.open("rb", buffering=0) as opened:
+        with open(file.path, "rb", buffering=0, opener=open_regular) as opened:
             return os.pread(opened.fileno(), length, at)
     except OSError as error:
         raise cannot_read(file.path, error) from error
@@ -163,7 +186,7 @@ def holder(root: Path) -> int | None:
     tell.
     """
     try:
-        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return 0
     except OSError:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,35 @@ def test_a_folder_that_is_no_store_is_one_line(tmp_path: Path) -> None:
         assert result.stderr.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "commitlog" / f"{0:020}").mkdir(parents=True)
+NAME = f"{0:020}"
 
-    result = do(tmp_path, "--dry-run")
 
-    assert result.exit_code == exit_codes.OS_ERROR
-    assert "cannot be read: Is a directory; import as a user who may read the store" in result.stderr
+@pytest.mark.parametrize(
+    "place", [f"commitlog/{NAME}", f"consumequeue/t/0/{NAME}", "config/topics.json", "config/consumerOffset.json"]
+)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_a_pipe_or_folder_in_place_of_a_file_is_refused_in_one_line(
+    tmp_path: Path, place: str, make: Callable[[Path], None]
+) -> None:
+    root = build(tmp_path / "store", "t")
+    path = root / place
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+
+    with Running("rmq.cli.rmq_admin", "import-rocketmq", str(root), "--dry-run") as process:
+        assert process.wait() == exit_codes.DATA_ERROR
+    (line,) = process.errors
+    assert f"{path} is not a file but a folder, a pipe or a device: no store has one there; take it away" in line
+
+
+def test_a_pipe_in_place_of_the_lock_keeps_no_import_waiting(tmp_path: Path) -> None:
+    root = build(tmp_path / "store", "t")
+    (root / "lock").unlink(missing_ok=True)
+    os.mkfifo(root / "lock")
+
+    with Running("rmq.cli.rmq_admin", "import-rocketmq", str(root), "--dry-run") as process:
+        process.wait()
 
 
 def test_a_store_whose_broker_runs_is_refused(tmp_path: Path) -> None:

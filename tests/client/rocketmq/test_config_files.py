@@ -115,7 +115,7 @@ def test_progress_that_was_never_made_is_none(tmp_path: Path) -> None:
 
 
 def test_a_file_that_the_system_does_not_give_is_told(tmp_path: Path) -> None:
-    (tmp_path / "topics.json").mkdir()
+    (tmp_path / "topics.json").symlink_to("topics.json")
 
     with pytest.raises(StoreUnreadable, match="cannot be read"):
         read(tmp_path)
