@@ -197,5 +197,6 @@ class Serving:
             "unread_answer_bytes": self._answers.used, "evicted_readers": self._answers.evicted,
             "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
             "other_histories": self.pulls.other_histories,
+            "failed_reads": self.pulls.failed_reads,
             **self._send_backs.stats(), "replayed_dead_letters": self._dead_admin.replayed,
         }  # fmt: skip

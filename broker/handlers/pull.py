@@ -93,6 +93,11 @@ class PullHandler:
         """How often a reader was refused since it follows another history of the store."""
         return self._reader.other_histories
 
+    @property
+    def failed_reads(self) -> int:
+        """How many reads of queues the disk has failed."""
+        return self._reader.failed_reads
+
     # ---- events
 
     def pull(self, connection: Connection, request_id: int, payload: Any) -> object:

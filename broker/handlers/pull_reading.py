@@ -67,7 +67,12 @@ class Cold(Exception):
 
 
 class PullReader:
-    """Reads for pulls; counts answers of damage, and refusals of readers that follow another history of the store."""
+    """
+    Reads for pulls.
+
+    ``damaged_reads`` counts what had to be answered as damaged, ``failed_reads`` what the disk did not give,
+    ``other_histories`` refusals of readers that follow another history of the store.
+    """
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, progress: Progress, answers: AnswerBudget, *,
@@ -80,6 +85,8 @@ class PullReader:
         self._clock = clock
         self.damaged_reads = 0
         self.other_histories = 0
+        self.failed_reads = 0
+        self._failing: set[MessageQueue] = set()  # queues whose failure was logged; it may pass
 
     def collect(self, request: PullRequest, *, is_over: bool) -> dict[int, list[Buffer]]:
         """
@@ -184,20 +191,26 @@ class PullReader:
         queue, wanted, read = request.queues[i], request.wanted[i], request.read.get(i)
         if read is not None and read.queue is self._store.queue(queue) and read.wanted == wanted:
             result = read.result  # else it was read from a topic that is gone, or for other tags
-            if isinstance(
-                result, OSError
-            ):  # a file was removed meanwhile: that was noticed before; else the disk fails
-                raise StoreFailed(f"{queue} cannot be read: {result.strerror}") from result
+            if isinstance(result, OSError):  # a file was removed meanwhile: that was noticed before
+                raise self._failed(queue, result) from result
             if isinstance(result, Exception):
                 raise result
+            self._failing.discard(queue)
             return result
         try:
             found = self._store.read(queue, request.offsets[i], room, out_of_time, wanted)
         except OSError as error:
-            raise StoreFailed(f"{queue} cannot be read: {error.strerror}") from error
+            raise self._failed(queue, error) from error
         if isinstance(found, ColdRead):
             raise Cold(i, found)
         return found
+
+    def _failed(self, queue: MessageQueue, error: OSError) -> StoreFailed:
+        self.failed_reads += 1
+        if queue not in self._failing:
+            self._failing.add(queue)
+            log.error("pull.failed", queue=str(queue), error=str(error))
+        return StoreFailed(f"{queue} cannot be read: {error.strerror}")
 
     def _check(self, request: PullRequest, i: int) -> None:
         pull, asked = request.pull, request.pull.queues[i]

@@ -21,10 +21,13 @@ from typing import NamedTuple
 
 from rmq.wire.layout import Buffer
 
+from ..log import get_logger
 from .files import Files
 from .readers import Readers
 from .recent import LIMIT, Recent
-from .segment import Segment
+from .segment import Segment, segment_paths
+
+log = get_logger(__name__)
 
 MAX_UNSYNCED = 16  # segments; beyond that the newest grows on, so that a slow disk does not cost all descriptors
 
@@ -50,7 +53,7 @@ class CommitLog:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self.recent = Recent(recent_bytes)
-        paths = [directory / name for name in files.names(directory) if name.isdigit()]
+        paths = segment_paths(files, directory)
         if paths:
             files.unshare(paths[-1])
         self.segments = [Segment.open(files, path) for path in paths] or [Segment.create(files, directory, 0)]
@@ -68,6 +71,7 @@ class CommitLog:
         self.end = self.written
         self.head_end = 0  # of the snapshot that the newest segment begins with; told by the store
         self._staged: list[Buffer] = []
+        self._roll_error: int | None = None  # why no new segment could be made, the last time
 
     def _end_before(self, segment: Segment, following: int) -> None:
         """Cut what lies where the next segment begins: what a failed append left, and cut off without a sync."""
@@ -124,6 +128,18 @@ class CommitLog:
 
     def _may_roll(self) -> bool:
         return len(self._unsynced) < MAX_UNSYNCED
+
+    def try_roll(self) -> bool:
+        """Begin a new segment; where that fails the old one grows on, and the error is logged once."""
+        try:
+            self.roll()
+        except OSError as error:
+            if error.errno != self._roll_error:
+                log.error("log.roll_failed", error=str(error))
+            self._roll_error = error.errno
+            return False
+        self._roll_error = None
+        return True
 
     def roll(self) -> None:
         """

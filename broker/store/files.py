@@ -134,6 +134,10 @@ class Files:
         """The inode of a file or directory, and when it came into being in nanoseconds; 0 where the system has none."""
         return os.stat(path).st_ino, _born_ns(path)
 
+    def is_file(self, path: AnyPath) -> bool:
+        """Whether there is a regular file of that name, not a directory or a pipe."""
+        return os.path.isfile(path)
+
     def exists(self, path: AnyPath) -> bool:
         """Whether there is something of that name."""
         return os.path.exists(path)

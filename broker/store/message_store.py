@@ -350,12 +350,8 @@ class MessageStore:
 
     def turn_over(self) -> bool:
         """The turn is written, or was given up. Begins a new segment where due; says if that is to be written."""
-        if self.log.full:
-            try:
-                self.log.roll()
-            except OSError as error:  # the old segment grows on; tried again after the next turn
-                log.error("log.roll_failed", error=str(error))
-                return False
+        if self.log.full and not self.log.try_roll():
+            return False  # tried again after the next turn
         if not self.log.begins_segment:
             return False
         self.stage_changes(self.snapshot())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rmq.wire.layout import Buffer
 
+from .directory import StoreError
 from .files import Files
 from .scan import read_needed
 
@@ -16,6 +17,24 @@ NAME_DIGITS = 20
 TAIL = 2 << 20  # the system locks what it writes out: appends must not wait for that
 EXTENT = 1 << 20  # pages of a file may be held together in units of this size
 _PIECE = 8 << 20
+
+
+def segment_paths(files: Files, directory: Path) -> list[Path]:
+    """
+    Return the files of a log, oldest first.
+
+    Raises:
+        StoreError: something else has the name of one.
+        OSError: the directory cannot be listed.
+    """
+    paths = [directory / name for name in files.names(directory) if name.isdigit()]
+    for path in paths:
+        if not files.is_file(path):
+            raise StoreError(
+                f"{path} is a directory or a pipe, not a segment of the log: move it away; if a segment had this name, "
+                "restore it from a backup"
+            )
+    return paths
 
 
 class Segment:

@@ -38,6 +38,7 @@ from .history import history_of
 from .rebuild import Rebuild, first_store_id, read_head
 from .recovery import Damage, Piece, Walk
 from .scan import Scan
+from .segment import segment_paths
 
 _ALL_BATCHES = 1 << 62
 _HINT_VERSION = 1
@@ -225,12 +226,11 @@ def log_pieces(files: Files, path: Path) -> list[Piece]:
     """
     directory = path / "commitlog"
     try:
-        names = [name for name in files.names(directory) if name.isdigit()]
+        paths = segment_paths(files, directory)
     except (FileNotFoundError, NotADirectoryError):
-        names = []
-    if not names:
+        paths = []
+    if not paths:
         raise StoreError(f"{path} holds no log: name the data directory of a broker or a backup of it")
-    paths = [directory / name for name in names]
     return [Piece(int(path.name), int(path.name) + files.size(path), str(path)) for path in paths]
 
 

@@ -23,13 +23,15 @@ from . import checkpoint as checkpoints
 from .checkpoint import BadCheckpoint, Checkpoint
 from .consume_queue import ENTRY, entries
 from .directory import StoreError
-from .files import Files
+from .files import AnyPath, Files
 from .held import Held
+from .index_faults import IndexFaults
 from .key_blocks import hash_column
 from .key_index import Gap, KeyIndex
 from .rebuild import changes_of, read_head
 from .recovery import Damage, Piece, Walk
 from .scan import Unreadable
+from .segment import segment_paths
 
 MAX_TOLD = 100  # of one kind of finding
 
@@ -66,6 +68,15 @@ class _Bounds(NamedTuple):
 _Queue = tuple[MessageQueue, int]  # and its generation
 
 
+class _Strict(IndexFaults):
+    """Lets nothing pass that cannot be read: it is a finding."""
+
+    def read_failed(self, path: AnyPath, error: OSError) -> None:
+        """Raise the error, with the file."""
+        error.filename = str(path)
+        raise error
+
+
 class Verification:
     """One scrub of a directory. ``progress`` is told how many bytes of the log were read since the last call."""
 
@@ -78,6 +89,7 @@ class Verification:
         self._index_files: dict[_Queue, list[tuple[int, str]]] = {}
         self._findings: list[Finding] = []
         self._told: dict[str, int] = defaultdict(int)
+        self._unread: set[str] = set()
         self._ends: dict[_Queue, int] = {}
         self._damaged = False
         self._batches = 0
@@ -119,14 +131,12 @@ class Verification:
         return Report(self._findings, size, self._batches, self._messages, len(self._ends), tail)
 
     def _pieces(self) -> list[Piece]:
-        directory = self._path / "commitlog"
         try:
-            names = [name for name in self._files.names(directory) if name.isdigit()]
+            paths = segment_paths(self._files, self._path / "commitlog")
         except FileNotFoundError:
-            names = []
-        if not names:
+            paths = []
+        if not paths:
             raise StoreError(f"{self._path} holds no log: name the data directory of a broker or a backup")
-        paths = [directory / name for name in names]
         return [Piece(int(path.name), int(path.name) + self._files.size(path), str(path)) for path in paths]
 
     def _checkpoint(self, pieces: list[Piece]) -> Checkpoint | None:
@@ -203,7 +213,12 @@ class Verification:
         if first >= end:
             return
         wanted = expected[(first - header.base_offset) * ENTRY.size : (end - header.base_offset) * ENTRY.size]
-        if self._read_entries(queue, first, end) != wanted:
+        try:
+            found = self._read_entries(queue, first, end)
+        except OSError as error:
+            self._unreadable(error)
+            return
+        if found != wanted:
             self._find(
                 False, f"index of {queue[0]}", f"the entries of offsets {first} to {end} are not what the log says"
             )
@@ -242,8 +257,12 @@ class Verification:
         directory = self._path / "index"
         if not self._files.exists(directory) or not self._index_until:
             return
-        index = KeyIndex(self._files, directory)
-        known = set(index.segments())
+        index = KeyIndex(self._files, directory, faults=_Strict())
+        try:
+            known = set(index.segments())
+        except OSError as error:
+            self._unreadable(error)
+            return
         for piece in pieces:
             if piece.start >= self._index_until:
                 continue
@@ -252,7 +271,10 @@ class Verification:
                 if self._keyed[piece.start]:
                     self._find(False, place, "the file is missing")
                 continue
-            self._verify_key_file(index, piece, place)
+            try:
+                self._verify_key_file(index, piece, place)
+            except OSError as error:
+                self._unreadable(error)
 
     def _verify_key_file(self, index: KeyIndex, piece: Piece, place: str) -> None:
         expected, told = self._keyed[piece.start], {}
@@ -265,6 +287,12 @@ class Verification:
             self._find(False, place, f"it ends at {index.covered(piece.start)}, before the segment")
         if told != expected:
             self._find(False, place, "it does not list the batches that the log has")
+
+    def _unreadable(self, error: OSError) -> None:
+        """An index file, or a folder of some, cannot be read: one finding, however much it should hold."""
+        if error.filename not in self._unread:
+            self._unread.add(error.filename)
+            self._find(False, str(error.filename), f"it cannot be read: {error.strerror}")
 
     def _find(self, in_log: bool, place: str, text: str) -> None:
         kind = "log" if in_log else "beside"

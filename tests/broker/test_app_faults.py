@@ -13,7 +13,7 @@ import pytest
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire.errors import ConnectionLost, Damaged, DiskFull, LogTruncated, MessagesLost, StoreFailed
-from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue
+from rmq.wire.ops import EMPTY, NO_OFFSET, Op, PullQueue, Stats
 
 from .builders import ORDERS, segment_files
 from .faulty_files import FaultyFiles, flip
@@ -271,3 +271,25 @@ async def test_a_group_that_retention_overtakes_is_told(memory_path: Path) -> No
     async with over(memory_path) as broker, Client(broker) as client:
         assert (await client.range(group=None)).min_offset >= first
         assert (await client.pull(0)).status == MessagesLost.code
+
+
+async def test_a_queue_that_the_disk_does_not_give_is_refused_counted_and_logged_once(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    async with over(memory_path) as broker, Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+    files = FaultyFiles()
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        files.cold = True
+        files.fail("open_to_read", "commitlog", errno.EACCES)
+        for _ in range(3):
+            assert (await client.pull(0)).status == StoreFailed.code
+        failed = [entry for entry in logs if entry["event"] == "pull.failed"]
+        assert [entry["queue"] for entry in failed] == ["orders/0"]
+        assert "commitlog" in failed[0]["error"]
+        told = dict(await client.request(Op.STATS, Stats()))
+        assert told["serving"]["failed_reads"] >= 3
+
+        files.heal()
+        assert bodies(await client.pull(0)) == [b"a"]

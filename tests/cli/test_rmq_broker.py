@@ -85,6 +85,20 @@ def test_a_second_broker_does_not_start_on_a_directory_in_use(tmp_path: Path, is
 
 
 @pytest.mark.slow
+def test_a_directory_in_place_of_a_segment_is_refused_in_one_line(tmp_path: Path) -> None:
+    BrokerProcess(tmp_path).stop(signal.SIGTERM)
+    (segment,) = (tmp_path / "commitlog").iterdir()
+    segment.unlink()
+    segment.mkdir()
+
+    with Running(BROKER, "start", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)) as process:
+        assert process.wait() == exit_codes.OS_ERROR
+
+    (line,) = process.errors
+    assert f"{segment} is a directory or a pipe, not a segment of the log: move it away" in line
+
+
+@pytest.mark.slow
 def test_it_is_ready_soon(tmp_path: Path) -> None:
     """The promise is 0.7 s; three times that leaves room for a busy machine."""
     began = time.perf_counter()

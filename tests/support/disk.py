@@ -323,6 +323,9 @@ class RecordingFiles(Files):
     def identity(self, path: AnyPath) -> tuple[int, int]:
         return self._inner.identity(path)
 
+    def is_file(self, path: AnyPath) -> bool:
+        return self._inner.is_file(path)
+
     def exists(self, path: AnyPath) -> bool:
         return self._inner.exists(path)
 
