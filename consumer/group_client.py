@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rmq.wire import names, ops
@@ -130,9 +131,9 @@ class GroupClient:
         payload = ops.Acquire(self.group, [ops.QueueRef(*queue) for queue in queues])
         return await self._list(Op.ACQUIRE, payload, ops.Grant, len(queues))
 
-    async def renew(self, leases: list[ops.LeaseRef]) -> list[ops.Outcome]:
-        """Keep leases."""
-        return await self._outcomes(Op.RENEW, ops.Renew, leases)
+    async def renew(self, leases: list[ops.LeaseRef], *, leaving: bool = False) -> list[ops.Outcome]:
+        """Keep leases; ``leaving`` announces that they are given back when the running calls have ended."""
+        return await self._outcomes(Op.RENEW, partial(ops.Renew, leaving=leaving), leases)
 
     async def release(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
         """Commit and give back."""

@@ -50,6 +50,7 @@ class LeaseKeeper:
         self._broker = broker
         self._changed = asyncio.Event()  # a lease was added: the watch has something to watch
         self._greeted = asyncio.Event()  # the broker has told its limits
+        self._leaving = False
 
     # Renewal
 
@@ -90,6 +91,10 @@ class LeaseKeeper:
         """Renew every lease in one request."""
         await self._renew([generation for generation in self._generations.values() if not generation.lease.lost])
 
+    def leave(self) -> None:
+        """Announce with every renewal from here on, also with those after a reconnect, that this member is leaving."""
+        self._leaving = True
+
     async def renew_one(self, generation: Generation) -> None:
         """Renew one lease, because somebody cannot go on without."""
         await self._renew([generation])
@@ -104,7 +109,7 @@ class LeaseKeeper:
         sent_at = self._broker.now()
         leases = [LeaseRef(*generation.queue, generation.epoch) for generation in generations]
         try:
-            outcomes = await self._broker.renew(leases)
+            outcomes = await self._broker.renew(leases, leaving=self._leaving)
         except RmqError as error:
             # Nothing is known: the beliefs age until they are proven or have run out.
             log.warning("lease.renewal_failed", leases=len(leases), error=str(error))

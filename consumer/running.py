@@ -356,10 +356,25 @@ class Running:
     # The end
 
     def halt(self) -> None:
-        """No pass and no batch starts from here on."""
+        """
+        No pass and no batch starts from here on.
+
+        If calls have to end first, the broker learns now that this member is leaving: if the process is killed
+        meanwhile, that is no crash.
+        """
         self.rebalancer.halt()
         for generation in self.generations.values():
             generation.drop()
+        if isinstance(self.keeper, LeaseKeeper):
+            self.keeper.leave()
+            if any(generation.guard.held for generation in self.generations.values()):
+                self.tasks.start(self.keeper.renew_all(), "announcement of leaving")
+
+    def hurry(self) -> None:
+        """Cancel the running calls of a consumer that stops; those in a thread are waited for all the same."""
+        for generation in self.generations.values():
+            if generation.dropped:
+                self.tasks.start(self.service.finish(generation, within_s=0.0), f"cancelling of {generation.queue}")
 
     async def stop(self, *, drain_s: float | None = None) -> None:
         """

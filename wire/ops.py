@@ -221,10 +221,11 @@ class LeaseRef(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Keep leases; never acquires."""
+    """Keep leases; never acquires. ``leaving``: the member gives them back as soon as its running calls have ended."""
 
     group: str
     leases: list[LeaseRef]
+    leaving: bool = False
 
 
 class LeaseEnd(NamedTuple):

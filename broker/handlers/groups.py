@@ -166,7 +166,11 @@ class GroupHandler:
         )  # fmt: skip
 
     def renew(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Keep leases; one that is not held any more is refused."""
+        """
+        Keep leases; one that is not held any more is refused.
+
+        That a member is leaving is recorded, and answered when it is durable: how it ends then is no crash.
+        """
         check_entries(payload, 1)
         request = decode(Renew, payload)
         names.check_group(request.group)
@@ -180,7 +184,21 @@ class GroupHandler:
                 outcomes.append(
                     Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone: FENCED")
                 )
-        return outcomes
+        if not request.leaving:
+            return outcomes
+        self._announce_leaving(session, request)
+        return self._later(connection, request_id, outcomes)
+
+    def _announce_leaving(self, session: Session, request: Renew) -> None:
+        now, announced = self._now(), 0
+        for topic, queue_id, epoch in request.leases:
+            queue = MessageQueue(topic, queue_id)
+            change = self._locks.announce_leaving(request.group, queue, session.id, epoch, now=now)
+            if change is not None:
+                self._committer.record(change)
+                announced += 1
+        if announced:
+            log.info("group.leaving", group=request.group, member=session.member, leases=announced)
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Commit and give back; giving back what is not held is no error."""
@@ -227,6 +245,8 @@ class GroupHandler:
             state = "grace"
             answered_at = session.answered_at if session else now
             expires_in = min(expires_in, answered_at + self._sessions.grace_s - now)
+        if lease.leaving:
+            state += ", leaving"
         if lease.ordered:
             state += self._failing(lease)
         return LockRow(

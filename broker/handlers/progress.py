@@ -210,11 +210,12 @@ class ProgressHandler:
         """
         A lease ended without being given back: if its owner had messages in hand, one of them is suspect.
 
-        Not so if it did not go through them in order: then nothing tells which ones it had begun.
+        Not so if it did not go through them in order: then nothing tells which ones it had begun. Nor if it had
+        announced that it was leaving: it was going anyway.
         """
         group, queue = lease.group, lease.queue
         self.settle(group, queue)
-        if not lease.ordered:
+        if not lease.ordered or lease.leaving:
             return
         found = self._ledger.suspects.abandon(
             group, queue, epoch=lease.epoch, committed=self._ledger.offsets.get(group, queue), fetched=lease.fetched

@@ -32,7 +32,8 @@ class Lease:
     ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
     lease from the log has it anew with its owner's next pull. ``revoked`` is the epoch that the owner still has, if the
     lease got another one without its doing; 0 if not. ``ordered``: its owner goes through the queue in order, and says
-    which messages fail; whoever does not is never held responsible for one.
+    which messages fail; whoever does not is never held responsible for one. ``leaving``: its owner has announced that
+    it is going, so that its end is no crash, however it comes.
     """
 
     group: str
@@ -45,10 +46,11 @@ class Lease:
     fetched: int = NO_OFFSET
     revoked: int = 0
     ordered: bool = True
+    leaving: bool = False
 
     def granted(self) -> LeaseGranted:
         """The change that brings this lease back from the log."""
-        return LeaseGranted(self.group, *self.queue, self.session, self.member, self.epoch, self.ordered)
+        return LeaseGranted(self.group, *self.queue, self.session, self.member, self.epoch, self.ordered, self.leaving)
 
     def ended(self) -> LeaseEnded:
         """The change that ends this lease in the log."""
@@ -113,6 +115,16 @@ class LockTable:
         lease.renewed_at = now
         self._leases.move_to_end((group, queue))
         return True
+
+    def announce_leaving(
+        self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float
+    ) -> LeaseGranted | None:
+        """Note that the owner of a live lease is going; return the change if that is new."""
+        lease = self._own(group, queue, session, epoch, now)
+        if lease is None or lease.leaving:
+            return None
+        lease.leaving = True
+        return lease.granted()
 
     def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> Lease:
         """
@@ -202,8 +214,9 @@ class LockTable:
         queue = MessageQueue(change.topic, change.queue_id)
         self._last_epoch = max(self._last_epoch, change.epoch)
         lease = Lease(
-            change.group, queue, change.session, change.member, change.epoch, now, now, ordered=change.ordered
-        )
+            change.group, queue, change.session, change.member, change.epoch, now, now, ordered=change.ordered,
+            leaving=change.leaving,
+        )  # fmt: skip
         self._put(lease)
 
     def restore_end(self, change: LeaseEnded) -> None:

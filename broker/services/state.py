@@ -54,7 +54,11 @@ class Started(NamedTuple):
 
 
 class LeaseGranted(NamedTuple):
-    """A session owns a queue for its group, in place of whoever did before; ``ordered``: to process it in order."""
+    """
+    A session owns a queue for its group, in place of whoever did before; ``ordered``: to process it in order.
+
+    Stands once more under the same epoch, with ``leaving``, when its owner has announced that it is going.
+    """
 
     group: str
     topic: str
@@ -63,6 +67,7 @@ class LeaseGranted(NamedTuple):
     member: str
     epoch: int
     ordered: bool = True  # all were, when logs did not say so
+    leaving: bool = False
 
 
 class LeaseEnded(NamedTuple):

@@ -130,8 +130,10 @@ class Client:
         (grant,) = await self.request(Op.ACQUIRE, ops.Acquire(group, [ops.QueueRef(*queue)]))
         return decode(ops.Grant, grant)
 
-    async def renew(self, epoch: int, queue: MessageQueue = ORDERS, *, group: str = "g") -> ops.Outcome:
-        (outcome,) = await self.request(Op.RENEW, ops.Renew(group, [ops.LeaseRef(*queue, epoch)]))
+    async def renew(
+        self, epoch: int, queue: MessageQueue = ORDERS, *, group: str = "g", leaving: bool = False
+    ) -> ops.Outcome:
+        (outcome,) = await self.request(Op.RENEW, ops.Renew(group, [ops.LeaseRef(*queue, epoch)], leaving))
         return decode(ops.Outcome, outcome)
 
     async def release(

@@ -44,6 +44,7 @@ def test_topics_offsets_and_locks_are_told_with_the_position_they_are_true_at() 
                     "member": "m#1",
                     "epoch": 99,
                     "ordered": True,
+                    "leaving": False,
                 },
             ],
         },

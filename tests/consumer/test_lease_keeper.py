@@ -120,7 +120,8 @@ async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: F
         await consumer.stop()
 
     assert ended == pytest.approx([100.0])
-    assert broker.times(Op.RENEW) == [1.0, 21.0, 41.0, 61.0, 81.0]
+    assert broker.times(Op.RENEW) == [1.0, 5.0, 21.0, 41.0, 61.0, 81.0]
+    assert [request.payload.leaving for request in broker.sent(Op.RENEW)] == [False, *[True] * 5]
 
 
 # Relock reply against unlock, in both orders

@@ -56,6 +56,40 @@ async def test_nothing_is_asked_after_the_request_that_commits_unlocks_and_leave
     assert broker.leases == {}
 
 
+async def test_a_stop_that_has_to_wait_for_a_call_is_announced_first_and_after_every_reconnect(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, b"a")
+    consumer = make(Recorder(takes_s=10.0), topics={"t": "*"}, relock_first_s=20.0)
+
+    async with consumer:
+        await asyncio.sleep(1)
+        stopping = asyncio.ensure_future(consumer.stop())
+        await asyncio.sleep(1)
+        broker.go_down()
+        await asyncio.sleep(1)
+        broker.come_up()
+        await stopping
+
+    announced = [
+        (request.at, len(request.payload.leases), request.payload.leaving) for request in broker.sent(Op.RENEW)
+    ]
+    assert announced == [(1.0, 2, True), (3.0, 2, True)]
+    assert broker.requests[-1].op is Op.LEAVE
+
+
+async def test_a_stop_that_waits_for_nothing_announces_nothing(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+
+    async with make(Recorder(), topics={"t": "*"}):
+        await asyncio.sleep(0.5)
+
+    assert broker.sent(Op.RENEW) == []
+    assert broker.leases == {}
+
+
 async def test_a_second_stop_does_nothing_and_one_beside_the_first_waits_for_it(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")

@@ -103,7 +103,7 @@ FIELDS = {
     "Range": "status min_offset=0 max_offset=0 committed=-1 text=None store_id=0 log_epoch=0 agreed=-1",
     "Ranges": "group queues log_epoch=0",
     "Release": "group leases",
-    "Renew": "group leases",
+    "Renew": "group leases leaving=False",
     "ResetEntry": "topic queue_id queue_offset",
     "ResetOffsets": "group entries dry_run=False",
     "ResetResult": "status old_offset=-1 new_offset=-1 text=None",

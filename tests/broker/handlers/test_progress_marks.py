@@ -81,6 +81,82 @@ async def test_a_given_back_lease_and_one_without_messages_leave_no_mark(broker:
     await client.connection.close()
 
 
+async def leave_and_die(broker: InMemoryBroker, *, announced: int | None = None) -> None:
+    """An owner that pulls everything, perhaps announces a message, says that it is leaving, and is killed."""
+    client, grant = await owner(broker)
+    await client.pull(max(grant.committed_offset, 0), group="g", epoch=grant.epoch)
+    if announced is not None:
+        await client.starting(grant.epoch, announced)
+    assert (await client.renew(grant.epoch, leaving=True)).status == OK
+    await client.renew(grant.epoch)  # the beat goes on while it drains, and takes nothing back
+    await die(client)
+
+
+async def test_a_member_that_announced_its_leaving_is_never_counted_as_crashed(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    with capture_logs() as logs:
+        for _ in range(20):
+            await leave_and_die(broker)
+
+    client, grant = await owner(broker, "b")
+
+    assert marked(grant) == (0, -1, -1)
+    assert "lock.abandoned" not in {entry["event"] for entry in logs}
+    assert sum(entry["event"] == "group.leaving" for entry in logs) == 20
+    await client.connection.close()
+
+
+async def test_a_lease_that_expires_while_its_owner_drains_leaves_no_mark(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    client, grant = await owner(broker)
+    await client.pull(0, group="g", epoch=grant.epoch)
+    await client.renew(grant.epoch, leaving=True)
+    assert [row.state for row in await client.locks()] == ["held, leaving"]
+    await asyncio.sleep(61)
+    await client.join()
+
+    assert marked(await client.acquire()) == (0, -1, -1)
+    await client.connection.close()
+
+
+async def test_leaving_members_neither_add_to_the_crashes_of_others_nor_hide_them(broker: InMemoryBroker) -> None:
+    await filled(broker)
+    for _ in range(3):
+        await crash_at(broker, announced=0)
+        await leave_and_die(broker, announced=0)
+
+    client, grant = await owner(broker)
+
+    assert (*marked(grant), grant.attempts) == (3, 0, 6, 3)
+    await client.connection.close()
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_what_a_member_announced_survives_a_restart_of_the_broker(
+    broker: InMemoryBroker, tmp_path: Path, crashes: bool
+) -> None:
+    await filled(broker)
+    await crash_at(broker)
+    await crash_at(broker)
+    client, grant = await owner(broker)
+    await client.starting(grant.epoch, 0)  # so that its end would count, whatever the next start knows of its pulls
+    await client.renew(grant.epoch, leaving=True)
+    if crashes:
+        async with crash_copy(broker, tmp_path / "copy") as again:
+            await asyncio.sleep(OVER_S)
+            other, grant = await owner(again, "b")
+            await other.connection.close()
+    else:
+        await client.connection.close()
+        await broker.restart()
+        await asyncio.sleep(OVER_S)
+        other, grant = await owner(broker, "b")
+        await other.connection.close()
+
+    assert (*marked(grant), grant.attempts) == (2, 0, 6, 0)
+    await client.connection.close()
+
+
 async def test_progress_that_rode_on_a_pull_counts_when_the_lease_ends(broker: InMemoryBroker) -> None:
     await filled(broker)
     client, grant = await owner(broker)

@@ -42,7 +42,9 @@ any_change: st.SearchStrategy[Change] = st.one_of(
         st.lists(st.builds(FormerStore, numbers, numbers, numbers, numbers)),
         st.booleans(),
     ),
-    st.builds(LeaseGranted, texts, texts, numbers, st.binary(max_size=16), texts, numbers),
+    st.builds(
+        LeaseGranted, texts, texts, numbers, st.binary(max_size=16), texts, numbers, st.booleans(), st.booleans()
+    ),
     st.builds(LeaseEnded, texts, texts, numbers, numbers),
     st.builds(Committed, texts, texts, numbers, numbers),
     st.builds(
@@ -87,12 +89,18 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
 def test_the_bytes_of_a_change_are_those_of_the_logs_that_exist() -> None:
     packed = pack_changes([Committed("g", "t", 3, 300), LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7)])
 
-    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c98 03 a167 a174 00 c4020102 a16d 07 c3")
+    assert packed == bytes.fromhex("9295 05 a167 a174 03 cd012c99 03 a167 a174 00 c4020102 a16d 07 c3c2")
 
 
 def test_a_grant_of_a_log_from_before_there_were_modes_is_an_ordered_one() -> None:
     assert unpack_changes(bytes.fromhex("9197 03 a167 a174 00 c4020102 a16d 07")) == [
         LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7, ordered=True)
+    ]
+
+
+def test_a_grant_of_a_log_from_before_members_announced_their_leaving_is_of_one_that_stays() -> None:
+    assert unpack_changes(bytes.fromhex("9198 03 a167 a174 00 c4020102 a16d 07 c2")) == [
+        LeaseGranted("g", "t", 0, b"\x01\x02", "m", 7, ordered=False, leaving=False)
     ]
 
 
