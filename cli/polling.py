@@ -22,7 +22,7 @@ async def poll_and_print(config: ConsumerConfig, topics: Mapping[str, str], prin
     with stop_signals() as asked:
         names = [wrap(config.namespace, topic) for topic in topics]
         async with (
-            PullConsumer(topics=topics, config=config) as consumer,
+            PullConsumer(topics=topics, config=config, handle_signals=False) as consumer,
             saying_what_is_missing(config.broker, names),
         ):
             await _print_until(asked, consumer, printer)

@@ -182,7 +182,7 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
 
     if not topics:
         await refuse_missing_topic(config.broker)
-    consumer = Consumer(listener=listener, topics=topics, config=config)
+    consumer = Consumer(listener=listener, topics=topics, config=config, handle_signals=False)
     gc.collect()
     gc.freeze()  # what was imported stays for good: looking through it would hold the loop for 10 ms
     with stop_signals() as asked:

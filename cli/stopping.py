@@ -2,49 +2,35 @@
 Signals for commands that run until they are told to stop.
 
 The first SIGINT or SIGTERM asks for a clean end; a second one ends the process at once, as a crash would: what was
-acknowledged is safe all the same. Signals that come together are one: ``timeout`` sends its signal to the process and
-then to its whole group, and so do some shells and supervisors.
+acknowledged is safe all the same. See :mod:`rmq.client.stop_signals`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import exit_codes
+from rmq.client.stop_signals import StopSignals
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TOGETHER_S = 0.1
+from . import exit_codes
 
 
 @contextmanager
-def stop_signals(together_s: float = TOGETHER_S) -> Iterator[asyncio.Event]:
+def stop_signals(together_s: float | None = None) -> Iterator[asyncio.Event]:
     """Within the block the event is set by the first signal; needs a running loop."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
-    asked_at = 0.0
-
-    def on_signal() -> None:
-        nonlocal asked_at
-        if not asked.is_set():
-            asked_at = loop.time()
-            asked.set()
-        elif loop.time() - asked_at >= together_s:
-            os.write(sys.stderr.fileno(), b"stopped at once, by a second signal\n")
-            os._exit(exit_codes.INTERRUPTED)
-
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal)
-    try:
+    with StopSignals(lambda _: loop.call_soon_threadsafe(asked.set), _end_at_once, always=True, together_s=together_s):
         yield asked
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+
+
+def _end_at_once() -> None:
+    os.write(sys.stderr.fileno(), b"stopped at once, by a second signal\n")
+    os._exit(exit_codes.INTERRUPTED)
 
 
 async def first_of(*events: asyncio.Event) -> None:

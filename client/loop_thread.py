@@ -61,6 +61,7 @@ class LoopThread:
         self._is_woken = False
         self._is_running = False
         self._is_ended = False
+        self._is_second_next = False  # the next interruption of a call is as a second one
         self._is_hurried = False  # nobody waits for the end any more
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
@@ -115,6 +116,10 @@ class LoopThread:
             if self._is_running and not self._is_ended:
                 self._loop.call_soon_threadsafe(self._loop.stop, context=self._context)
             self._is_ended = True
+
+    def hurry(self) -> None:
+        """Let the next interruption of a call be as a second one: it does not wait."""
+        self._is_second_next = True
 
     def end_with(self, owner: object) -> None:
         """End the loop when nothing refers to its owner any more."""
@@ -190,15 +195,21 @@ class LoopThread:
         try:
             call.wait()
         except BaseException:  # Ctrl-C, or what a handler of a signal raised
+            if self._is_second_next:
+                self._give_up()
+                raise
             self.post(call.cancel)
             try:
                 call.wait()
             except BaseException:  # once more: somebody is in a hurry
-                self._is_hurried = True
-                self.abandon()
+                self._give_up()
                 raise
             raise
         return call.result()
+
+    def _give_up(self) -> None:
+        self._is_hurried = True
+        self.abandon()
 
     def _check_caller(self) -> None:
         self._check_fork()

@@ -57,6 +57,7 @@ class Consumer(Member[Running]):
         strategy: str | Strategy | Allocate | None = None,
         topics: Mapping[str, str] | None = None,
         config: ConsumerConfig | None = None,
+        handle_signals: bool = True,
         connect: Connect = Connection,
         now: Callable[[], float] = boottime,
         **settings: Any,
@@ -67,7 +68,7 @@ class Consumer(Member[Running]):
         ``strategy`` is the setting of that name, or a way to share queues out of your own: a
         :class:`~rmq.consumer.allocation.Strategy`, or a function ``(queues, members, member) -> queues`` that says
         the same in every member. With a ``namespace`` the group and its topics are apart from those of others; you
-        name them, and see them, without it.
+        name them, and see them, without it. ``handle_signals=False`` leaves SIGTERM and SIGINT to you, see :meth:`run`.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -82,7 +83,7 @@ class Consumer(Member[Running]):
             raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
         if isinstance(strategy, str):
             settings["strategy"] = strategy
-        super().__init__(configure(config, **settings), now=now)
+        super().__init__(configure(config, **settings), now=now, handle_signals=handle_signals)
         self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
         if self._strategy is not None and self.config.model == BROADCASTING:
             raise ConfigError("a broadcasting member has every queue: leave strategy out")
@@ -206,7 +207,11 @@ class Consumer(Member[Running]):
 
     async def run(self) -> None:
         """
-        Consume until :meth:`stop` is called; cancelling it stops the consumer.
+        Consume until :meth:`stop` is called or a signal comes; cancelling it stops the consumer.
+
+        In the main thread SIGTERM and SIGINT stop it as :meth:`stop` does, and this returns. A second signal cancels
+        the running calls; later ones do what they did before. A signal for which the program has a handler of its own,
+        or which it ignores, is left alone.
 
         Raises:
             ConfigError: there is no subscription.
@@ -217,10 +222,11 @@ class Consumer(Member[Running]):
         if not self._subscriptions:
             raise ConfigError("there is nothing to consume: call subscribe() before run()")
         self.start()
-        try:
-            await self._stopped.wait()
-        finally:
-            await self.stop()
+        with self._stop_signals(self._hurry):
+            try:
+                await self._stopped.wait()
+            finally:
+                await self.stop()
         if self._error is not None:
             error, self._error = self._error, None
             raise error

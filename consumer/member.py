@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Self, TypeVar
 
 from rmq.client.log import get_logger
+from rmq.client.stop_signals import StopSignals
 from rmq.wire.errors import RmqError
 
 from .config import ConsumerConfig
@@ -24,8 +27,9 @@ R = TypeVar("R", bound=Running)
 class Member(ABC, Generic[R]):
     """A consumer of a group, which runs once: it cannot be started again."""
 
-    def __init__(self, config: ConsumerConfig, *, now: Callable[[], float]) -> None:
+    def __init__(self, config: ConsumerConfig, *, now: Callable[[], float], handle_signals: bool) -> None:
         self.config = config
+        self._handles_signals = handle_signals
         self._now = now
         self._pauses = Pauses()
         self._running: R | None = None
@@ -80,6 +84,11 @@ class Member(ABC, Generic[R]):
         held = {} if self._running is None else self._running.generations
         return [generation for _, generation in sorted(held.items())]
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
+        return self._stop is not None or self._stopped.is_set()
+
     # Life
 
     async def __aenter__(self) -> Self:
@@ -95,18 +104,40 @@ class Member(ABC, Generic[R]):
         """Stop what runs; ``_stopped`` is set at its end."""
 
     def _refuse_if_stopped(self) -> None:
-        if self._stop is not None or self._stopped.is_set():
+        if self.stopping:
             raise RuntimeError("this consumer was stopped: make another one") from self._error
 
     async def _end(self) -> None:
         """Stop, and wait for that; called by what would have to end first, it does not wait."""
+        self._stop_soon()
+        if self._running is not None and asyncio.current_task() not in self._running.owners():
+            assert self._stop is not None
+            await asyncio.shield(self._stop)
+
+    def _stop_soon(self) -> None:
+        """Stop, and do not wait for that."""
         if self._running is None:
             self._stopped.set()
-            return
-        self._begin_stop(self._running)
-        assert self._stop is not None
-        if asyncio.current_task() not in self._running.owners():
-            await asyncio.shield(self._stop)
+        else:
+            self._begin_stop(self._running)
+
+    # Signals
+
+    def _stop_signals(self, insist: Callable[[], object]) -> AbstractContextManager[StopSignals | None]:
+        """Within the block a signal stops the consumer, and a second one has ``insist`` called on the loop."""
+        if not self._handles_signals:
+            return nullcontext()
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        return StopSignals(lambda number: call_soon(self._signalled, number), lambda: call_soon(insist))
+
+    def _signalled(self, number: signal.Signals) -> None:
+        log.info("consumer.signalled", group=self.config.group, signal=number.name, drain_s=self.config.drain_s)
+        self._stop_soon()
+
+    def _hurry(self) -> None:
+        """Cancel running calls instead of waiting for them."""
+        if self._running is not None:
+            self._running.hurry()
 
     def _failed(self, error: BaseException) -> None:
         """A part of the consumer ended by an error: nothing can go on without it."""

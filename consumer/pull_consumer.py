@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -52,6 +53,10 @@ class PullConsumer(Member[PullRunning]):
     Queues are shared out, locked and handed over as those of a :class:`~rmq.consumer.Consumer`; one of them that is
     given to another member waits for a batch in hand for at most ``drain_s``. All of them go to others when nobody
     polls or commits for ``consume_timeout_s`` (15 min), and come back with the next poll. One task polls.
+
+    Within an ``async with`` block in the main thread SIGTERM and SIGINT stop it: the batch in hand is finished, the
+    iteration ends, and :attr:`stopping` is true. A second signal cancels the task that entered the block; later ones do
+    what they did before. A signal for which the program has a handler of its own, or which it ignores, is left alone.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class PullConsumer(Member[PullRunning]):
         on_assigned: RebalanceHook | None = None,
         on_revoked: RebalanceHook | None = None,
         config: ConsumerConfig | None = None,
+        handle_signals: bool = True,
         connect: Connect = Connection,
         now: Callable[[], float] = boottime,
         **settings: Any,
@@ -75,6 +81,7 @@ class PullConsumer(Member[PullRunning]):
         ``on_assigned(queues)`` is called before the first message of a queue is returned, and may :meth:`seek` in it;
         ``on_revoked(queues)`` when no more of it will be, before the queue is given away: what is done can still be
         committed there, unless the lock is lost. Both may be coroutine functions; what they raise is logged.
+        ``handle_signals=False`` leaves SIGTERM and SIGINT to you.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -89,7 +96,7 @@ class PullConsumer(Member[PullRunning]):
             settings.setdefault("batch", DEFAULT_BATCH)
         if isinstance(strategy, str):
             settings["strategy"] = strategy
-        super().__init__(configure(config, **settings), now=now)
+        super().__init__(configure(config, **settings), now=now, handle_signals=handle_signals)
         if not self.config.orderly or self.config.model != "clustering":
             raise ConfigError("a pull consumer is an ordered member of a clustering group: leave orderly and model out")
         check_hooks(on_assigned=on_assigned, on_revoked=on_revoked)
@@ -102,6 +109,7 @@ class PullConsumer(Member[PullRunning]):
         self._poller: asyncio.Task[Any] | None = None  # who polled last
         self._iterating: asyncio.Task[Any] | None = None  # who has the batch in hand, if it came by an iteration
         self._came = asyncio.Event()  # a queue came, or none will
+        self._signals = ExitStack()  # what the ``async with`` block has installed
         for topic, expression in self._targets.checked(topics).items():
             self.subscribe(topic, expression)
 
@@ -160,7 +168,7 @@ class PullConsumer(Member[PullRunning]):
 
     async def __anext__(self) -> PulledBatch:
         """The next batch; the iteration ends when the consumer was stopped, and raises what ended it otherwise."""
-        while self._stop is None and not self._stopped.is_set():
+        while not self.stopping:
             if batch := await self.poll(None):
                 self._iterating = asyncio.current_task()
                 return batch
@@ -309,12 +317,20 @@ class PullConsumer(Member[PullRunning]):
 
     # Life
 
+    async def __aenter__(self) -> Self:
+        self.start()
+        task = asyncio.current_task()
+        assert task is not None
+        self._signals.enter_context(self._stop_signals(task.cancel))
+        return self
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._nobody_works_on_it():
-            self._finish_batch()
-        await self.stop()
+        with self._signals:
+            if kind is None and self._nobody_works_on_it():
+                self._finish_batch()
+            await self.stop()
         if self._error is not None and error is None:
             raise self._error
 

@@ -27,6 +27,7 @@ from typing import Any
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
 from rmq.client.loop_thread import LoopEnded
+from rmq.client.stop_signals import StopSignals
 
 from .allocation import Allocate, Strategy
 from .config import ConsumerConfig
@@ -44,8 +45,7 @@ class Consumer(BlockingConsumer):
     A member of a consumer group, as :class:`rmq.consumer.Consumer` is, whose arguments it has.
 
     It has a thread with an event loop. A listener that is a plain function runs in threads of its own, as many as
-    there are ``slots``; one that is a coroutine function runs on the loop. Ctrl-C during :meth:`run` stops the consumer
-    cleanly before it is raised; a second one is raised at once, and what was not committed by then is delivered again.
+    there are ``slots``; one that is a coroutine function runs on the loop.
 
     One that is not stopped does not keep the program from ending, but for calls of the listener that run: those are
     waited for. It has a second then to commit what they did: what it cannot is delivered again, and others get the
@@ -63,12 +63,14 @@ class Consumer(BlockingConsumer):
         strategy: str | Strategy | Allocate | None = None,
         topics: Mapping[str, str] | None = None,
         config: ConsumerConfig | None = None,
+        handle_signals: bool = True,
         connect: Connect = Connection,
         now: Callable[[], float] = boottime,
         **settings: Any,
     ) -> None:
         """
-        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one. ``handle_signals=False``
+        leaves SIGTERM and SIGINT to you, see :meth:`run`.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -85,7 +87,7 @@ class Consumer(BlockingConsumer):
             now=now,
             **settings,
         )
-        super().__init__(self._consumer, close=self._consumer.stop)
+        super().__init__(self._consumer, close=self._consumer.stop, handle_signals=handle_signals)
 
     def add_hook(self, hook: object) -> None:
         """
@@ -100,7 +102,13 @@ class Consumer(BlockingConsumer):
 
     def run(self) -> None:
         """
-        Consume until :meth:`stop` is called; Ctrl-C stops the consumer and is raised after that.
+        Consume until :meth:`stop` is called or a signal comes.
+
+        In the main thread SIGTERM and SIGINT stop it as :meth:`stop` does, and this returns. A second signal cancels
+        the running calls of a coroutine function; those in threads are waited for. Later signals do what they did
+        before: Ctrl-C is raised at once then, and what was not committed is delivered again. A signal for which the
+        program has a handler of its own, or which it ignores, is left alone; what such a handler raises stops the
+        consumer before it goes on.
 
         In a ``with`` block it returns at once if a listener has stopped the consumer before this was called.
 
@@ -111,14 +119,20 @@ class Consumer(BlockingConsumer):
         """
         self._start_thread()
         try:
-            self._thread.call(self._run)
+            with self._stop_signals(self._hurry) as signals:
+                self._thread.call(self._run, signals)
         except LoopEnded:
             raise RuntimeError(STOPPED) from None
         finally:
             self._end()
 
-    async def _run(self) -> None:
-        if self._is_entered and self._consumer._stop is not None:
+    def _hurry(self) -> None:
+        self._thread.post(self._consumer._hurry)
+        self._thread.hurry()
+
+    async def _run(self, signals: StopSignals | None) -> None:
+        asked = signals is not None and signals.asked  # before this began
+        if asked or (self._is_entered and self._consumer._stop is not None):
             await self._consumer._stopped.wait()
         else:
             await self._consumer.run()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from rmq.client.loop_thread import LoopEnded, LoopThread
+from rmq.client.stop_signals import StopSignals
 from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
@@ -24,9 +26,12 @@ STOPPED = "this consumer was stopped: make another one"
 class BlockingConsumer:
     """A consumer, and the thread in which it runs."""
 
-    def __init__(self, consumer: Consumer | PullConsumer, *, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self, consumer: Consumer | PullConsumer, *, close: Callable[[], Coroutine[Any, Any, None]], handle_signals: bool
+    ) -> None:
         """``close`` stops the consumer; it must not refer to this object."""
         self._member = consumer
+        self._handles_signals = handle_signals
         self._is_entered = False
         self._thread = LoopThread("consumer", instead=f"rmq.consumer.{type(consumer).__name__}", close=close)
         self._thread.end_with(self)
@@ -100,6 +105,11 @@ class BlockingConsumer:
         """
         return self._ask(self._member.running_info)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
+        return self._ask(lambda: self._member.stopping)
+
     def _change(self, function: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
         try:
             self._thread.run(function, *args, **named)
@@ -161,6 +171,12 @@ class BlockingConsumer:
             pass  # it has stopped meanwhile
         finally:
             self._end()
+
+    def _stop_signals(self, insist: Callable[[], object]) -> AbstractContextManager[StopSignals | None]:
+        """Within the block a signal stops the consumer, and a second one has ``insist`` called in the main thread."""
+        if not self._handles_signals:
+            return nullcontext()
+        return StopSignals(lambda number: self._thread.post(self._member._signalled, number), insist)
 
     def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
         """Run something on the loop that depends on who calls."""

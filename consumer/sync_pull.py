@@ -19,9 +19,11 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from types import TracebackType
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
 from rmq.client.clock import boottime
 from rmq.client.connection import Connection
@@ -52,8 +54,12 @@ class PullConsumer(BlockingConsumer):
     A member of a consumer group whose user asks for messages, as :class:`rmq.consumer.PullConsumer` is.
 
     What is said there of tasks is true here of threads: one thread polls. Hooks that are plain functions run in a
-    thread, so that they may use this object; coroutine functions run on the loop. Ctrl-C ends the call that waits, and
-    no message is lost by it.
+    thread, so that they may use this object; coroutine functions run on the loop.
+
+    Within a ``with`` block in the main thread SIGTERM and SIGINT stop it: the batch in hand is finished, the iteration
+    ends, and :attr:`stopping` is true. A second signal raises ``KeyboardInterrupt``; later ones do what they did
+    before. A signal for which the program has a handler of its own, or which it ignores, is left alone. Outside of such
+    a block Ctrl-C ends the call that waits. No message is lost by any of it.
 
     One that is not stopped does not keep the program from ending: what is done may not be committed then, and is
     delivered again. Inside a running event loop it refuses to work, as it does after a fork: make another one there.
@@ -69,12 +75,14 @@ class PullConsumer(BlockingConsumer):
         on_assigned: RebalanceHook | None = None,
         on_revoked: RebalanceHook | None = None,
         config: ConsumerConfig | None = None,
+        handle_signals: bool = True,
         connect: Connect = Connection,
         now: Callable[[], float] = boottime,
         **settings: Any,
     ) -> None:
         """
-        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
+        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one. ``handle_signals=False``
+        leaves SIGTERM and SIGINT to you.
 
         Raises:
             ConfigError: a setting that is unknown or cannot be.
@@ -92,7 +100,20 @@ class PullConsumer(BlockingConsumer):
             **settings,
         )
         self._tasks = ThreadTasks()
-        super().__init__(self._consumer, close=partial(_close, self._consumer, self._tasks))
+        close = partial(_close, self._consumer, self._tasks)
+        super().__init__(self._consumer, close=close, handle_signals=handle_signals)
+        self._signals = ExitStack()  # what the ``with`` block has installed
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._signals.enter_context(self._stop_signals(_interrupt))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._signals:
+            super().__exit__(kind, error, trace)
 
     def assign(self, queues: Iterable[Queue]) -> None:
         """
@@ -195,6 +216,10 @@ class PullConsumer(BlockingConsumer):
             return self._call(function, *args, **named)
         except LoopEnded:
             raise RuntimeError(STOPPED) from None
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
 
 
 async def _next(consumer: AsyncPullConsumer) -> PulledBatch | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,6 @@ from rmq.wire.errors import ConfigError, GroupMismatch
 
 from .sync_shapes import public, same_shape
 from support.broker_thread import BrokerThread, eventually
-from support.interrupts import interrupt
 
 DEADLINE_S = 30.0
 SUCCESS = ConsumeStatus.SUCCESS
@@ -162,61 +160,6 @@ def test_another_thread_stops_it_and_waits_for_the_end_of_calls(broker: BrokerTh
 
     assert order == ["call ended", "stopped"]
     assert not running._thread._thread.is_alive()
-
-
-def test_ctrl_c_stops_cleanly_and_is_raised_then(broker: BrokerThread, topic: str) -> None:
-    sent = send(broker, topic, 3)
-    heard = Heard(interrupt)
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"}) as running,
-    ):
-        running.run()
-    assert not running._thread._thread.is_alive()
-
-    sent_later = send(broker, topic, 1)
-    again = Heard(lambda: running.stop(), at=1)
-    running = Consumer(broker.address, group=topic, listener=again, topics={topic: "*"})
-    with running:
-        running.run()
-    assert (heard.bodies, again.bodies) == (sent, sent_later)
-
-
-def test_a_second_ctrl_c_does_not_wait_for_the_listener(broker: BrokerThread, topic: str) -> None:
-    send(broker, topic, 1)
-    let_go = threading.Event()
-
-    def listener(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
-        interrupt()
-        eventually(lambda: running._consumer._stop is not None, "the stop")
-        interrupt()
-        let_go.wait(DEADLINE_S)
-        return SUCCESS
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Consumer(broker.address, group=topic, listener=listener, topics={topic: "*"}) as running,
-    ):
-        running.run()
-
-    assert running._thread._thread.is_alive()
-    let_go.set()
-    running._thread._thread.join(DEADLINE_S)
-    assert not running._thread._thread.is_alive()
-
-
-def test_a_handler_of_a_signal_stops_it(broker: BrokerThread, topic: str) -> None:
-    sent = send(broker, topic)
-    heard = Heard(lambda: interrupt(signal.SIGTERM))
-    running = Consumer(broker.address, group=topic, listener=heard, topics={topic: "*"})
-    before = signal.signal(signal.SIGTERM, lambda *_: running.stop())
-    try:
-        running.run()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-    assert heard.bodies == sent
 
 
 def test_it_is_paused_looked_at_and_resumed_while_it_runs(broker: BrokerThread, topic: str) -> None:

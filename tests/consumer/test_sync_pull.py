@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def broker() -> Iterator[BrokerThread]:
 @pytest.fixture
 def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
     """A topic, and a group, of this test's own, with six messages in queue 0."""
-    name: str = request.node.name[-100:]
+    name = re.sub(r"\W", "-", request.node.name)[-100:]
     send(broker, name, 6)
     return name
 
@@ -133,8 +134,49 @@ def test_a_batch_of_a_thread_that_has_ended_is_not_waited_for(broker: BrokerThre
         assert [message.body for message in again.poll()] == [b"0", b"1", b"2", b"3"]
 
 
-def test_ctrl_c_ends_a_poll_that_waits(broker: BrokerThread, topic: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_the_iteration_and_the_batch_in_hand_is_done(
+    broker: BrokerThread, topic: str, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    with pulling(broker, topic, auto_commit_every_s=5.0) as polling:
+        for batch in polling:
+            assert len(batch) == 4
+            signal.raise_signal(number)
+        assert polling.stopping
+    assert signal.getsignal(number) is before
+
+    with pulling(broker, topic) as again:
+        assert [message.body for message in again.poll()] == [b"4", b"5"]
+
+
+def test_a_signal_ends_a_poll_that_waits(broker: BrokerThread, topic: str) -> None:
     with pulling(broker, topic) as polling:
+        while polling.poll(0.05):
+            pass
+        interrupting = interrupt_soon(signal.SIGTERM)
+        while not polling.stopping:
+            assert polling.poll(None) == []
+        interrupting.join()
+
+
+def test_a_second_signal_interrupts_the_work_on_a_batch_which_is_not_done(
+    broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.client.stop_signals.TOGETHER_S", 0.0)
+
+    with pytest.raises(KeyboardInterrupt), pulling(broker, topic, drain_s=DEADLINE_S) as polling:
+        for _ in polling:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("this is not reached")
+
+    with pulling(broker, topic) as again:
+        assert [message.body for message in again.poll()] == [b"0", b"1", b"2", b"3"]
+
+
+def test_ctrl_c_that_was_not_to_be_handled_ends_a_poll_that_waits(broker: BrokerThread, topic: str) -> None:
+    with pulling(broker, topic, handle_signals=False) as polling:
         while polling.poll(0.05):
             pass
         interrupting = interrupt_soon()
