@@ -41,6 +41,7 @@ chaos: install
 	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25
 	$(BIN)/python tests/scenarios/chaos_processes.py --seconds 600
 	$(BIN)/python tests/scenarios/chaos_retries.py --seconds 120
+	$(BIN)/python tests/scenarios/chaos_restarts.py --stops 20 --kills 20
 	$(BIN)/python tests/scenarios/chaos_input.py --minutes 2
 
 cov: install
