@@ -193,7 +193,7 @@ def test_shut_down_gracefully(recipe: Recipe) -> None:
 
     recipe.python(meanwhile=terminate)
 
-    assert recipe.said == ["worked on a job"]
+    assert recipe.said == ["worked on a job", "stopped"]
     assert killed
 
 
