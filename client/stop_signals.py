@@ -94,7 +94,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _restore() -> None:
-    """Put the former handlers back, but for a signal that somebody else has taken meanwhile."""
+    """Put the former handlers back, except where the program has installed one of its own meanwhile."""
     for number, before in _before.items():
         if signal.getsignal(number) is _on_signal:
             signal.signal(number, before)
