@@ -24,6 +24,7 @@ from support.batches import (
     BORN_AT,
     FULL,
     MARK,
+    STAMP,
     STORE_ID,
     any_rows,
     assemble,
@@ -51,6 +52,13 @@ def one_body(packed: bytes, codec: str, announced: int) -> bytes:
     """A batch of one message, whatever its compressed body is."""
     meta = msgpack.packb([little("I", [announced]), None, None, None, None, None, BORN_AT, None])
     return assemble(meta, packed, count=1, codec=NUMBERS[codec], raw_size=announced)
+
+
+@every_codec
+def test_messages_of_a_compressed_batch_have_its_log_epoch(name: str) -> None:
+    data = stamped(sample(name), STAMP._replace(log_epoch=27_000_000))
+
+    assert [m.log_epoch for m in batch.read(data, stores=StoreIds(STORE_ID)).messages()] == [27_000_000] * 3
 
 
 @every_codec

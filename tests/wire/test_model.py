@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rmq.wire import batch, layout
 from rmq.wire.delays import Delay
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
-from rmq.wire.stores import StoreIds
+from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
 from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
 from support.stored import stored_message
@@ -120,6 +120,16 @@ def test_a_received_message_tells_everything_about_itself() -> None:
     assert last.stored_at == datetime(2023, 11, 14, 22, 13, 20, 123_456, UTC)
     assert last.attempt == 1 + 65535, "deliveries before the batch was made count, as for consumers and Spark"
     assert repr(last) == "<StoredMessage orders/2 offset 1002, 7 bytes>"
+
+
+@pytest.mark.parametrize("log_epoch", [1, 27_000_000, MAX_LOG_EPOCH])
+def test_a_received_message_has_the_log_epoch_of_its_batch_also_when_it_is_copied(log_epoch: int) -> None:
+    read = batch.read(stamped(sample(), STAMP._replace(log_epoch=log_epoch)), stores=StoreIds(STORE_ID))
+    first, *_, last = [*read.messages(), *read.pick([0, 2])]
+
+    assert (first.log_epoch, last.log_epoch) == (log_epoch, log_epoch)
+    assert [other.log_epoch for other in (copy.copy(last), copy.deepcopy(last))] == [log_epoch, log_epoch]
+    assert pickle.loads(pickle.dumps(last)).log_epoch == log_epoch
 
 
 def test_properties_are_the_callers_own() -> None:

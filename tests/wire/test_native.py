@@ -25,7 +25,10 @@ from rmq.wire.batch import Rows, messages_in_line
 from rmq.wire.bodies import pack_any_bodies, pack_bodies
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
+from rmq.wire.stores import StoreIds
 from rmq.wire.texts import pack_any_codes, pack_any_keys, pack_codes, pack_keys
+
+from support.batches import STAMP, STORE_ID, sample, stamped
 
 COMPILED: list[ModuleType] = [] if native.native is None else [native.native]
 MAKERS: list[Callable[..., Any]] = [messages_in_line]
@@ -200,6 +203,16 @@ def test_messages_are_those_of_their_places(
     ]
     assert all(type(message) is StoredMessage and message._origin is origin for message in made)
     assert following == at + sum(lengths[start:end])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_messages_have_the_log_epoch_of_the_batch_they_lie_in(
+    make: Callable[..., tuple[list[StoredMessage], int]],
+) -> None:
+    for log_epoch in (3, 27_000_000):
+        read = batches.read(stamped(sample(), STAMP._replace(log_epoch=log_epoch)), stores=StoreIds(STORE_ID))
+        made, _ = make(read._origin, read.bodies, read.columns.lengths, 0, read.header.count, 0)
+        assert [message.log_epoch for message in made] == [log_epoch] * read.header.count
 
 
 @pytest.mark.parametrize("make", MAKERS)
