@@ -1,11 +1,14 @@
 """
-The fencing token at work: a listener whose effects go to SQLite, and a stale owner whose effects are refused.
+Effects exactly once: a listener that writes to SQLite, and a stale owner that is refused.
 
     python examples/fencing_sqlite.py
 
-``context.epoch`` grows with every owner of a queue. The sink keeps the highest it has seen of each queue, in the same
-transaction as the effect: whoever comes with a lower one has lost the queue, whether it knows that or not, and nothing
-of it is written. The offset beside it makes the effect idempotent: what is delivered again changes nothing.
+The sink keeps two marks for each queue and changes them in the transaction of the effect:
+
+- the highest ``context.epoch`` it has seen. It grows with every owner of a queue: a caller with a lower one has lost
+  the queue, whether it knows that or not, and nothing of it is written;
+- ``(log_epoch, queue_offset)`` of the last message that was booked. What is not above it was delivered again. After an
+  older backup is restored, offsets are given to other messages, and these have a higher log epoch.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ from rmq.client import Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue, StoredMessage
 
 TOPIC = "payments"
+GROUP = "ledger"
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS owner (
-    topic TEXT, queue_id INTEGER, epoch INTEGER NOT NULL, next_offset INTEGER NOT NULL, PRIMARY KEY (topic, queue_id)
+CREATE TABLE IF NOT EXISTS mark (
+    consumer_group TEXT, topic TEXT, queue_id INTEGER,
+    lease_epoch INTEGER NOT NULL, log_epoch INTEGER NOT NULL, queue_offset INTEGER NOT NULL,
+    PRIMARY KEY (consumer_group, topic, queue_id)
 );
 CREATE TABLE IF NOT EXISTS balance (account TEXT PRIMARY KEY, amount INTEGER NOT NULL);
 """
@@ -33,9 +39,10 @@ class StaleToken(Exception):
 
 
 class Ledger:
-    """Balances of accounts. Each method is one transaction."""
+    """Keeps the balances of accounts, booked by one consumer group. Each method is one transaction."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, group: str) -> None:
+        self._group = group
         # Listeners run in threads: each call opens the file for itself, and SQLite lets one write at a time.
         self._path = path
         with closing(self._open()) as database:
@@ -46,10 +53,10 @@ class Ledger:
 
     def apply(self, queue: MessageQueue, epoch: int, messages: list[StoredMessage]) -> int:
         """
-        Book the messages of a queue that are not booked yet; says how many those were.
+        Book the messages of a queue that are not booked yet, and return how many those were.
 
         Raises:
-            StaleToken: somebody with a higher epoch has written before.
+            StaleToken: an owner with a higher epoch has written before.
         """
         with closing(self._open()) as database:
             database.execute("BEGIN IMMEDIATE")  # the right to write comes before what it is decided by is read
@@ -65,12 +72,14 @@ class Ledger:
         self, database: sqlite3.Connection, queue: MessageQueue, epoch: int, messages: list[StoredMessage]
     ) -> int:
         row = database.execute(
-            "SELECT epoch, next_offset FROM owner WHERE topic = ? AND queue_id = ?", queue
+            "SELECT lease_epoch, log_epoch, queue_offset FROM mark"
+            " WHERE consumer_group = ? AND topic = ? AND queue_id = ?",
+            (self._group, *queue),
         ).fetchone()
-        highest, next_offset = row or (epoch, 0)
+        highest, mark = (row[0], row[1:]) if row else (epoch, (0, -1))
         if epoch < highest:
             raise StaleToken(f"{queue} was written under epoch {highest}: {epoch} is too old")
-        new = [message for message in messages if message.queue_offset >= next_offset]
+        new = [message for message in messages if (message.log_epoch, message.queue_offset) > mark]
         for message in new:
             account, amount = message.body.decode().split()
             database.execute(
@@ -78,8 +87,8 @@ class Ledger:
                 (account, int(amount)),
             )
         if new:
-            next_offset = new[-1].queue_offset + 1
-        database.execute("INSERT OR REPLACE INTO owner VALUES (?, ?, ?, ?)", (*queue, epoch, next_offset))
+            mark = (new[-1].log_epoch, new[-1].queue_offset)
+        database.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?, ?, ?, ?)", (self._group, *queue, epoch, *mark))
         return len(new)
 
     def balances(self) -> dict[str, int]:
@@ -99,11 +108,8 @@ class Booking:
         self.last: tuple[list[StoredMessage], MessageQueue, int] | None = None
 
     def __call__(self, messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
-        """Book; a stale token is no success, and what is returned then counts for nothing anyway."""
-        try:
-            booked = self._ledger.apply(context.queue, context.epoch, messages)
-        except StaleToken:
-            return ConsumeStatus.SUSPEND
+        """Book; StaleToken is let out: the consumer logs it, and records no result of a queue that was lost."""
+        booked = self._ledger.apply(context.queue, context.epoch, messages)
         self.last = messages, context.queue, context.epoch
         self._loop.call_soon_threadsafe(self._count, booked)  # several threads may be here at once
         return ConsumeStatus.SUCCESS
@@ -116,14 +122,14 @@ class Booking:
 
 async def book(broker: str, path: str) -> dict[str, int]:
     """Ten payments of two accounts, booked by one owner and then tried again by a stale one."""
-    ledger = Ledger(path)
+    ledger = Ledger(path, GROUP)
     async with Producer(broker) as producer:
         for number in range(10):
             account = f"account-{number % 2}"
             await producer.send(Message(TOPIC, f"{account} {number}".encode()), sharding_key=account)
     booking = Booking(ledger, wanted=10)
     async with (
-        Consumer(broker, group="ledger", listener=booking, topics={TOPIC: "*"}, batch=4),
+        Consumer(broker, group=GROUP, listener=booking, topics={TOPIC: "*"}, batch=4),
         asyncio.timeout(30),
     ):
         await booking.done.wait()

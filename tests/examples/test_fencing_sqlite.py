@@ -1,4 +1,4 @@
-"""``examples/fencing_sqlite.py``, shown in docs/listeners.md: stale tokens are refused, repetitions change nothing."""
+"""``examples/fencing_sqlite.py``, shown in docs/listeners.md; over restores: tests/scenarios/test_effects_once.py."""
 
 from __future__ import annotations
 
