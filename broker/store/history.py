@@ -20,7 +20,7 @@ from .consume_queue import ConsumeQueue
 from .directory import DataDirectory, Place, StoreError, new_store_id
 
 EPOCHS_SINCE = 1_767_225_600  # 2026-01-01T00:00:00Z: seconds since then stay below 2^31 until the year 2094
-COPY_STEP = 1 << 22  # 48 days: how far the original's clock may have been ahead
+COPY_STEP = 1 << 21  # 24 days: how far the original's clock may have been ahead
 _CLOCK_LIMIT = MAX_LOG_EPOCH - (1 << 24)  # a clock beyond is wrong, and must not use up all epochs
 
 
@@ -129,7 +129,9 @@ def begin_history(
     """
     place = directory.place()
     is_copy = last is not None and directory.is_copy_of(Place(last.inode, last.born_ns))
-    log_epoch = next_log_epoch(last_epoch, wall_us, copy=is_copy)
+    # By chance up to twice as far: two copies that are started at the same time do not use the same epochs.
+    step = COPY_STEP + secrets.randbelow(COPY_STEP) if is_copy else 0
+    log_epoch = next_log_epoch(last_epoch, wall_us, step)
     if last is None:
         stores = StoreIds(directory.name(None))
     elif is_copy:
@@ -141,20 +143,20 @@ def begin_history(
     return History(stores, log_epoch, secrets.randbits(63), place, is_copy, accepted)
 
 
-def next_log_epoch(last: int, wall_us: int, *, copy: bool) -> int:
+def next_log_epoch(last: int, wall_us: int, step: int = 0) -> int:
     """
     Return the log epoch of a start: above the last one, and above those of the same log's other copies.
 
-    The clock keeps epochs of two copies apart that were started at different times. A recognised copy steps further
-    ahead, so that a clock that stands still, or was ahead when the original was started, does no harm.
+    The clock keeps epochs of two copies apart that were started at different times. A recognised copy goes a ``step``
+    further, so that a clock that stands still, or was ahead when the original was started, does no harm.
 
     Raises:
         StoreError: none is left.
     """
     seconds = wall_us // 1_000_000 - EPOCHS_SINCE
     epoch = max(last + 1, seconds if seconds <= _CLOCK_LIMIT else 0)
-    if copy and epoch + COPY_STEP <= _CLOCK_LIMIT:
-        epoch += COPY_STEP
+    if epoch + step <= _CLOCK_LIMIT:
+        epoch += step
     if epoch > MAX_LOG_EPOCH:
         raise StoreError(f"log epoch {last} was the last one of this store: move its messages to a new data_dir")
     return epoch

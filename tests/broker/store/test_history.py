@@ -34,27 +34,27 @@ DAY = 86_400
 
 
 @pytest.mark.parametrize(
-    ("last", "clock", "copy", "epoch"),
+    ("last", "clock", "step", "epoch"),
     [
-        (0, NOW, False, 27_000_000),  # the first start
-        (26_000_000, NOW, False, 27_000_000),
-        (27_000_000, NOW, False, 27_000_001),  # a clock that stands still
-        (28_000_000, NOW, False, 28_000_001),  # one that was set back
-        (3, 0, False, 4),  # one that was never set
-        (3, EPOCHS_SINCE + (1 << 32), False, 4),  # one that would use up all epochs
-        (26_000_000, NOW, True, 27_000_000 + COPY_STEP),
-        (27_000_000, NOW, True, 27_000_001 + COPY_STEP),
-        (MAX_LOG_EPOCH - 1, NOW, False, MAX_LOG_EPOCH),
-        (MAX_LOG_EPOCH - 1, NOW, True, MAX_LOG_EPOCH),
+        (0, NOW, 0, 27_000_000),  # the first start
+        (26_000_000, NOW, 0, 27_000_000),
+        (27_000_000, NOW, 0, 27_000_001),  # a clock that stands still
+        (28_000_000, NOW, 0, 28_000_001),  # one that was set back
+        (3, 0, 0, 4),  # one that was never set
+        (3, EPOCHS_SINCE + (1 << 32), 0, 4),  # one that would use up all epochs
+        (26_000_000, NOW, COPY_STEP, 27_000_000 + COPY_STEP),
+        (27_000_000, NOW, COPY_STEP, 27_000_001 + COPY_STEP),
+        (MAX_LOG_EPOCH - 1, NOW, 0, MAX_LOG_EPOCH),
+        (MAX_LOG_EPOCH - 1, NOW, COPY_STEP, MAX_LOG_EPOCH),
     ],
 )
-def test_a_log_epoch_is_above_the_last_one_and_follows_the_clock(last: int, clock: int, copy: bool, epoch: int) -> None:
-    assert next_log_epoch(last, clock * 1_000_000, copy=copy) == epoch
+def test_a_log_epoch_is_above_the_last_one_and_follows_the_clock(last: int, clock: int, step: int, epoch: int) -> None:
+    assert next_log_epoch(last, clock * 1_000_000, step) == epoch
 
 
 def test_a_store_that_has_used_all_epochs_does_not_start() -> None:
     with pytest.raises(StoreError, match="was the last one of this store"):
-        next_log_epoch(MAX_LOG_EPOCH, NOW * 1_000_000, copy=False)
+        next_log_epoch(MAX_LOG_EPOCH, NOW * 1_000_000)
 
 
 @pytest.mark.parametrize("starts", range(4))
@@ -62,12 +62,12 @@ def test_a_store_that_has_used_all_epochs_does_not_start() -> None:
 def test_a_copy_never_uses_an_epoch_of_the_original_also_if_a_clock_stands_still_or_was_ahead(
     starts: int, ahead_s: int
 ) -> None:
-    backed_up = next_log_epoch(0, NOW * 1_000_000, copy=False)
+    backed_up = next_log_epoch(0, NOW * 1_000_000)
     live = backed_up
     for _ in range(starts):
-        live = next_log_epoch(live, (NOW + ahead_s) * 1_000_000, copy=False)
+        live = next_log_epoch(live, (NOW + ahead_s) * 1_000_000)
 
-    assert next_log_epoch(backed_up, NOW * 1_000_000, copy=True) > live
+    assert next_log_epoch(backed_up, NOW * 1_000_000, COPY_STEP) > live
 
 
 def test_a_position_belongs_to_the_store_that_wrote_it() -> None:
@@ -310,3 +310,17 @@ async def test_a_group_that_the_copy_does_not_know_begins_where_the_histories_pa
             assert await client.committed(group=group) == begins
         held = await client.request(Op.RANGES, Ranges(None, [QueueRef("orders", 0)], log_epoch))
         assert Range(*held[0]).agreed == 1
+
+
+async def test_copies_of_one_backup_that_start_at_the_same_time_use_different_epochs(memory_path: Path) -> None:
+    await _filled(memory_path / "data")
+    epochs = set()
+    for name in "abc":
+        data = shutil.copytree(memory_path / "data", memory_path / name)
+        async with (
+            InMemoryBroker(data_dir=str(data), wall_us=lambda: NOW * 1_000_000) as broker,
+            Client(broker) as client,
+        ):
+            epochs.add(client.hello.log_epoch)
+
+    assert len(epochs) == 3
