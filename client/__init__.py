@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .explaining import Explanation
     from .producer import Producer
     from .receipts import Receipt, SendStatus
+    from .saved_offsets import starting_offsets
     from .stored_messages import FoundMessages, Head
     from .tail import Tail
 else:
@@ -64,6 +65,7 @@ else:
         "Tail": "tail",
         "Urgency": "explain_reasons",
         "WaitingDelays": "delays",
+        "starting_offsets": "saved_offsets",
     }
 
     def __getattr__(name: str) -> object:
@@ -80,7 +82,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
     "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
-    "TopicDescription", "WaitingDelays",
+    "TopicDescription", "WaitingDelays", "starting_offsets",
     # explaining
     "Explanation", "QueueStory", "Reason", "Urgency",
     # errors

@@ -6,22 +6,36 @@ A running broker and a stopped log are asked the same questions, so all that fol
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rmq.wire import message_ops, ops
 from rmq.wire.codec import decode, decode_list
-from rmq.wire.errors import OK, TopicNotFound, from_wire
+from rmq.wire.errors import OK, LogTruncated, OtherHistory, TopicNotFound, from_wire
+from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
 from rmq.wire.stores import StoreIds
 
 from .blocking import BlockingConnection
 from .naming import naming
+from .saved_offsets import HISTORY
+from .scan_bounds import EARLIEST
 from .scan_options import ScanOptions
 from .scan_plan import QueueHolds, QueueRange, TopicHolds, check_topics, chosen_queues, ranges, split
 from .stopped_log import open_log
+
+log = logging.getLogger("rmq.client.scan")
+
+Report = Callable[[str], object]
+
+MOST_NAMED: Final = 10  # queues in one line of the log
+NO_HISTORY: Final = (
+    f'has no "{HISTORY}": if the store was restored from a backup, or a crash lost messages, since these offsets were '
+    "saved, messages are missed and nothing shows it; save what rmq.client.starting_offsets() returns"
+)
 
 
 class Source(Protocol):
@@ -31,27 +45,33 @@ class Source(Protocol):
         """The payload of the answer."""
 
 
-def plan(options: ScanOptions, *, cores: int = 1) -> list[QueueRange]:
+def plan(options: ScanOptions, *, cores: int = 1, report: Report = log.warning) -> list[QueueRange]:
     """
     The ranges to read, cut into pieces for as many tasks; none, if there is nothing to read.
 
+    Offsets with a history are compared with the log first. If it lost messages before them, the scan begins where it
+    lost them; so it does in a store that was restored from a backup, once an operator accepted that. That, and offsets
+    without a history, are reported.
+
     Raises:
+        OtherHistory: the offsets are of another store, or of one that the broker's was copied from, which has other
+            messages before them.
         RmqError: no broker or log, no such topic or queue, or messages that were asked for are gone.
     """
     what = f"topic {', '.join(options.topics)}" if options.topics else f"topics {options.pattern}"
     if options.path:
         with naming(f"{what}, {options.where}"):
-            log = open_log(options.path)
-        with log, naming(options.where):
-            parts = _planned(options, log, log.stores, cores)
-            return [replace(part, hint=log.hint(part.topic, part.queue_id, part.start, part.end)) for part in parts]
+            stopped = open_log(options.path)
+        with stopped, naming(options.where):
+            parts = _planned(options, stopped, stopped.stores, cores, report)
+            return [replace(part, hint=stopped.hint(part.topic, part.queue_id, part.start, part.end)) for part in parts]
     with naming(f"{what}, {options.where}"):
         connection = BlockingConnection(options.broker, timeout_s=options.manner.timeout_s)
     with connection, naming(options.where):
-        return _planned(options, connection, connection.hello.stores, cores)
+        return _planned(options, connection, connection.hello.stores, cores, report)
 
 
-def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int) -> list[QueueRange]:
+def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int, report: Report) -> list[QueueRange]:
     infos = _matching(options.pattern, source) if options.pattern else [_route(name, source) for name in options.topics]
     check_topics([info.topic for info in infos], options)
     chosen = [
@@ -61,7 +81,9 @@ def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int)
         ]
         for info in infos
     ]
-    holds = iter(_holds(options, [ref for refs in chosen for ref in refs], source))
+    named = [ref for refs in chosen for ref in refs]
+    holds = iter(_holds(options, named, source))
+    options = _agreed(options, named, source, stores, report)
     topics = [
         TopicHolds(info.topic, info.generation, {ref.queue_id: next(holds) for ref in refs})
         for info, refs in zip(infos, chosen, strict=True)
@@ -114,6 +136,51 @@ def _holds(options: ScanOptions, refs: Sequence[ops.QueueRef], source: Source) -
             for range_, start, end in zip(held, starts, ends, strict=True)
         ]
     return found
+
+
+def _agreed(
+    options: ScanOptions, refs: Sequence[ops.QueueRef], source: Source, stores: StoreIds, report: Report
+) -> ScanOptions:
+    """Return the options with a start that the log agrees with, as far as the start has a history; see :func:`plan`."""
+    start, history = options.start, options.start.history
+    saved = {ref: offset for ref in refs if (offset := start.exact(*ref))}  # before offset 0 is nothing to compare
+    if history is None:
+        if saved:
+            report(f'{options.where}: the option "{start.name}" {NO_HISTORY}')
+        return options
+    if not stores.has(history.store_id):
+        raise OtherHistory(
+            f'"{start.name}" is of the store {history.store_id:016x}; this one is {stores.current:016x}, which is not '
+            f'a copy of it: read from the store that the offsets were saved of, or begin anew with "{EARLIEST}"'
+        )
+    moved = {}
+    for ref, offset in saved.items():
+        answer = _compared(ref, offset, history.log_epoch(*ref, stores), source)
+        if answer.status == OtherHistory.code:
+            raise from_wire(answer.status, answer.text or "this log has other messages than the reader has read")
+        if answer.status == LogTruncated.code:
+            moved[ref] = answer
+    return _moved(options, moved, report) if moved else options
+
+
+def _moved(options: ScanOptions, moved: dict[ops.QueueRef, ops.PullResult], report: Report) -> ScanOptions:
+    """Return the options with a start where the answers for some queues say, and report it."""
+    assert options.start.offsets is not None  # only named offsets are compared
+    starts = [f"{answer.next_offset} of {MessageQueue(*ref)}" for ref, answer in moved.items()]
+    more = f" and {len(starts) - MOST_NAMED} other queues" if len(starts) > MOST_NAMED else ""
+    reason = next(iter(moved.values())).text
+    report(f"{options.where}: {reason}; reading from offset {', '.join(starts[:MOST_NAMED])}{more}")
+    offsets = {topic: dict(queues) for topic, queues in options.start.offsets.items()}
+    for ref, answer in moved.items():
+        offsets[ref.topic][ref.queue_id] = answer.next_offset
+    return replace(options, start=replace(options.start, offsets=offsets))
+
+
+def _compared(ref: ops.QueueRef, offset: int, log_epoch: int, source: Source) -> ops.PullResult:
+    """Ask for the message at an offset, as a reader that has the one before it from ``log_epoch``."""
+    asked = ops.PullQueue(*ref, offset, log_epoch=log_epoch)
+    answers = decode_list(ops.PullResult, source.request(Op.PULL, ops.Pull(None, 0, 1, [asked])))
+    return answers[0] if answers else ops.PullResult(0, ops.EMPTY, offset, 0, offset, b"")
 
 
 def _offsets_at(time_us: int | None, refs: list[ops.QueueRef], source: Source) -> Sequence[int | None]:

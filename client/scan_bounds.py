@@ -7,12 +7,16 @@ Pure: text in, :class:`Bound` out. What it means for a queue is decided by :mod:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rmq.wire.errors import ConfigError
+from rmq.wire.stores import MAX_LOG_EPOCH
+
+from .saved_offsets import EPOCHS, HISTORY, STORE, SavedHistory
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -22,6 +26,7 @@ _MARKS: Final = {EARLIEST: OLDEST, LATEST: NEWEST}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LAST_MS: Final = 253_402_300_799_999  # the year 9999
+_STORE_ID: Final = re.compile("[0-9a-f]{16}")
 MAX_DIGITS: Final = 18  # of a number; what has more is no offset, and may not fit the wire
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -33,14 +38,20 @@ class Bound:
     """
     One end of what is read; ``name`` is what the user calls it.
 
-    Exactly one of the others is there: a ``mark`` for all queues, offsets, or the time from which on messages count
-    as behind it.
+    Exactly one of the next three is there: a ``mark`` for all queues, offsets, or the time from which on messages count
+    as behind it. Offsets may come with their history.
     """
 
     name: str
     mark: int | None = None
     offsets: Offsets | None = None
     time_us: int | None = None
+    history: SavedHistory | None = None
+
+    def exact(self, topic: str, queue_id: int) -> int | None:
+        """Return the offset that is named for a queue; None if a word or a time stands for it."""
+        offset = self.offsets[topic][queue_id] if self.offsets is not None else -1
+        return offset if offset >= 0 else None
 
 
 def start_of(given: Mapping[str, str]) -> Bound:
@@ -87,7 +98,7 @@ def _bound(given: Mapping[str, str], by_offset: str, by_time: str, default: int)
         return Bound(by_offset, default)
     text = offsets.strip()
     if text.startswith("{"):
-        return Bound(by_offset, offsets=_offsets(by_offset, text, default))
+        return _offsets(by_offset, text, default)
     return Bound(by_offset, _mark(by_offset, text, default, "for all queues"))
 
 
@@ -110,15 +121,61 @@ def _allowed(name: str, mark: int, default: int, where: str) -> int:
     return mark
 
 
-def _offsets(name: str, text: str, default: int) -> Offsets:
+def _offsets(name: str, text: str, default: int) -> Bound:
     try:
         # Pairs, since a queue that is named twice would otherwise be read from the last of its offsets.
         parsed = json.loads(text, object_pairs_hook=_pairs)
     except ValueError as error:
         raise ConfigError(f'the option "{name}" is not JSON: {error}') from None
+    saved = parsed.pop(HISTORY, None)
     if not parsed:
         raise ConfigError(f'the option "{name}" names no topic')
-    return {topic: _queues(name, topic, queues, default) for topic, queues in parsed.items()}
+
+    def offset(where: str, value: object) -> int:
+        return _offset(name, where, value, default)
+
+    offsets = {topic: _queues(name, topic, queues, offset) for topic, queues in parsed.items()}
+    history = None if saved is None else _history(name, saved, offsets, default)
+    return Bound(name, offsets=offsets, history=history)
+
+
+def _history(name: str, saved: object, offsets: Offsets, default: int) -> SavedHistory:
+    if default != OLDEST:
+        raise ConfigError(f'the option "{name}" has "{HISTORY}", which belongs to startingOffsets only: leave it out')
+    epochs = saved.get(EPOCHS) if isinstance(saved, dict) and saved.keys() == {STORE, EPOCHS} else None
+    if not isinstance(saved, dict) or not isinstance(epochs, dict):
+        raise ConfigError(
+            f'the option "{name}" has {saved!r} for "{HISTORY}" where a store and log epochs are due: '
+            f'{{"{STORE}": "9c0e5f7a1b2c3d4e", "{EPOCHS}": {{"orders": {{"0": 26961234}}}}}}'
+        )
+
+    def epoch(where: str, value: object) -> int:
+        return _epoch(name, where, value)
+
+    found = {topic: _queues(name, topic, queues, epoch, "log epochs") for topic, queues in epochs.items()}
+    for topic, queues in found.items():
+        for queue_id in queues:
+            if queue_id not in offsets.get(topic, {}):
+                raise ConfigError(
+                    f'the option "{name}" has a log epoch in "{HISTORY}" for queue {queue_id} of {topic}, and no offset'
+                )
+    return SavedHistory(_store_id(name, saved[STORE]), found)
+
+
+def _store_id(name: str, value: object) -> int:
+    if not isinstance(value, str) or not _STORE_ID.fullmatch(value):
+        raise ConfigError(f'the option "{name}" has {value!r} for the store in "{HISTORY}": its id has 16 hex digits')
+    return int(value, 16)
+
+
+def _epoch(name: str, where: str, value: object) -> int:
+    if isinstance(value, str) and is_number(value):
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= MAX_LOG_EPOCH:
+        raise ConfigError(
+            f'the option "{name}" has {value!r} in "{HISTORY}" {where}: a log epoch is a whole number below 2^31'
+        )
+    return value
 
 
 def _pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -130,10 +187,12 @@ def _pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _queues(name: str, topic: str, queues: object, default: int) -> dict[int, int]:
+def _queues(
+    name: str, topic: str, queues: object, read: Callable[[str, object], int], what: str = "offsets"
+) -> dict[int, int]:
     if not isinstance(queues, dict):
         raise ConfigError(
-            f'the option "{name}" has {queues!r} for {topic!r} where offsets by queue are due: '
+            f'the option "{name}" has {queues!r} for {topic!r} where {what} by queue are due: '
             '{"' + topic + '": {"0": 17}}'
         )
     found: dict[int, int] = {}
@@ -142,7 +201,7 @@ def _queues(name: str, topic: str, queues: object, default: int) -> dict[int, in
             raise ConfigError(f'the option "{name}" names the queue {key!r} of {topic}: queues are numbers from 0')
         if int(key) in found:
             raise ConfigError(f'the option "{name}" names the queue {int(key)} of {topic} twice')
-        found[int(key)] = _offset(name, f"for queue {int(key)} of {topic}", value, default)
+        found[int(key)] = read(f"for queue {int(key)} of {topic}", value)
     return found
 
 

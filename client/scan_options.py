@@ -22,7 +22,9 @@ onDamage                fail       ``skip``: messages that are damaged in the lo
 ======================= ========== =====================================================================================
 
 JSON names every topic and queue that is read, no more and no fewer: a queue that was added meanwhile is told, not
-missed. A start whose messages have been deleted is an error unless ``failOnDataLoss`` is false, never a silent gap.
+missed. In ``startingOffsets`` it may carry ``"@history"``, as :func:`rmq.client.starting_offsets` returns it; then a
+log that has other messages before these offsets is an error. A start whose messages have been deleted is an error
+unless ``failOnDataLoss`` is false, never a silent gap.
 """
 
 from __future__ import annotations

@@ -132,11 +132,11 @@ def resolve(options: ScanOptions, topic: str, queue_id: int, held: QueueHolds) -
     start, end = options.start, options.end
     first = _offset(start, topic, queue_id, held, held.start_at)
     last = _offset(end, topic, queue_id, held, held.end_at)
-    if first > last and first == _exact(start, topic, queue_id) and last == _exact(end, topic, queue_id):
+    if first > last and first == start.exact(topic, queue_id) and last == end.exact(topic, queue_id):
         raise ConfigError(f"{place}: {start.name} {first} lies behind {end.name} {last}")
     last = max(first, last)  # a time or a word behind the other bound: there is nothing between
     for bound, offset in ((start, first), (end, last)):
-        if offset > held.max_offset and offset == _exact(bound, topic, queue_id):
+        if offset > held.max_offset and offset == bound.exact(topic, queue_id):
             raise OffsetOutOfRange(f"{place} holds {held.min_offset} to {held.max_offset}: {bound.name} is {offset}")
     if first < held.min_offset and not options.manner.skip_lost:
         raise OffsetOutOfRange(
@@ -195,17 +195,11 @@ def _offset(bound: Bound, topic: str, queue_id: int, held: QueueHolds, at: int |
     if bound.time_us is not None:
         assert at is not None  # whoever has asked the topic has asked this, too
         return at
-    exact = _exact(bound, topic, queue_id)
+    exact = bound.exact(topic, queue_id)
     if exact is not None:
         return exact
     mark = bound.mark if bound.offsets is None else bound.offsets[topic][queue_id]
     return held.min_offset if mark == OLDEST else held.max_offset
-
-
-def _exact(bound: Bound, topic: str, queue_id: int) -> int | None:
-    """The offset that was asked for, if it was not told by a word or a time."""
-    offset = bound.offsets[topic][queue_id] if bound.offsets is not None else -1
-    return offset if offset >= 0 else None
 
 
 def _check_named(what: str, bound: Bound, named: Collection[object], read: Collection[object]) -> None:

@@ -44,7 +44,8 @@ def read_table(
     The messages of a topic, or of several, as they are now: queue by queue, each in order.
 
     ``broker`` is ``host:port``; None, with the data directory of a stopped broker as ``path``. ``start`` and ``end``
-    bound what is read: everything, if they are left out. ``tags`` is an expression such as ``"created || paid"``.
+    bound what is read: everything, if they are left out; what :func:`rmq.client.starting_offsets` returned is a start
+    that is compared with the log first. ``tags`` is an expression such as ``"created || paid"``.
     ``columns`` names those to have. What the others mean is told in :mod:`rmq.client.scan_options`.
 
     The table is held in memory as a whole. What was left out, where that is allowed, is listed in the metadata of its

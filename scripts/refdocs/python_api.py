@@ -21,7 +21,7 @@ MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "rmq.client",
         "Sending and asking.",
-        ("Message", "Producer", "Receipt", "SendStatus", "MessageQueue", "Admin"),
+        ("Message", "Producer", "Receipt", "SendStatus", "MessageQueue", "Admin", "starting_offsets"),
     ),
     (
         "rmq.consumer",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -26,3 +29,10 @@ def fake_broker() -> Iterator[ThreadedBroker]:
     """A fake broker in a thread, for code that blocks."""
     with ThreadedBroker() as running:
         yield running
+
+
+@pytest.fixture
+def memory_path() -> Iterator[Path]:
+    """A folder where syncing costs nothing, if the system has one."""
+    with TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        yield Path(folder)

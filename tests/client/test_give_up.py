@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,13 +31,6 @@ async def broker() -> AsyncIterator[HeldBroker]:
     async with HeldBroker() as made:
         yield made
         made.release()
-
-
-@pytest.fixture
-def memory_path() -> Iterator[Path]:
-    """A folder where syncing costs nothing, if the system has one."""
-    with TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        yield Path(folder)
 
 
 def message(number: int) -> Message:

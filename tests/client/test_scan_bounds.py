@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rmq.client.saved_offsets import SavedHistory
 from rmq.client.scan_bounds import NEWEST, OLDEST, Bound, check_order, end_of, start_of, time_text
 from rmq.wire.errors import ConfigError
 
@@ -43,6 +44,68 @@ def test_offsets_are_json_by_topic_and_queue(text: str, offsets: dict[str, dict[
 
 def test_an_end_in_json_may_be_the_latest() -> None:
     assert end('{"a": {"0": "LATEST", "1": -1}}').offsets == {"a": {0: NEWEST, 1: NEWEST}}
+
+
+STORE = "9c0e5f7a1b2c3d4e"
+
+
+@pytest.mark.parametrize(
+    ("history", "saved"),
+    [
+        ("null", None),
+        (f'{{"store": "{STORE}", "epochs": {{}}}}', SavedHistory(0x9C0E5F7A1B2C3D4E, {})),
+        (
+            f'{{"store": "{STORE}", "epochs": {{"a": {{"0": 26961234, "01": "7"}}}}}}',
+            SavedHistory(0x9C0E5F7A1B2C3D4E, {"a": {0: 26961234, 1: 7}}),
+        ),
+    ],
+)
+def test_offsets_may_come_with_their_history(history: str, saved: SavedHistory | None) -> None:
+    bound = start(f'{{"a": {{"0": 17, "1": 5, "2": "earliest"}}, "@history": {history}}}')
+
+    assert bound == Bound("startingOffsets", offsets={"a": {0: 17, 1: 5, 2: OLDEST}}, history=saved)
+
+
+@pytest.mark.parametrize(
+    ("history", "sentence"),
+    [
+        ("5", r'has 5 for "@history" where a store and log epochs are due: {"store": "9c0e5f7a1b2c3d4e", "epochs": {'),
+        ("{}", r'has {} for "@history" where a store'),
+        (f'{{"store": "{STORE}"}}', "where a store and log epochs are due"),
+        (f'{{"store": "{STORE}", "epochs": 5}}', "where a store and log epochs are due"),
+        (f'{{"store": "{STORE}", "epochs": {{}}, "epoch": 5}}', "where a store and log epochs are due"),
+        ('{"store": 5, "epochs": {}}', 'has 5 for the store in "@history": its id has 16 hex digits'),
+        ('{"store": "9c0e", "epochs": {}}', "has '9c0e' for the store"),
+        (f'{{"store": "{STORE.upper()}", "epochs": {{}}}}', "for the store"),
+        (f'{{"store": "{STORE}", "epochs": {{"a": 5}}}}', "has 5 for 'a' where log epochs by queue are due"),
+        (f'{{"store": "{STORE}", "epochs": {{"a": {{"x": 5}}}}}}', "names the queue 'x' of a"),
+        (f'{{"store": "{STORE}", "epochs": {{"a": {{"0": 5, "00": 5}}}}}}', "names the queue 0 of a twice"),
+        (
+            f'{{"store": "{STORE}", "epochs": {{"a": {{"0": -1}}}}}}',
+            'has -1 in "@history" for queue 0 of a: a log epoch',
+        ),
+        (f'{{"store": "{STORE}", "epochs": {{"a": {{"0": 2147483648}}}}}}', "a log epoch is a whole number below 2^31"),
+        (f'{{"store": "{STORE}", "epochs": {{"a": {{"0": true}}}}}}', "has True in"),
+        (f'{{"store": "{STORE}", "epochs": {{"a": {{"1": 5}}}}}}', "for queue 1 of a, and no offset"),
+        (f'{{"store": "{STORE}", "epochs": {{"b": {{"0": 5}}}}}}', "for queue 0 of b, and no offset"),
+    ],
+)
+def test_a_mistake_in_a_history_is_reported_with_its_place(history: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        start(f'{{"a": {{"0": 17}}, "@history": {history}}}')
+
+    assert str(caught.value).startswith('the option "startingOffsets" ')
+    assert sentence in str(caught.value)
+
+
+def test_a_history_alone_names_no_topic() -> None:
+    with pytest.raises(ConfigError, match="names no topic"):
+        start(f'{{"@history": {{"store": "{STORE}", "epochs": {{}}}}}}')
+
+
+def test_the_end_of_a_scan_has_no_history() -> None:
+    with pytest.raises(ConfigError, match='"endingOffsets" has "@history", which belongs to startingOffsets only'):
+        end(f'{{"a": {{"0": 17}}, "@history": {{"store": "{STORE}", "epochs": {{}}}}}}')
 
 
 @pytest.mark.parametrize("text", ["latest", '{"a": {"0": "latest"}}', '{"a": {"0": -1}}'])

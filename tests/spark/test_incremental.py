@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from rmq.broker.store.backup import restore
 from rmq.client.blocking import BlockingConnection
+from rmq.spark import one_line
 from rmq.wire import topic_ops
 from rmq.wire.batch import Rows
 from rmq.wire.ops import Op
@@ -52,5 +55,40 @@ def test_each_run_archives_what_came_since_the_last_one_also_after_a_crash_and_w
     send(real_broker, 2, b"e")
     assert run() == 3
 
-    assert json.loads((tmp_path / "progress.json").read_text()) == {"batch": 3, "offsets": {"0": 3, "1": 1, "2": 1}}
+    saved = json.loads((tmp_path / "progress.json").read_text())
+    assert (saved["batch"], saved["offsets"]) == (3, {"0": 3, "1": 1, "2": 1})
+    assert saved["@history"].keys() == {"store", "epochs"}
     assert archived(spark, tmp_path) == ["0: 0/0 a", "0: 0/1 b", "2: 0/2 c", "2: 1/0 d", "2: 2/0 e"]
+
+
+def test_after_a_restore_the_archive_stops_with_one_line_until_it_is_accepted_and_then_misses_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    live, data, folder = tmp_path / "live", tmp_path / "restored", tmp_path / "archive"
+    folder.mkdir()
+
+    def run(broker: RealBroker) -> int:
+        return archive_batch(spark, broker.address, "increments", folder)
+
+    with RealBroker(live) as broker:
+        broker.create("increments", 1)
+        send(broker, 0, b"a", b"b")
+    backup = shutil.copytree(live, tmp_path / "backup")
+    with RealBroker(live) as broker:
+        send(broker, 0, b"c")
+        assert run(broker) == 3
+    restore(backup, data)
+
+    with RealBroker(data) as broker:
+        send(broker, 0, b"C", b"D")
+        with pytest.raises(Exception) as caught:
+            run(broker)
+        assert one_line(caught.value) == (
+            f"broker {broker.address}: this store is a copy: increments/0 is what the reader has read up to offset 2, "
+            "not 3; `rmq-admin broker accept-history` lets readers continue at 2"
+        )
+        with BlockingConnection(broker.address) as connection:
+            connection.request(Op.ACCEPT_HISTORY, ())
+        assert run(broker) == 2
+        assert run(broker) == 0
+    assert archived(spark, folder) == ["0: 0/0 a", "0: 0/1 b", "0: 0/2 c", "1: 0/2 C", "1: 0/3 D"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,3 +121,29 @@ def test_the_recipes_that_need_a_broker_run(
     assert [cell.strip() for cell in row.split("|")[1:4]] == ["0", "1", "paid"]
     assert run("read_table")["orders"].column("body").to_pylist() == [b"paid"]
     assert capsys.readouterr().out == "1 payments\n"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_join_of_dead_letters_finds_the_same_messages_after_a_restore(spark: SparkSession, tmp_path: Path) -> None:
+    topic, group = "spark_doc", "spark_doc_billing"
+    live, data = tmp_path / "live", tmp_path / "restored"
+
+    def found(broker: RealBroker) -> list[tuple[Any, ...]]:
+        code = block("letters =").replace('"orders"', f'"{topic}"').replace("%DLQ%billing", dead_letter_topic(group))
+        names: dict[str, Any] = {"spark": spark, "broker": broker.address}
+        exec(code, names)
+        rows = names["orders"].join(names["dead"], "message_id").orderBy("queue_offset", "given_up_at").collect()
+        return [(row.message_id, row.queue_offset, row.reason, row.given_up_at) for row in rows]
+
+    with RealBroker(live) as broker:
+        asyncio.run(bury(broker.address, topic, group))
+        before = found(broker)
+    assert before
+    shutil.copytree(live, data)
+    with RealBroker(data) as broker:
+        assert found(broker) == before
+        asyncio.run(bury(broker.address, topic, group))
+        after = found(broker)
+    assert set(before) < set(after)
+    assert {row[0][:16] for row in after} != {row[0][:16] for row in before}
