@@ -141,7 +141,7 @@ class LogSource:
     def _opened(self) -> StoppedLog:
         if self._log is None:
             self._log = open_log(self._part.path, self._part.hint)
-            if not self._part.stores.has(self._log.stores.current):  # with a hint, it knows the first id alone
+            if not self._part.stores.has(self._log.stores.current):  # with a hint, it may know the first id alone
                 self.close()
                 raise LogTruncated("the directory has another store than when the scan was planned: read it again")
         return self._log

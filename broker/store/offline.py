@@ -226,16 +226,21 @@ class OfflineLog:
         return queue.min_offset if self._hinted is None else queue.first_behind(self._extents[0].start)
 
     def _stores(self) -> StoreIds:
-        """Return what the log says, else ``store.json``; with a hint, only the id at the beginning of the log."""
+        """
+        Return what the log says, else ``store.json``.
+
+        With a hint the log is not walked: ``store.json`` has the id of the last start, the log begins with the first.
+        """
         if self._index is not None and self._index.history.stores.current:
             return self._index.history.stores
-        if first := first_store_id(self._files, self._extents[0]):
-            return StoreIds(first)
+        first, named = first_store_id(self._files, self._extents[0]) or 0, self._named()
+        return StoreIds(first or named if self._hinted is None else named or first)
+
+    def _named(self) -> int:
         try:
-            named = json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"]
-            return StoreIds(int(named, 16))
+            return int(json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"], 16)
         except (FileNotFoundError, KeyError, TypeError, ValueError):
-            return StoreIds(0)
+            return 0
 
 
 def _info(topic: Topic) -> ops.TopicInfo:

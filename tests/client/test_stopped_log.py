@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq.broker.store.backup import restore
 from rmq.broker.store.directory import StoreError
 from rmq.broker.testing import InMemoryBroker
 from rmq.client.admin import Admin
@@ -183,3 +184,25 @@ async def test_the_directory_is_free_when_a_scan_is_over(written: Written) -> No
 
     async with InMemoryBroker(data_dir=str(written.path), **SETTINGS):
         pass
+
+
+@pytest.mark.parametrize("is_backup_older", [False, True])
+async def test_a_restored_store_in_the_same_place_is_another_one(
+    written: Written, folder: Path, is_backup_older: bool
+) -> None:
+    options = ScanOptions.parse({"path": str(written.path), "topic": "orders"})
+    if is_backup_older:
+        shutil.copytree(written.path, folder / "backup")
+        async with InMemoryBroker(data_dir=str(written.path), **SETTINGS) as broker:
+            await asyncio.to_thread(fill, broker.address, "orders", 3, Random(6))
+    parts = plan(options)
+    if not is_backup_older:
+        shutil.copytree(written.path, folder / "backup")
+    shutil.rmtree(written.path)
+    restore(folder / "backup", written.path)
+    async with InMemoryBroker(data_dir=str(written.path), **SETTINGS) as broker:
+        await asyncio.to_thread(fill, broker.address, "orders", 3, Random(6))
+
+    for part in parts:
+        with pytest.raises(LogTruncated, match="the directory has another store than when the scan was planned"):
+            list(rows_of(part, options.manner))
