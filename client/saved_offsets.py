@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from rmq.wire.errors import OK, from_wire
+from rmq.wire.layout import Header
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import QueueRef, Range
 from rmq.wire.stores import StoreIds
@@ -26,6 +27,13 @@ class SavedHistory(NamedTuple):
 
     store_id: int
     epochs: Mapping[str, Mapping[int, int]]
+
+    def has_read(self, header: Header, stores: StoreIds) -> bool:
+        """Return whether the message before a saved offset, in a batch with this header, is the one that was read."""
+        if saved := self.epochs.get(header.topic, {}).get(header.queue_id, 0):
+            return header.log_epoch == saved
+        former = stores.find(self.store_id)
+        return former is None or header.physical_offset < former.until
 
     def log_epoch(self, topic: str, queue_id: int, stores: StoreIds) -> int:
         """

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from rmq.wire import message_ops, ops
+from rmq.wire import layout, message_ops, ops
 from rmq.wire.codec import decode, decode_list
 from rmq.wire.errors import OK, LogTruncated, OtherHistory, TopicNotFound, from_wire
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_ENTRIES, Op
-from rmq.wire.stores import StoreIds
+from rmq.wire.stores import FormerStore, StoreIds
 
 from .blocking import BlockingConnection
 from .naming import naming
 from .saved_offsets import HISTORY
-from .scan_bounds import EARLIEST
+from .scan_bounds import EARLIEST, time_text
 from .scan_options import ScanOptions
 from .scan_plan import QueueHolds, QueueRange, TopicHolds, check_topics, chosen_queues, ranges, split
 from .stopped_log import open_log
@@ -155,11 +155,19 @@ def _agreed(
         )
     moved = {}
     for ref, offset in saved.items():
-        answer = _compared(ref, offset, history.log_epoch(*ref, stores), source)
-        if answer.status == OtherHistory.code:
-            raise from_wire(answer.status, answer.text or "this log has other messages than the reader has read")
+        before = _header_at(ref, offset - 1, source)
+        if before is not None and history.has_read(before, stores):
+            continue
+        answer = _pulled(ops.PullQueue(*ref, offset, log_epoch=history.log_epoch(*ref, stores)), source)
         if answer.status == LogTruncated.code:
             moved[ref] = answer
+        elif answer.status == OtherHistory.code:
+            raise from_wire(answer.status, answer.text or "this log has other messages than the reader has read")
+        elif before is not None:  # the broker remembers only some of its starts
+            raise OtherHistory(
+                f"{MessageQueue(*ref)} has another message before offset {offset} than the one that was read, and the "
+                f"broker was started too often since to know where the two part: {_anew(stores.find(history.store_id))}"
+            )
     return _moved(options, moved, report) if moved else options
 
 
@@ -176,11 +184,24 @@ def _moved(options: ScanOptions, moved: dict[ops.QueueRef, ops.PullResult], repo
     return replace(options, start=replace(options.start, offsets=offsets))
 
 
-def _compared(ref: ops.QueueRef, offset: int, log_epoch: int, source: Source) -> ops.PullResult:
-    """Ask for the message at an offset, as a reader that has the one before it from ``log_epoch``."""
-    asked = ops.PullQueue(*ref, offset, log_epoch=log_epoch)
+def _anew(former: FormerStore | None) -> str:
+    """Return what to do where the offset at which a reader could continue is not known."""
+    if former is None:
+        return f'begin anew with "{EARLIEST}"'
+    return f"read from startingTimestamp {time_text(former.copied_at)} on, when the store was restored"
+
+
+def _header_at(ref: ops.QueueRef, offset: int, source: Source) -> layout.Header | None:
+    """Return the header of the batch that a message lies in; None if the message cannot be read."""
+    answer = _pulled(ops.PullQueue(*ref, offset), source)
+    header = layout.parse_header(answer.batches) if answer.status == OK and answer.batches else None
+    return header if header is not None and header.base_offset <= offset else None
+
+
+def _pulled(asked: ops.PullQueue, source: Source) -> ops.PullResult:
+    """Pull one batch of one queue, without waiting for it."""
     answers = decode_list(ops.PullResult, source.request(Op.PULL, ops.Pull(None, 0, 1, [asked])))
-    return answers[0] if answers else ops.PullResult(0, ops.EMPTY, offset, 0, offset, b"")
+    return answers[0] if answers else ops.PullResult(0, ops.EMPTY, asked.queue_offset, 0, 0, b"")
 
 
 def _offsets_at(time_us: int | None, refs: list[ops.QueueRef], source: Source) -> Sequence[int | None]:

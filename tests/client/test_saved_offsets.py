@@ -9,6 +9,8 @@ import pytest
 from rmq.client import starting_offsets
 from rmq.client.saved_offsets import SavedHistory
 from rmq.client.scan_bounds import Bound, start_of
+from rmq.wire import layout
+from rmq.wire.batch import Rows, encode
 from rmq.wire.errors import OK, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Range
@@ -75,3 +77,24 @@ def test_an_offset_of_a_copied_store_is_compared_by_an_epoch_that_the_copy_has_o
 def test_a_queue_without_an_epoch_is_compared_as_one_whose_epoch_is_not_known() -> None:
     assert SavedHistory(3, {"a": {0: 90}}).log_epoch("a", 1, COPIED) == 0
     assert SavedHistory(1, {"a": {0: 40}}).log_epoch("b", 0, COPIED) == 49
+
+
+@pytest.mark.parametrize(
+    ("store_id", "saved", "log_epoch", "position", "is_read"),
+    [
+        (3, 90, 90, 500, True),
+        (3, 90, 91, 500, False),
+        (3, 0, 90, 500, True),  # nothing is known of it
+        (1, 40, 40, 50, True),
+        (1, 40, 49, 50, False),  # a message that took the place of one that a crash lost
+        (1, 0, 40, 99, True),  # the copy has it from the original
+        (1, 0, 50, 100, False),
+    ],
+)
+def test_the_message_before_an_offset_shows_whether_it_was_read(
+    store_id: int, saved: int, log_epoch: int, position: int, is_read: bool
+) -> None:
+    batch = encode("a", 0, Rows([b"x"], 0))
+    header = layout.parse_header(batch)._replace(log_epoch=log_epoch, physical_offset=position)
+
+    assert SavedHistory(store_id, {"a": {0: saved}}).has_read(header, COPIED) == is_read

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rmq.broker.store.backup import restore
+from rmq.broker.store.consume_queue import MAX_EPOCHS
 from rmq.broker.testing import BrokerThread
 from rmq.client import Admin, MessageQueue, starting_offsets
 from rmq.client.blocking import BlockingConnection
@@ -28,6 +29,7 @@ from support.threaded_broker import STORE_ID, FakeBroker
 
 QUEUES = [MessageQueue("orders", queue_id) for queue_id in range(2)]
 NOON_US = 1_798_718_400_000_000  # of a clock that stands still
+EPOCH = 1  # of all messages of the fake broker
 DAYS_US = 10 * 86_400_000_000
 
 
@@ -54,7 +56,7 @@ def planned(broker: FakeBroker, **given: str) -> list[tuple[int, int, int]]:
 
 
 def compared(broker: FakeBroker) -> list[list[Any]]:
-    """Return queue, offset and log epoch of every pull."""
+    """Return queue, offset and log epoch of every pull; an epoch is given where the broker has to judge."""
     pulls = [payload for op, payload in broker.requests if op is Op.PULL]
     assert all(pull[:3] == [None, 0, 1] and len(pull[3]) == 1 for pull in pulls)
     return [[pull[3][0][1], pull[3][0][2], pull[3][0][5]] for pull in pulls]
@@ -64,18 +66,34 @@ def refusing(code: int, next_offset: int, text: str | None = "the text of the br
     return lambda answer: [ops.PullResult(0, code, next_offset, 0, 10, b"", text)]
 
 
+def right(answer: Any) -> Any:
+    return answer
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "rmq.client.scan"]
 
 
-def test_each_offset_after_a_message_is_compared_once_and_then_read_as_it_is(
+def test_each_offset_is_compared_by_the_message_before_it_and_then_read_as_it_is(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    starts = with_history({"0": 7, "1": 5}, {"0": 900, "1": 901})
+    starts = with_history({"0": 7, "1": 5}, {"0": EPOCH, "1": EPOCH})
 
     assert planned(broker, startingOffsets=starts) == [(0, 7, 10)]
-    assert compared(broker) == [[0, 7, 900], [1, 5, 901]]
+    assert compared(broker) == [[0, 6, 0], [1, 4, 0]]
     assert warnings(caplog) == []
+
+
+def test_where_another_message_lies_before_an_offset_the_broker_judges(broker: FakeBroker) -> None:
+    broker.fail_next(Op.PULL, right, refusing(LogTruncated.code, 3))
+
+    assert planned(broker, startingOffsets=with_history({"0": 7, "1": 5}, {"0": 900, "1": EPOCH})) == [(0, 3, 10)]
+    assert compared(broker) == [[0, 6, 0], [0, 7, 900], [1, 4, 0]]
+
+
+def test_an_offset_that_the_broker_agrees_with_although_the_message_is_another_is_refused(broker: FakeBroker) -> None:
+    with pytest.raises(OtherHistory, match=r"orders/0 has another message before offset 7 .*: begin anew with"):
+        planned(broker, startingOffsets=with_history({"0": 7, "1": 0}, {"0": 900}))
 
 
 def test_before_offset_0_and_at_the_earliest_there_is_nothing_to_compare(broker: FakeBroker) -> None:
@@ -98,7 +116,7 @@ def test_offsets_of_a_store_that_this_one_never_was_are_refused(broker: FakeBrok
 
 
 def test_another_history_is_an_error_that_names_where_the_histories_part(broker: FakeBroker) -> None:
-    broker.fail_next(Op.PULL, refusing(OtherHistory.code, 3, "up to offset 3"))
+    broker.fail_next(Op.PULL, right, refusing(OtherHistory.code, 3, "up to offset 3"))
 
     with pytest.raises(OtherHistory, match=rf"^broker {broker.address}: up to offset 3$"):
         planned(broker, startingOffsets=with_history({"0": 7, "1": 5}, {"0": 900, "1": 900}))
@@ -107,7 +125,8 @@ def test_another_history_is_an_error_that_names_where_the_histories_part(broker:
 def test_a_log_that_lost_messages_is_read_from_there_with_one_warning(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.fail_next(Op.PULL, refusing(LogTruncated.code, 3, "the log lost"), refusing(LogTruncated.code, 4))
+    broker.fail_next(Op.PULL, right, refusing(LogTruncated.code, 3, "the log lost"), right)
+    broker.fail_next(Op.PULL, refusing(LogTruncated.code, 4))
 
     assert planned(broker, startingOffsets=with_history({"0": 7, "1": 5}, {"0": 900, "1": 900})) == [
         (0, 3, 10),
@@ -122,7 +141,7 @@ def test_the_warning_names_ten_queues_at_most(broker: FakeBroker, caplog: pytest
     broker.create("orders", queues=12)
     for queue_id in range(12):
         broker.append("orders", queue_id, Rows([b"x"] * 2, 0))
-    broker.fail_next(Op.PULL, *[refusing(LogTruncated.code, 1)] * 12)
+    broker.fail_next(Op.PULL, *[right, refusing(LogTruncated.code, 1)] * 12)
     starts = {str(queue_id): 2 for queue_id in range(12)}
 
     planned(broker, startingOffsets=with_history(starts, dict.fromkeys(starts, 900)))
@@ -132,8 +151,8 @@ def test_the_warning_names_ten_queues_at_most(broker: FakeBroker, caplog: pytest
 
 
 @pytest.mark.parametrize("code", [ops.EMPTY, MessagesLost.code, OffsetOutOfRange.code, Damaged.code])
-def test_any_other_answer_is_left_to_the_scan(broker: FakeBroker, code: int) -> None:
-    broker.fail_next(Op.PULL, refusing(code, 3))
+def test_a_message_before_the_offset_that_cannot_be_read_is_left_to_the_broker(broker: FakeBroker, code: int) -> None:
+    broker.fail_next(Op.PULL, refusing(code, 3), refusing(code, 3))
 
     assert planned(broker, startingOffsets=with_history({"0": 7, "1": 0}, {"0": 900})) == [
         (0, 7, 10),
@@ -291,6 +310,32 @@ def test_a_log_that_a_disk_rolled_back_is_read_again_from_what_is_left(
         assert read(broker, saved) == ["D", "E", "F"]
     assert read(snapshot, saved) == ["D", "E", "F"]
     assert [line.split("; ")[1] for line in warnings(caplog)] == ["reading from offset 3 of orders/0"] * 2
+
+
+def test_a_broker_that_was_started_too_often_to_know_where_histories_part_is_not_believed(memory_path: Path) -> None:
+    live, data = memory_path / "live", memory_path / "data"
+    with BrokerThread(data_dir=str(live)) as broker:
+        broker.create_topic("orders", 2)
+        send(broker, "a")
+        at_backup = ends(broker)
+    shutil.copytree(live, data)
+    with BrokerThread(data_dir=str(live)) as broker:
+        send(broker, "b", "c")
+        saved = ends(broker)
+    later = [str(number) for number in range(MAX_EPOCHS + 3)]
+    for body in later:
+        with BrokerThread(data_dir=str(data)) as broker:
+            send(broker, body)
+
+    with BrokerThread(data_dir=str(data)) as broker:
+        with pytest.raises(
+            OtherHistory, match=r"another message before offset 3 .*: read from startingTimestamp 20.*Z on"
+        ):
+            read(broker, saved)
+        assert read(broker, at_backup) == later
+    with pytest.raises(OtherHistory, match="another message before offset 3"):
+        read(data, saved)
+    assert read(data, at_backup) == later
 
 
 def test_without_a_history_the_same_range_misses_messages_as_the_warning_says(
