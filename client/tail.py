@@ -233,7 +233,7 @@ class Tail:
                     looked_at = clock()
                 messages = await reader.read(HOLD_S)
             except (ConnectionLost, RequestTimeout) as error:
-                await self._wait_for_broker(error, hello)
+                await self._wait_for_broker(error, hello, reader)
                 continue
             if found := [message for message in messages if self._wanted(message)]:
                 yield found
@@ -249,13 +249,14 @@ class Tail:
             for queue in info.queues:
                 reader.add(queue.queue_id)
 
-    async def _wait_for_broker(self, error: Exception, before: HelloReply) -> None:
+    async def _wait_for_broker(self, error: Exception, before: HelloReply, reader: TopicReader) -> None:
         self._notice(f"{error}; waiting for the broker")
         await self._connection.wait_connected()
         assert self._connection.hello is not None
         hello = self._connection.hello
-        if hello.is_rolled_back(before) or not hello.stores.is_related(before.stores):
+        if hello.is_rolled_back(before) or not hello.stores.has(before.store_id):
             raise LogTruncated("the broker is back with another store: read the topic anew")
+        reader.bound_epochs(hello.stores.common_epoch(before.stores, hello.log_epoch))
         self._notice("the broker is there again")
 
 

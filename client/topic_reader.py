@@ -78,6 +78,10 @@ class TopicReader:
         """Read a queue from its beginning, unless it is read already."""
         self.places.setdefault(queue_id, Place(0))
 
+    def bound_epochs(self, log_epoch: int) -> None:
+        """The broker's store is a copy that has no later epoch in common with what was read."""
+        self.places = {q: at._replace(log_epoch=min(at.log_epoch, log_epoch)) for q, at in self.places.items()}
+
     async def read(self, wait_s: float = 0.0) -> list[StoredMessage]:
         """
         What the queues hold next, in the order it was stored; waits so long for something if there is nothing.

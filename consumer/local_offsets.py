@@ -14,7 +14,7 @@ from rmq.wire.stores import StoreIds
 
 from .config import ConsumerConfig
 from .generation import Generation
-from .local_progress import LocalProgress
+from .local_progress import LocalProgress, in_copy
 from .offsets_content import OffsetsContent, QueueProgress
 from .offsets_file import OffsetsFile, directory_of
 
@@ -112,24 +112,38 @@ class LocalOffsets:
             return
         if self.progress.store_id:
             self._note_all()
-        kept = next((content for content in reversed(self._aside) if content.store_id == store_id), None)
-        kept = kept or self._file.kept(store_id)
-        former = stores.find(self.progress.store_id)
-        if kept is None and former is not None:
-            self._aside.append(self.progress.continue_in(store_id, former.log_epoch - 1))
-            log.warning("offsets.copied_store", store_id=f"{store_id:016x}", copy_of=f"{former.store_id:016x}")
-            return
-        before = self.progress.enter(store_id, kept)
+        kept, copied = self._kept(store_id), False
         if kept is not None:
             log.info("offsets.store_is_back", store_id=f"{store_id:016x}")
+        elif (kept := self._of_original(stores)) is not None:
+            copied = True
+            log.warning(
+                "offsets.copied_store", store_id=f"{store_id:016x}", progress_in=f"{self.progress.store_id:016x}"
+            )
+        before = self.progress.enter(store_id, kept)
         if before is not None:
             self._aside.append(before)
+        if before is not None and not copied:
             log.warning(
                 "offsets.other_store",
                 store_id=f"{store_id:016x}",
                 progress_in=f"{before.store_id:016x}",
                 advice="the progress in the other store does not count here, and is put aside",
             )
+
+    def _kept(self, store_id: int) -> OffsetsContent | None:
+        """Return the progress in a store that was put aside, if there is any."""
+        kept = next((content for content in reversed(self._aside) if content.store_id == store_id), None)
+        return kept or self._file.kept(store_id)
+
+    def _of_original(self, stores: StoreIds) -> OffsetsContent | None:
+        """Return the progress in the newest store that this one is a copy of, as it counts here."""
+        now = self.progress.content()
+        for former in reversed(stores.former):
+            content = now if now.store_id == former.store_id else self._kept(former.store_id)
+            if content is not None:
+                return in_copy(content, stores.current, former.log_epoch - 1)
+        return None
 
     def disown(self, log_epoch: int) -> None:
         """The store has not seen the start of the broker that messages of ``log_epoch`` were read from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import MAX_LOG_EPOCH
@@ -43,19 +44,6 @@ class LocalProgress:
         self._topics, self._queues = set(self._content.topics), dict(self._content.queues)
         return before if before.topics or before.queues else None
 
-    def continue_in(self, store_id: int, log_epoch: int) -> OffsetsContent:
-        """
-        Take the progress over into a copy of the store; returns the progress in the original.
-
-        ``log_epoch`` is the last that the copy has from the original: positions of an unknown one are of none later.
-        """
-        before = self.content()
-        self._content = OffsetsContent(before.group, before.instance, store_id)
-        for queue, at in before.queues.items():
-            if at.offset and not at.log_epoch:
-                self._queues[queue] = at._replace(log_epoch=log_epoch)
-        return before
-
     def disown(self, log_epoch: int) -> None:
         """Mark positions behind messages of ``log_epoch`` as of another log: a broker has none of the highest epoch."""
         for queue, at in self._queues.items():
@@ -90,3 +78,12 @@ class LocalProgress:
         """All of it, not changed by what comes later."""
         was = self._content
         return OffsetsContent(was.group, was.instance, was.store_id, frozenset(self._topics), dict(self._queues))
+
+
+def in_copy(content: OffsetsContent, store_id: int, log_epoch: int) -> OffsetsContent:
+    """Return progress as it counts in a copy of its store; ``log_epoch`` is the last that both can have."""
+    queues = {
+        queue: at._replace(log_epoch=min(at.log_epoch or log_epoch, log_epoch)) if at.offset else at
+        for queue, at in content.queues.items()
+    }
+    return replace(content, store_id=store_id, queues=queues)

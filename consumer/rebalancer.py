@@ -166,7 +166,7 @@ class Rebalancer:
         """
         Forget all topics: the broker has others than before, some maybe of the same names.
 
-        ``log_epoch`` is that of the broker before, if this store has a history in common with its store.
+        ``log_epoch`` is the last one that this store has in common with the one before; 0 if there is none.
         """
         self._parted_from = log_epoch
         self._topics = KnownTopics()

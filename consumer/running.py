@@ -260,7 +260,7 @@ class Running:
         )
         if self._local is not None and hello.is_rolled_back(before):
             self._local.disown(before.log_epoch)
-        self.rebalancer.another_store(before.log_epoch if is_related else 0)
+        self.rebalancer.another_store(hello.stores.common_epoch(before.stores, before.log_epoch))
 
     def _compare_logs(self, hello: ops.HelloReply) -> None:
         """A log that is another may have lost messages: the next pull tells."""

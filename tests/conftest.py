@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,16 @@ from support.virtual_time import VirtualTimeLoop
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("wire", "broker", "client", "consumer", "spark", "bench", "cli")
+
+
+@pytest.fixture
+def plain_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM as in a program that handles none: tests before, of Spark for one, may have left handlers."""
+    plain = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -52,6 +52,19 @@ class StoreIds(NamedTuple):
         """Return whether two stores have a part of their history in common."""
         return other.has(self.current) or any(other.has(store.store_id) for store in self.former)
 
+    def common_epoch(self, before: StoreIds, log_epoch: int) -> int:
+        """
+        Return the highest log epoch whose messages a reader of ``before``, up to ``log_epoch``, can have from here.
+
+        0 if the stores have nothing in common, 1 if they have and nothing shows how much.
+        """
+        if before.current == self.current:
+            return log_epoch
+        former = self.find(before.current)
+        if former is not None:
+            return min(log_epoch, former.log_epoch - 1)
+        return 1 if self.is_related(before) else 0
+
     def copied(self, store_id: int, until: int, log_epoch: int, copied_at: int) -> StoreIds:
         """Return the ids of a copy that continues under ``store_id`` from the position ``until`` on."""
         return StoreIds(store_id, [*self.former, FormerStore(self.current, until, log_epoch, copied_at)])

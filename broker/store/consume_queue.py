@@ -269,6 +269,11 @@ class ConsumeQueue:
             self.epochs += (log_epoch, self.published)
             del self.epochs[: -2 * MAX_EPOCHS]
 
+    @property
+    def forgot_epochs(self) -> bool:
+        """Whether messages may have been stored under more epochs than are remembered."""
+        return len(self.epochs) >= 2 * MAX_EPOCHS
+
     def epoch_before(self, offset: int) -> int:
         """Return the log epoch of the message before ``offset``; 0 if there is none, or it is not known any more."""
         for i in range(len(self.epochs) - 2, -1, -2):

@@ -73,9 +73,12 @@ class History(NamedTuple):
         if log_epoch > self.log_epoch:
             return Parted(queue.min_offset, is_copy=True)
         epoch, end = queue.epoch_after(log_epoch) or (self.log_epoch, queue.readable)
+        is_copy = any(log_epoch < former.log_epoch <= epoch for former in self.stores.former)
+        if is_copy and queue.forgot_epochs and epoch == queue.epochs[0]:
+            end = queue.min_offset  # the copy may have begun before what the queue remembers
         if offset <= end or epoch <= log_epoch:
             return None
-        return Parted(end, is_copy=any(log_epoch < former.log_epoch <= epoch for former in self.stores.former))
+        return Parted(end, is_copy)
 
     def check(self, queue: ConsumeQueue, of: MessageQueue, log_epoch: int, offset: int, *, in_group: bool) -> None:
         """

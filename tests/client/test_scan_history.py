@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq.broker.clock import wall_us
 from rmq.broker.store.backup import restore
 from rmq.broker.store.consume_queue import MAX_EPOCHS
 from rmq.broker.testing import BrokerThread
@@ -304,7 +304,7 @@ def test_a_log_that_a_disk_rolled_back_is_read_again_from_what_is_left(
         send(broker, "d", "e")
         saved = ends(broker)
 
-    later = time.time_ns() // 1000 + 60_000_000
+    later = wall_us() + 60_000_000
     with BrokerThread(data_dir=str(snapshot), recognise_copies=False, wall_us=lambda: later) as broker:
         send(broker, "D", "E", "F")
         assert read(broker, saved) == ["D", "E", "F"]
@@ -328,12 +328,10 @@ def test_a_broker_that_was_started_too_often_to_know_where_histories_part_is_not
             send(broker, body)
 
     with BrokerThread(data_dir=str(data)) as broker:
-        with pytest.raises(
-            OtherHistory, match=r"another message before offset 3 .*: read from startingTimestamp 20.*Z on"
-        ):
+        with pytest.raises(OtherHistory, match="up to offset 0, not 3"):
             read(broker, saved)
         assert read(broker, at_backup) == later
-    with pytest.raises(OtherHistory, match="another message before offset 3"):
+    with pytest.raises(OtherHistory, match="up to offset 0, not 3"):
         read(data, saved)
     assert read(data, at_backup) == later
 

@@ -37,7 +37,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Program:
 
 
 @pytest.fixture(autouse=True)
-def before() -> Iterator[dict[signal.Signals, Any]]:
+def before(plain_signals: None) -> Iterator[dict[signal.Signals, Any]]:
     """Handlers that end no test run, and are there again after each test; those of a program that has none."""
     found = {number: signal.getsignal(number) for number in SIGNALS}
     yield found

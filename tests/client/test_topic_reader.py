@@ -83,7 +83,7 @@ async def test_only_wanted_tags_come_and_others_are_passed() -> None:
 
     assert [message.body for message in await reading.read()] == [b"b"]
     assert await reading.read() == []
-    assert reading.places == {0: Place(9)}
+    assert reading.places == {0: Place(9, 7)}
     assert broker.asked[0].expression == "new || old"
 
 
@@ -93,7 +93,7 @@ async def test_what_cannot_be_read_is_passed_and_told(error: Any) -> None:
     reading = reader(Broker([PullResult(0, error.code, 8, 8, 20, b"", "3 to 8 are gone")]), {0: 3}, said)
 
     assert await reading.read() == []
-    assert reading.places == {0: Place(8)}
+    assert reading.places == {0: Place(8, 7)}
     assert said == ["3 to 8 are gone"]
 
 
@@ -102,7 +102,7 @@ async def test_behind_the_end_it_goes_on_at_the_end() -> None:
     reading = reader(Broker([PullResult(0, OffsetOutOfRange.code, 30, 0, 20, b"", "out of range")]), {0: 30}, said)
     await reading.read()
 
-    assert (reading.places, said) == ({0: Place(20)}, ["out of range: going on at 20"])
+    assert (reading.places, said) == ({0: Place(20, 7)}, ["out of range: going on at 20"])
 
 
 async def test_a_topic_that_ended_is_an_end() -> None:

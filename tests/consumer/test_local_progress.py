@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.consumer.local_progress import LocalProgress
+from rmq.consumer.local_progress import LocalProgress, in_copy
 from rmq.consumer.offsets_content import OffsetsContent, QueueProgress
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import MAX_LOG_EPOCH
@@ -84,19 +84,21 @@ def test_what_was_handed_out_does_not_change() -> None:
     assert progress.content().queues == {QUEUE: QueueProgress(1, 5, 1)}
 
 
-def test_a_copy_of_the_store_takes_the_progress_over_and_bounds_epochs_that_are_not_known() -> None:
-    other, first = MessageQueue("t", 1), MessageQueue("t", 2)
-    queues = {QUEUE: QueueProgress(3, 17, 2), other: QueueProgress(3, 5, 0), first: QueueProgress(3, 0, 0)}
+def test_progress_counts_in_a_copy_with_epochs_that_both_can_have() -> None:
+    first, newest = MessageQueue("t", 2), MessageQueue("t", 3)
+    queues = {
+        QUEUE: QueueProgress(3, 17, 2),
+        MessageQueue("t", 1): QueueProgress(3, 5, 0),  # an older version did not know it
+        first: QueueProgress(3, 0, 0),
+        newest: QueueProgress(3, 9, 70),  # the original ran on for long
+    }
     found = OffsetsContent("g", "a", 7, frozenset({"t"}), queues)
-    progress = LocalProgress("g", "a", found)
 
-    assert progress.continue_in(8, log_epoch=40) == found
+    copied = in_copy(found, 8, log_epoch=40)
 
-    assert progress.store_id == 8
-    assert progress.is_known("t")
-    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, 2)
-    assert progress.of(other, 3) == QueueProgress(3, 5, 40)
-    assert progress.of(first, 3) == QueueProgress(3, 0, 0)
+    assert (copied.store_id, copied.topics) == (8, found.topics)
+    assert [at.log_epoch for at in copied.queues.values()] == [2, 40, 0, 40]
+    assert [at.offset for at in copied.queues.values()] == [17, 5, 0, 9]
 
 
 def test_positions_of_a_start_that_the_store_has_not_seen_are_of_an_epoch_that_no_broker_has() -> None:

@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
 @pytest.fixture
-def handlers_as_before() -> Iterator[None]:
+def handlers_as_before(plain_signals: None) -> Iterator[None]:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

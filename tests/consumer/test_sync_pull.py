@@ -26,6 +26,9 @@ from support.interrupts import interrupt_soon
 DEADLINE_S = 30.0
 
 
+pytestmark = pytest.mark.usefixtures("plain_signals")
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread(min_free_bytes=0) as running:

@@ -22,6 +22,9 @@ from support.interrupts import interrupt
 BOTH_SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 
 
+pytestmark = pytest.mark.usefixtures("plain_signals")
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread(min_free_bytes=0) as running:

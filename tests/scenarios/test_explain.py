@@ -92,6 +92,11 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
         r"see where it is \(on pay-1: `py-spy dump --pid 4711`, or loop\.blocked in its log\); .* a plain def\. .*",
     ),
     "member_silent_while_others_go_on": ("orders/0", Reason.NO_NEW_MESSAGES, WELL, r"all messages are done\.", ""),
+    "other_history": (
+        "orders/0", Reason.OTHER_HISTORY, ACT,
+        rf"the store is a copy, and messages 2 to 4 of it are others than those that {PAY_1} has read\. It stopped\.",
+        r"to continue at 2: `rmq-admin broker accept-history`\. .*",
+    ),
     "crash_loop": (
         "orders/0", Reason.CRASH_LOOP, ACT,
         "5 owners in a row were lost while they processed message 3. The queue stopped there.",

@@ -7,12 +7,12 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq.broker.clock import wall_us
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, MessageQueue, Producer
 from rmq.client.fetch import rows_of
@@ -142,7 +142,7 @@ async def test_dead_letters_and_delayed_messages_lead_to_the_same_messages_befor
     shutil.copytree(live, data)
 
     def ahead() -> int:
-        return time.time_ns() // 1000 + 3_600_000_000
+        return wall_us() + 3_600_000_000
 
     for start in range(2):  # the second one is an ordinary restart; the delay is over
         async with InMemoryBroker(data_dir=str(data), wall_us=ahead) as broker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import Any
 
 from rmq.client import Admin
@@ -221,6 +222,24 @@ async def damaged(at: Scene) -> None:
     segment.write_bytes(data)
     await at.broker.start()
     await at.consumer(well)
+
+
+@staged(queues=1)
+async def other_history(at: Scene) -> None:
+    await at.send(2)
+    await at.consumer(well, model="broadcasting", offsets_dir=str(at.folder / "offsets"))
+    data, backup = at.folder / "data", at.folder / "backup"
+    await at.broker.stop()
+    shutil.copytree(data, backup)
+    await at.broker.start()
+    await at.send(3)
+    await asyncio.sleep(2.0)
+    await at.broker.stop()
+    shutil.rmtree(data)
+    shutil.copytree(backup, data)
+    await at.broker.start()
+    await at.send(4)
+    await asyncio.sleep(2.0)
 
 
 # ---- its owner works on it, or has a reason not to

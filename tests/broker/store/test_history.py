@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.consume_queue import ConsumeQueue
+from rmq.broker.store.consume_queue import MAX_EPOCHS, ConsumeQueue
 from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.history import (
     COPY_STEP,
@@ -112,6 +112,31 @@ def test_a_reader_and_a_queue_part_where_a_later_epoch_began_below_what_the_read
     history = NO_HISTORY._replace(stores=stores, log_epoch=8)
 
     assert history.parted(queue, log_epoch, offset) == parted
+
+
+def test_where_more_starts_than_a_queue_remembers_lie_between_reader_and_copy_nothing_is_taken_for_agreed() -> None:
+    queue = ConsumeQueue()
+    queue.restore(0, 400, [number for start in range(MAX_EPOCHS) for number in (100 + start, 10 * start + 50)])
+    history = NO_HISTORY._replace(stores=A_COPY, log_epoch=200)
+
+    assert history.parted(queue, 5, 20) == Parted(0, is_copy=True)  # it parted at an offset that is not known any more
+    assert history.parted(queue, 99, 50) is None
+    assert history.parted(queue, 120, 300) == Parted(260, is_copy=False)
+
+
+@pytest.mark.parametrize(
+    ("here", "before", "epoch"),
+    [
+        (StoreIds(7), StoreIds(7), 9),
+        (A_COPY, StoreIds(7), 5),  # the copy began under 6
+        (StoreIds(7).copied(8, 1000, 12, 0), StoreIds(7), 9),
+        (StoreIds(7), A_COPY, 1),  # back to the original: the reader may have messages of the copy
+        (A_COPY, StoreIds(7).copied(9, 1000, 8, 0), 1),  # another copy of the same store
+        (StoreIds(3), StoreIds(7), 0),
+    ],
+)
+def test_stores_have_epochs_in_common_up_to_where_one_was_copied(here: StoreIds, before: StoreIds, epoch: int) -> None:
+    assert here.common_epoch(before, 9) == epoch
 
 
 ORDERS = MessageQueue("orders", 0)
