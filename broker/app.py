@@ -279,22 +279,22 @@ class Broker:
         self._lowered = len(lowered)
         # If we crash at once, the longer grace still counts.
         self._grace_s = max(self._replay.grace_s, self.config.grace_s)
+        ended = self._end_leases() if self._store.history.is_copy else []  # first: no snapshot has them with the new id
         self._store.turn_over()  # a new segment whose snapshot was cut off gets another one
-        ended = self._end_leases() if self._store.history.is_copy else []
-        self._store.stage_changes([self._store.history.started(self._grace_s), *ended, *copies, *lowered])
+        self._store.stage_changes([*ended, self._store.history.started(self._grace_s), *copies, *lowered])
         self._store.write()
         self._store.log.durable = await loop.run_in_executor(None, self._store.log.sync)
         if self._store.history.is_copy:  # only now: a crash before leaves the mark of a copy
             self._directory.write_name(self._store.stores.current)
 
     def _end_leases(self) -> list[LeaseEnded]:
-        """A copy of a store begins: what the original has granted holds there."""
+        """End the leases that came with a copy: the original granted them, and may still be running."""
         ended = self._locks.release_all()
         former = self._store.stores.former[-1]
         log.warning(
             "store.copied", store_id=f"{self._store.stores.current:016x}", copy_of=f"{former.store_id:016x}",
             until=former.until, log_epoch=self._store.log_epoch, ended_leases=len(ended),
-            advice="groups go on from their committed offsets; readers that keep their own position stop if they were "
+            advice="groups continue at their committed offsets; readers that keep their own position stop if they were "
             "further",
         )  # fmt: skip
         return [lease.ended() for lease in ended]

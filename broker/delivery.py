@@ -10,7 +10,6 @@ passed.
 
 from __future__ import annotations
 
-import errno
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -292,7 +291,12 @@ class Delivery:
 
 
 def read(entries: Sequence[Parked], reader: LogReader) -> list[Due]:
-    """Batches as they lie in the log, judged. Raises OSError where not the place is at fault. Runs in a thread."""
+    """
+    Return batches as they lie in the log, judged. Runs in a thread.
+
+    Raises:
+        OSError: the disk cannot read one; it may be sound, so it is not given up.
+    """
     with reader:
         return [_due(entry, reader) for entry in entries]
 
@@ -302,10 +306,6 @@ def _due(entry: Parked, reader: LogReader) -> Due:
         data = reader.batch(entry.position)
         checked = None if data is None else batches.check(data, stamped=True, unpack=False)
     except Refused:
-        return Due(entry, b"", None)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
         return Due(entry, b"", None)
     if data is None or checked is None or not _is_it(checked.header, entry):
         return Due(entry, b"", None)

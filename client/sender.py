@@ -48,6 +48,7 @@ from rmq.wire.errors import (
 from rmq.wire.frames import array_header, bin_header
 from rmq.wire.layout import Buffer
 from rmq.wire.ops import Op
+from rmq.wire.stores import StoreIds
 
 from .accumulator import Outbox
 from .connection import Connection
@@ -83,7 +84,7 @@ class Sender:
         self._lingering: dict[Outbox, asyncio.TimerHandle] = {}
         self._pump_due = False
         self._untold: list[tuple[Part, list[Cut], int]] = []  # of a stored batch the second half, and where that begins
-        self._store_id = 0
+        self._stores = StoreIds(0)
         self._acknowledged = False  # the broker with this store has stored something of ours
         self._miscounted = False  # a new hello must tell the next number
         self._fenced: ProducerFenced | None = None
@@ -219,22 +220,24 @@ class Sender:
         connection = self._connection
         if connection is None:
             return
-        self._acknowledged &= self._store_id == hello.store_id
-        self._store_id = hello.store_id
+        # What another store tells of our numbers is about other messages; a copy of the one before tells of ours.
+        is_ours = not self._stores.current or hello.stores.has(self._stores.current)
+        self._acknowledged &= self._stores.current == hello.store_id
+        self._stores = hello.stores
         self._most = max(1, min(self._max_in_flight, hello.limits.max_in_flight))
         self._window = self._most
         self._unblock()
         if hello.producer is not None:
-            self._settle(hello.producer)
+            self._settle(hello.producer, believed=is_ours)
         else:
             self._send_again(connection)
         self._pump_soon()
 
-    def _settle(self, resumed: ops.ProducerResumed) -> None:
-        """Believe what the broker tells of the numbers in line; what it does not tell as spent is not stored."""
+    def _settle(self, resumed: ops.ProducerResumed, *, believed: bool) -> None:
+        """Take over what the broker reports of the numbers in line; what it does not report as spent is not stored."""
         forgotten = not resumed.known and self._acknowledged
         for batch in self._line.unresolved():
-            if not forgotten and batch.sequence >= resumed.next_sequence:
+            if not believed or (not forgotten and batch.sequence >= resumed.next_sequence):
                 break
             place = batch.sequence - resumed.first
             if forgotten or not 0 <= place < len(resumed.outcomes):
@@ -324,7 +327,7 @@ class Sender:
 
     def _tell(self, whole: Part, pieces: list[Cut], first: int) -> int:
         """Tell the callers of these pieces, which begin at the message ``first`` of their batch; where they end."""
-        store_id = self._store_id
+        store_id = self._stores.at(whole.physical_offset)
         for piece in pieces:
             piece.stored(whole, first, store_id)
             first += piece.count

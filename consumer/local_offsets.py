@@ -14,7 +14,7 @@ from rmq.wire.stores import StoreIds
 
 from .config import ConsumerConfig
 from .generation import Generation
-from .local_progress import LocalProgress, in_copy
+from .local_progress import LocalProgress, in_another_copy, in_copy
 from .offsets_content import OffsetsContent, QueueProgress
 from .offsets_file import OffsetsFile, directory_of
 
@@ -100,34 +100,34 @@ class LocalOffsets:
             if not await self.write() or self.busy():
                 self._turned.set()  # there is more to come, or the same again
 
-    def enter(self, stores: StoreIds) -> None:
+    def enter(self, stores: StoreIds, before: StoreIds | None = None) -> None:
         """
-        The broker has this store; if that is another than before, what was done means nothing there.
+        The broker has this store; if that is another than ``before``, what was done means nothing there.
 
-        A store that comes back, since the other was a mistake, continues where it was left. A copy of the store before
-        takes the progress over: a pull finds out whether it has the messages that the progress is about.
+        A store that comes back, since the other was a mistake, continues where it was left. A copy takes over the
+        progress in its original: a pull finds out whether it has the messages that the progress is about. Of another
+        copy of the same original nothing shows that: there the progress is of no position, and every queue stops.
         """
         store_id = stores.current
         if store_id == self.progress.store_id:
             return
         if self.progress.store_id:
             self._note_all()
-        kept, copied = self._kept(store_id), False
+        kept = self._kept(store_id)
         if kept is not None:
             log.info("offsets.store_is_back", store_id=f"{store_id:016x}")
-        elif (kept := self._of_original(stores)) is not None:
-            copied = True
-            log.warning(
-                "offsets.copied_store", store_id=f"{store_id:016x}", progress_in=f"{self.progress.store_id:016x}"
-            )
-        before = self.progress.enter(store_id, kept)
-        if before is not None:
-            self._aside.append(before)
-        if before is not None and not copied:
+        copied = self._copied(stores, before) if kept is None else None
+        was = self.progress.enter(store_id, kept or copied)
+        if was is None:
+            return
+        self._aside.append(was)
+        if copied is not None:
+            log.warning("offsets.copied_store", store_id=f"{store_id:016x}", progress_in=f"{was.store_id:016x}")
+        else:
             log.warning(
                 "offsets.other_store",
                 store_id=f"{store_id:016x}",
-                progress_in=f"{before.store_id:016x}",
+                progress_in=f"{was.store_id:016x}",
                 advice="the progress in the other store does not count here, and is put aside",
             )
 
@@ -136,17 +136,18 @@ class LocalOffsets:
         kept = next((content for content in reversed(self._aside) if content.store_id == store_id), None)
         return kept or self._file.kept(store_id)
 
-    def _of_original(self, stores: StoreIds) -> OffsetsContent | None:
-        """Return the progress in the newest store that this one is a copy of, as it counts here."""
+    def _copied(self, stores: StoreIds, before: StoreIds | None) -> OffsetsContent | None:
+        """Return the progress in the newest store that this one is a copy of, or in another copy, as it counts here."""
         now = self.progress.content()
         for former in reversed(stores.former):
             content = now if now.store_id == former.store_id else self._kept(former.store_id)
             if content is not None:
                 return in_copy(content, stores.current, former.log_epoch - 1)
-        return None
+        is_related = before is not None and stores.is_related(before)
+        return in_another_copy(now, stores.current) if is_related else None
 
     def disown(self, log_epoch: int) -> None:
-        """The store has not seen the start of the broker that messages of ``log_epoch`` were read from."""
+        """Mark what was read from ``log_epoch`` on as of another log: the store was rolled back to before that."""
         self._note_all()
         self.progress.disown(log_epoch)
 

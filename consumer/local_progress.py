@@ -45,9 +45,9 @@ class LocalProgress:
         return before if before.topics or before.queues else None
 
     def disown(self, log_epoch: int) -> None:
-        """Mark positions behind messages of ``log_epoch`` as of another log: a broker has none of the highest epoch."""
+        """Mark positions from ``log_epoch`` on, or of none, as of another log: no broker has the highest epoch."""
         for queue, at in self._queues.items():
-            if at.log_epoch == log_epoch:
+            if at.offset and (not at.log_epoch or at.log_epoch >= log_epoch):
                 self._queues[queue] = at._replace(log_epoch=MAX_LOG_EPOCH)
 
     def is_known(self, topic: str) -> bool:
@@ -86,4 +86,10 @@ def in_copy(content: OffsetsContent, store_id: int, log_epoch: int) -> OffsetsCo
         queue: at._replace(log_epoch=min(at.log_epoch or log_epoch, log_epoch)) if at.offset else at
         for queue, at in content.queues.items()
     }
+    return replace(content, store_id=store_id, queues=queues)
+
+
+def in_another_copy(content: OffsetsContent, store_id: int) -> OffsetsContent:
+    """Return progress for a store that has an original in common with its own: nothing shows how far the two agree."""
+    queues = {queue: at._replace(log_epoch=MAX_LOG_EPOCH) if at.offset else at for queue, at in content.queues.items()}
     return replace(content, store_id=store_id, queues=queues)

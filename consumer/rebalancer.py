@@ -168,7 +168,8 @@ class Rebalancer:
 
         ``log_epoch`` is the last one that this store has in common with the one before; 0 if there is none.
         """
-        self._parted_from = log_epoch
+        # Several stores may follow each other before one is joined: the group was last in the first of them.
+        self._parted_from = min(log_epoch, self._parted_from or log_epoch)
         self._topics = KnownTopics()
         self._members_version = 0
         self._accepted, self.joined = {}, False  # there the group has no progress: it begins as it did here
@@ -261,6 +262,7 @@ class Rebalancer:
             if self._broker.connected:
                 self._join_due = loop.time() + JOIN_RETRY_S
             return
+        self._parted_from = 0
         self._learn_members(reply.members, reply.version)
         self._topics.joined(asked, reply.topics)
         self._end_dead()

@@ -235,7 +235,7 @@ class Running:
 
     def _on_connected(self, hello: ops.HelloReply) -> None:
         if self._local is not None:
-            self._local.enter(hello.stores)
+            self._local.enter(hello.stores, None if self._hello is None else self._hello.stores)
         before, self._hello = self._hello, hello
         if before is not None and _is_another_store(before, hello):
             self._another_store(before, hello)
@@ -259,7 +259,7 @@ class Running:
             else "its topics and its messages are others: what was done before does not count there",
         )
         if self._local is not None and hello.is_rolled_back(before):
-            self._local.disown(before.log_epoch)
+            self._local.disown(hello.log_epoch)
         self.rebalancer.another_store(hello.stores.common_epoch(before.stores, before.log_epoch))
 
     def _compare_logs(self, hello: ops.HelloReply) -> None:

@@ -111,7 +111,12 @@ class HelloReply(NamedTuple):
     former: list[FormerStore] = []  # noqa: RUF012
 
     def is_rolled_back(self, before: HelloReply) -> bool:
-        """Return whether the store is one that has not seen the start of the broker that greeted ``before``."""
+        """
+        Return whether the store was rolled back to before the start of the broker that greeted ``before``.
+
+        Log epochs only rise. A lower one, or the same one of another start, is that of an older copy of the store that
+        could not be recognised as one.
+        """
         is_other_start = self.log_epoch == before.log_epoch and self.start_id != before.start_id
         return self.store_id == before.store_id and (self.log_epoch < before.log_epoch or is_other_start)
 
@@ -119,17 +124,6 @@ class HelloReply(NamedTuple):
     def stores(self) -> StoreIds:
         """The ids of the store, which message ids are made of."""
         return StoreIds(self.store_id, self.former)
-
-    def is_other_history(self, before: HelloReply) -> bool:
-        """
-        Return whether the log is another than the one of an earlier greeting.
-
-        Log epochs only rise. A lower one, or the same one of another start, means that the log was replaced by an
-        older copy that could not be recognised as one.
-        """
-        if self.store_id != before.store_id or self.log_epoch < before.log_epoch:
-            return True
-        return self.log_epoch == before.log_epoch and self.start_id != before.start_id
 
 
 def hello_to_map(hello: Hello | HelloReply) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rmq.wire.errors import (
     Damaged,
     MessagesLost,
     OffsetOutOfRange,
+    OtherHistory,
     Refused,
     StoreFailed,
     TopicNotFound,
@@ -31,7 +32,7 @@ from ..answer_budget import AnswerBudget
 from ..connection import WORK_S
 from ..log import get_logger
 from ..services.topics import TopicTable
-from ..store.history import Elsewhere, Truncated
+from ..store.history import PositionRefused
 from ..store.message_store import MessageStore
 from ..store.reading import ColdRead, DamagedRange, Found
 from .pull_request import PullRequest
@@ -247,9 +248,9 @@ class PullReader:
             if request.has_passed(i):
                 return self.empty(request, i)  # so that what is lost is told with its exact bounds
             following = self._store.queue(request.queues[i]).min_offset
-        elif isinstance(error, Truncated | Elsewhere):
+        elif isinstance(error, PositionRefused):
             following = error.next_offset
-            self.other_histories += isinstance(error, Elsewhere)
+            self.other_histories += error.code == OtherHistory.code
         return self._answer(request, i, error.code, next_offset=following, text=error.text)
 
     def _damaged(self, request: PullRequest, i: int, damage: DamagedRange) -> list[Buffer]:

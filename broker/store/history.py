@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
-from rmq.wire.errors import LogTruncated, OtherHistory
+from rmq.wire.errors import LogTruncated, OtherHistory, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
@@ -31,19 +31,11 @@ class Parted(NamedTuple):
     is_copy: bool
 
 
-class Truncated(LogTruncated):
-    """With the offset at which the reader continues."""
+class PositionRefused(Refused):
+    """A reader's position is not of this log; ``next_offset`` is where the two part."""
 
-    def __init__(self, text: str, next_offset: int) -> None:
-        super().__init__(text)
-        self.next_offset = next_offset
-
-
-class Elsewhere(OtherHistory):
-    """With the offset at which the reader would continue."""
-
-    def __init__(self, text: str, next_offset: int) -> None:
-        super().__init__(text)
+    def __init__(self, code: int, text: str, next_offset: int) -> None:
+        super().__init__(text, code=code)
         self.next_offset = next_offset
 
 
@@ -67,8 +59,10 @@ class History(NamedTuple):
         Return where ``queue`` and a reader part that has the message before ``offset`` from ``log_epoch``.
 
         None if they agree. Under a later epoch a queue continued where it then ended: a reader that was further has
-        what a crash lost, or what the original of a copy stored. An epoch that this log has not reached is of neither,
-        and nothing shows how far the two agree.
+        what a crash lost, or what the original of a copy stored. For example, the original stored 0 to 9 under epoch 1
+        and was backed up, and the reader has 10 to 19 of it from epoch 2; the copy stored 10 to 14 under epoch 3. The
+        reader asks for 20 with epoch 2: epoch 3 began at 10, so they part there. Of an epoch that this log has not
+        reached nothing shows how far the two agree.
         """
         if log_epoch > self.log_epoch:
             return Parted(queue.min_offset, is_copy=True)
@@ -82,27 +76,28 @@ class History(NamedTuple):
 
     def check(self, queue: ConsumeQueue, of: MessageQueue, log_epoch: int, offset: int, *, in_group: bool) -> None:
         """
-        Refuse a reader whose position is not of this log; a group goes back by itself, since the log has its progress.
+        Refuse a reader whose position is not of this log.
+
+        After a crash, and in a group, whose progress is in the log, it continues at ``next_offset`` (LOG_TRUNCATED).
+        Any other reader of a copy stops (OTHER_HISTORY), until an operator accepts this history.
 
         Raises:
-            Truncated: the reader continues at ``next_offset``.
-            Elsewhere: the reader stops, until an operator accepts this history.
+            PositionRefused: with that code.
         """
         parted = self.parted(queue, log_epoch, offset)
         if parted is None:
             return
+        code, end = LogTruncated.code, parted.offset
+        text = f"this store is a copy: {of} is what the reader has read up to offset {end}, not {offset}"
         if not parted.is_copy:
-            raise Truncated(
-                f"the log lost {of} from offset {parted.offset} on, which this reader has got: the broker went down "
-                "before it was on the disk",
-                parted.offset,
+            text = (
+                f"the log lost {of} from offset {end} on, which this reader has got: the broker went down before it "
+                "was on the disk"
             )
-        text = f"this store is a copy: {of} is what the reader has read up to offset {parted.offset}, not {offset}"
-        if in_group or self.accepted:
-            raise Truncated(text, parted.offset)
-        raise Elsewhere(
-            f"{text}; `rmq-admin broker accept-history` lets readers continue at {parted.offset}", parted.offset
-        )
+        elif not in_group and not self.accepted:
+            code = OtherHistory.code
+            text += f"; `rmq-admin broker accept-history` lets readers continue at {end}"
+        raise PositionRefused(code, text, end)
 
     def started(self, grace_s: float) -> Started:
         """Return the change that this start is in the log."""

@@ -33,7 +33,7 @@ from .consume_queue import Bounds
 from .directory import StoreError
 from .files import Files
 from .held import Held
-from .history import Elsewhere, Truncated
+from .history import PositionRefused
 from .index_faults import IndexFaults
 from .log_reader import LogReader
 from .reading import ColdRead, DamagedRange, Only
@@ -171,7 +171,7 @@ class OfflineLog:
         queue = self._known().queue(of)
         try:
             self._known().history.check(queue, of, asked.log_epoch, asked.queue_offset, in_group=False)
-        except (Truncated, Elsewhere) as error:
+        except PositionRefused as error:
             held = error.next_offset, queue.min_offset, queue.readable
             return ops.PullResult(0, error.code, *held, b"", error.text)
         return None

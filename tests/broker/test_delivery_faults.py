@@ -153,15 +153,18 @@ async def test_a_damaged_parked_batch_is_passed_and_the_others_come(
             assert [line["reason"] for line in events(logs, "delay.passed")] == ["it is damaged"]
 
 
-async def test_a_place_that_the_disk_cannot_read_is_passed(memory_path: Path, wall: Wall) -> None:
+async def test_deferred_messages_that_the_disk_cannot_read_wait_until_it_can(
+    memory_path: Path, wall: Wall, logs: Logs
+) -> None:
     files = FaultyFiles()
     async with over(memory_path, wall, files) as broker, Client(broker) as client:
         await client.create()
         await park(client, b"a", level=1)
-        files.fail("read", "commitlog", errno.EIO, times=1)
+        files.fail("read", "commitlog", errno.EIO, times=2)
         await park(client, b"b", level=1)
-        await asyncio.sleep(2)
-        assert await stored(client) == [b"b"]
+        await asyncio.sleep(5)
+        assert await stored(client) == [b"a", b"b"]
+        assert events(logs, "delay.failed") and not events(logs, "delay.passed")
 
 
 async def test_a_defect_does_not_end_delivery(memory_path: Path, wall: Wall, logs: Logs) -> None:

@@ -19,7 +19,7 @@ from rmq.wire.codec import decode
 from rmq.wire.errors import OK, OutOfSequence, QueueNotFound, Refused, TopicNotFound, UnknownOp, WireError
 from rmq.wire.frames import PUSH, REPLY, pack, unpack
 from rmq.wire.ops import Op, SendResult
-from rmq.wire.stores import StoreIds
+from rmq.wire.stores import FormerStore, StoreIds
 
 LIMITS = ops.Limits(max_frame=16 << 20, max_batch=layout.MAX_BATCH, max_in_flight=1024, grace_s=5.0, ping_s=1.0)
 
@@ -72,6 +72,7 @@ class FakeBroker:
         self.port = 0
         self.log_epoch = 1
         self.store_id = 7
+        self.former: list[FormerStore] = []
 
     @property
     def address(self) -> str:
@@ -303,7 +304,7 @@ class FakeConnection(asyncio.Protocol):
         resumed = None if hello.producer is None else broker.resume(hello.producer)
         member = f"{hello.client}#{hello.session.hex()[:8]}"
         reply = ops.HelloReply(1, "fake", "test", broker.store_id, broker.log_epoch, member, broker.limits)
-        reply = reply._replace(producer=resumed if broker.tells_outcomes else None)
+        reply = reply._replace(producer=resumed if broker.tells_outcomes else None, former=broker.former)
         self.send(pack(REPLY, request_id, OK, ops.hello_to_map(reply)))
 
     def send_batches(self, payload: Any) -> list[SendResult]:

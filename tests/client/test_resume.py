@@ -10,6 +10,8 @@ import pytest
 
 from rmq.client import Message, Producer, Receipt
 from rmq.wire import errors, ops
+from rmq.wire.batch import split_message_id
+from rmq.wire.stores import FormerStore
 
 from .fake_broker import DropAfter, FakeBroker
 from .producing import TOPIC, Script, message, numbers, send_each, until
@@ -73,6 +75,35 @@ async def test_what_the_hello_tells_is_answered_and_only_the_rest_is_sent_again(
     assert numbers(broker) == list(range(9))
     assert broker.duplicates == 0
     assert sequences(broker) == list(range(1, len(broker.stored) + 1))
+
+
+async def test_what_another_store_tells_of_the_numbers_in_line_is_about_other_messages(
+    broker: FakeBroker, producer: Producer
+) -> None:
+    tasks = await in_flight(broker, producer, 2)
+    broker.store_id += 1
+
+    await again(broker, producer)
+    receipts = await asyncio.gather(*tasks)
+
+    assert [receipt.queue_offset for receipt in receipts] == [3, 4]
+    assert numbers(broker) == [0, 1, 2, 1, 2]
+
+
+async def test_a_copy_of_the_store_answers_for_the_numbers_in_line_with_the_ids_of_its_original(
+    broker: FakeBroker, producer: Producer
+) -> None:
+    tasks = await in_flight(broker, producer, 2)
+    original, end = broker.store_id, 4096 * len(broker.stored)
+    broker.store_id, broker.former = original + 1, [FormerStore(original, end, 5)]
+
+    await again(broker, producer)
+    receipts = await asyncio.gather(*tasks)
+    later = await producer.send(message(3), sharding_key="k")
+
+    assert numbers(broker) == [0, 1, 2, 3]
+    ids = [split_message_id(receipt.message_id)[0] for receipt in (*receipts, later)]
+    assert ids == [original, original, original + 1]
 
 
 async def test_a_permanent_refusal_whose_answer_was_lost_is_told_by_the_hello(

@@ -104,7 +104,7 @@ def test_progress_counts_in_a_copy_with_epochs_that_both_can_have() -> None:
 def test_positions_of_a_start_that_the_store_has_not_seen_are_of_an_epoch_that_no_broker_has() -> None:
     progress = LocalProgress("g", "a", FOUND)
 
-    progress.disown(1)
+    progress.disown(3)
     assert progress.of(QUEUE, 3) == QueueProgress(3, 17, 2)
 
     progress.disown(2)

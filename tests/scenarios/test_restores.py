@@ -95,7 +95,8 @@ class Site:
         return InMemoryBroker(data_dir=str(self.path / name), wall_us=self.clock, listen=listen, min_free_bytes=0)
 
     async def send(self, era: str, count: int) -> None:
-        bodies = [b"%s %d" % (era.encode(), len(self.sent[era]) + i) for i in range(count)]
+        where = Path(self.broker.config.data_dir).name
+        bodies = [f"{era} {len(self.sent[era]) + i} in {where}".encode() for i in range(count)]
         async with Producer(self.broker.address) as producer:
             for i, body in enumerate(bodies):
                 await producer.send(Message("orders", body), queue_id=i % QUEUES)
@@ -110,16 +111,16 @@ class Site:
             shutil.copytree(self.path / "data", self.path / "backup")
             await self.broker.start()
 
-    async def put_back(self, by: str) -> None:
+    async def put_back(self, by: str, to: str = "restored") -> None:
         """Replace the data by the backup, and store other messages before any consumer is back."""
         address = self.broker.address
         await self.broker.stop()
         self.clock.is_ahead = False
         if by == "restore":
-            restore(self.path / "backup", self.path / "restored")
+            restore(self.path / "backup", self.path / to)
         else:
-            shutil.copytree(self.path / "backup", self.path / "restored")
-        self.broker = self._broker("restored", address)
+            shutil.copytree(self.path / "backup", self.path / to)
+        self.broker = self._broker(to, address)
         await self.broker.start()
         await self.send("after", 3 * len(self.sent["live"]) // 2 + 6)
 
@@ -212,6 +213,40 @@ async def test_epochs_that_are_only_counted_and_copies_that_are_not_recognised_a
         lost = await _lost(at, starts=1, by="restore")  # the live broker and the restored one count alike
 
     assert "broadcasting returned" in lost
+
+
+@pytest.mark.parametrize("began_in", ["the original", "the first copy"])
+async def test_a_broadcasting_member_misses_nothing_of_a_backup_that_is_restored_twice(
+    tmp_path: Path, began_in: str
+) -> None:
+    async with site(tmp_path) as at:
+        reader = Reader(at.broker.address, "prices", "broadcasting", tmp_path, start_from="last")
+        await at.send("before", 10)
+        await at.back_up("restore")
+        if began_in == "the original":
+            reader.start()
+            await asyncio.sleep(2)
+            await at.send("live", 20)
+            await asyncio.sleep(8)
+            await at.put_back("restore")
+            await at.accept()
+        else:
+            await at.put_back("restore")
+            reader.start()
+            await asyncio.sleep(2)
+            await at.send("live", 20)
+        await asyncio.sleep(60)
+
+        at.sent["after"].clear()
+        await at.put_back("restore", to="restored-again")
+        await asyncio.sleep(60)
+        assert _is_stopped(reader)
+        assert not set(at.sent["after"]) & set(reader.got)
+        await at.accept()
+        await asyncio.sleep(60)
+        await reader.stop()
+
+    assert set(at.sent["after"]) <= set(reader.got)
 
 
 async def test_a_tail_stops_at_the_offset_where_the_histories_part_and_goes_on_when_that_is_accepted(

@@ -15,13 +15,13 @@ from rmq.broker.store.history import (
     COPY_STEP,
     EPOCHS_SINCE,
     NO_HISTORY,
-    Elsewhere,
     Parted,
-    Truncated,
+    PositionRefused,
     next_log_epoch,
 )
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import batch as batches
+from rmq.wire.errors import LogTruncated, OtherHistory, Refused
 from rmq.wire.message_ops import GetMessage
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.ops import Join, Op, QueueRef, Range, Ranges
@@ -144,19 +144,24 @@ ORDERS = MessageQueue("orders", 0)
 
 @pytest.mark.parametrize(
     ("in_group", "accepted", "error"),
-    [(False, False, Elsewhere), (False, True, Truncated), (True, False, Truncated), (True, True, Truncated)],
+    [
+        (False, False, OtherHistory),
+        (False, True, LogTruncated),
+        (True, False, LogTruncated),
+        (True, True, LogTruncated),
+    ],
 )
 def test_a_reader_in_a_copy_stops_until_it_is_accepted_and_a_group_goes_back(
-    in_group: bool, accepted: bool, error: type[Truncated | Elsewhere]
+    in_group: bool, accepted: bool, error: type[Refused]
 ) -> None:
     queue = ConsumeQueue()
     queue.restore(0, 12, [3, 0, 6, 9])
     history = NO_HISTORY._replace(stores=A_COPY, log_epoch=8, accepted=accepted)
 
-    with pytest.raises(error, match="orders/0 is what the reader has read up to offset 9, not 10") as raised:
+    with pytest.raises(PositionRefused, match="orders/0 is what the reader has read up to offset 9, not 10") as raised:
         history.check(queue, ORDERS, 5, 10, in_group=in_group)
 
-    assert raised.value.next_offset == 9
+    assert (raised.value.code, raised.value.next_offset) == (error.code, 9)
     history.check(queue, ORDERS, 3, 9, in_group=in_group)
 
 
