@@ -95,6 +95,7 @@ class Sender:
         self._pause: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self.refusal: WireError | None = None  # the temporary refusal under which messages wait
+        self._reported: int | None = None  # the code of the one that was reported last, until something is stored
         self.on_cut: Callable[[Outbox], None] = lambda outbox: None
         self.on_wrong_route: Callable[[str], None] = lambda topic: None
         self.on_fenced: Callable[[ProducerFenced], None] = lambda error: None
@@ -175,7 +176,7 @@ class Sender:
                 self._transmit(connection, frame)
             connection.flush()
         if self.refusal is not None and not (self._blocked or self._ready or self._line):
-            self.refusal = None  # those who waited are gone: the next refusal is another one
+            self.refusal = None  # those who waited are gone
         self.after_answers()  # a message that cannot be encoded was told so
 
     def _has_room(self, connection: Connection) -> bool:
@@ -288,8 +289,6 @@ class Sender:
                 self._connection.drop(BadFrame(f"the answer to a send cannot be read: {error}"))
         if self._blocked and not self._line.flying:
             self._recover()
-        elif self.refusal is not None and not self._blocked:
-            self._accepted()
         self._pump_soon()
         if self._untold:
             self._loop.call_soon(self._tell_others)  # behind the pump, which sends what those told first had to send
@@ -313,6 +312,8 @@ class Sender:
             return
         self._stored(batch, base_offset, physical_offset, stored_at, durable)
         self._window, self._pause_s = self._most, FIRST_PAUSE_S
+        if self._reported is not None:
+            self._accepted()
 
     def _stored(self, batch: SentBatch, base_offset: int, physical_offset: int, stored_at: int, durable: bool) -> None:
         self._line.resolved(batch)
@@ -376,13 +377,13 @@ class Sender:
 
     def _report(self, refusal: WireError) -> None:
         """Report a temporary refusal at once, and no more until it is over or gives way to another."""
-        if self.refusal is None or self.refusal.code != refusal.code:
+        if self._reported != refusal.code:
             log.warning("producer.refused", error=describe(refusal))
             self._loop.call_soon(self.on_refusal, refusal)
-        self.refusal = refusal
+        self.refusal, self._reported = refusal, refusal.code
 
     def _accepted(self) -> None:
-        self.refusal = None
+        self.refusal = self._reported = None
         log.warning("producer.accepted")
         self._loop.call_soon(self.on_refusal, None)
 

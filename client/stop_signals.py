@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -99,6 +100,15 @@ def _restore() -> None:
         if signal.getsignal(number) is _on_signal:
             signal.signal(number, before)
     _before.clear()
+
+
+def _forget_in_child() -> None:
+    """Give a forked process its signals back: the loops that would stop the consumers do not run there."""
+    _handling.clear()
+    _restore()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _is_default(handler: Any) -> bool:

@@ -119,7 +119,7 @@ class StallWatch:
         it runs in a thread.
         """
         pause_s = self._lag.begin(self._now())
-        watcher = LoopWatcher(self._blockage.every_s, self.look) if self._by_thread else None
+        watcher = self._watch_by_thread() if self._by_thread else None
         try:
             while True:
                 await asyncio.sleep(pause_s)
@@ -127,6 +127,13 @@ class StallWatch:
         finally:
             if watcher is not None:
                 watcher.stop()
+
+    def _watch_by_thread(self) -> LoopWatcher | None:
+        try:
+            return LoopWatcher(self._blockage.every_s, self.look)
+        except RuntimeError as error:  # no further thread can be started: the tick reports a stall afterwards
+            log.warning("loop.not_watched", error=str(error))
+            return None
 
     def _tick(self, now: float) -> float:
         before = self._lag.stall

@@ -29,6 +29,7 @@ from rmq.client.clock import boottime
 from rmq.client.connection import Connection
 from rmq.client.log import get_logger
 from rmq.client.loop_thread import LoopEnded
+from rmq.client.stop_signals import StopSignals
 from rmq.wire.model import MessageQueue
 
 from .allocation import Allocate, Strategy
@@ -103,17 +104,23 @@ class PullConsumer(BlockingConsumer):
         close = partial(_close, self._consumer, self._tasks)
         super().__init__(self._consumer, close=close, handle_signals=handle_signals)
         self._signals = ExitStack()  # what the ``with`` block has installed
+        self._handler: StopSignals | None = None
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._signals.enter_context(self._stop_signals(_interrupt))
+        self._handler = self._signals.enter_context(self._stop_signals(_interrupt))
         return self
+
+    @property
+    def _is_signalled(self) -> bool:
+        return self._handler is not None and self._handler.asked and self._consumer._error is None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._signals:
             super().__exit__(kind, error, trace)
+        self._handler = None
 
     def assign(self, queues: Iterable[Queue]) -> None:
         """
@@ -144,13 +151,19 @@ class PullConsumer(BlockingConsumer):
         """
         At most ``batch`` messages of one queue; empty if none came within ``timeout_s`` (None: wait for ever).
 
-        What was returned before is done from here on.
+        What was returned before is done from here on. After a signal has stopped the consumer it is empty, since that
+        may come at any moment, also right after :attr:`stopping` was asked for.
 
         Raises:
             ConfigError: the time is none, or nothing is subscribed or assigned.
             RuntimeError: the consumer does not run, or another thread polls.
         """
-        return self._now_or_never(self._consumer.poll, timeout_s)
+        try:
+            return self._now_or_never(self._consumer.poll, timeout_s)
+        except RuntimeError:
+            if not self._is_signalled:
+                raise
+            return PulledBatch()
 
     def commit(self) -> None:
         """

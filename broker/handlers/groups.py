@@ -184,12 +184,12 @@ class GroupHandler:
                 outcomes.append(
                     Outcome(Fenced.code, f"the lease of {shown(str(queue))} with epoch {epoch} is gone: FENCED")
                 )
-        if not request.leaving:
+        if not request.leaving or not self._announce_leaving(session, request):
             return outcomes
-        self._announce_leaving(session, request)
         return self._later(connection, request_id, outcomes)
 
-    def _announce_leaving(self, session: Session, request: Renew) -> None:
+    def _announce_leaving(self, session: Session, request: Renew) -> int:
+        """Record which leases the member is about to give back; return how many were not known to be."""
         now, announced = self._now(), 0
         for topic, queue_id, epoch in request.leases:
             queue = MessageQueue(topic, queue_id)
@@ -199,6 +199,7 @@ class GroupHandler:
                 announced += 1
         if announced:
             log.info("group.leaving", group=request.group, member=session.member, leases=announced)
+        return announced
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Commit and give back; giving back what is not held is no error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -184,3 +185,15 @@ async def test_a_signal_wakes_a_loop_that_has_nothing_to_do(number: signal.Signa
         threading.Timer(0.05, signal.pthread_kill, [main, number]).start()
         async with asyncio.timeout(10):
             await asked.wait()
+
+
+def test_a_forked_process_handles_signals_as_before(program: Program, before: dict[signal.Signals, Any]) -> None:
+    with program.signals():
+        child = os.fork()
+        if not child:
+            os._exit(sum(signal.getsignal(number) is not before[number] for number in SIGNALS))
+        _, status = os.waitpid(child, 0)
+        program.get(signal.SIGTERM, 0.0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert program.told == ["SIGTERM"]

@@ -168,3 +168,18 @@ async def test_the_thread_lives_as_long_as_the_ticks_and_only_if_it_is_wanted(by
 
     assert len(threads) == by_thread
     assert watchers() == []
+
+
+async def test_a_loop_that_no_thread_can_watch_is_reported_and_ticks_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    ticking = asyncio.create_task(StallWatch(5.0, now=now, by_thread=True).run())
+    await asyncio.sleep(0)
+    assert not ticking.done()
+    ticking.cancel()
+
+    assert "loop.not_watched" in caplog.text

@@ -290,3 +290,15 @@ async def test_in_a_running_loop_it_is_refused(broker: BrokerThread) -> None:
     for use in (polling.start, polling.stop):
         with pytest.raises(RuntimeError, match=r"use rmq\.consumer\.PullConsumer with it"):
             use()
+
+
+def test_a_poll_right_after_a_signal_returns_nothing(broker: BrokerThread, topic: str) -> None:
+    with pulling(broker, topic) as polling:
+        assert len(polling.poll()) == 4
+        assert not polling.stopping
+        signal.raise_signal(signal.SIGTERM)
+        eventually(lambda: polling.stopping, "the stop")
+        assert polling.poll() == []
+
+    with pytest.raises(RuntimeError):
+        polling.poll()
