@@ -41,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that began all this in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if wanted(config):
         config.pluginmanager.register(NoSkips(), "no-skips")
     config.pluginmanager.register(RecordedNumbers(), "recorded-numbers")
