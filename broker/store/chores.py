@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,24 +120,37 @@ class RetentionSearch(NamedTuple):
 
     def run(self) -> Expired | None:
         """The longest run of old segments that can go; None if none can. Raises OSError."""
+        begun = list(self._begun()) if self.before_us else [self.now_us] * len(self.extents)
         for i in range(len(self.extents) - 1, 0, -1):
             following = self.extents[i]
-            if following.start <= self.needed_from and self._is_over(following):
+            if following.start <= self.needed_from and self._is_over(following, begun[i]):
                 head = read_head(self.files, following.path, following.start)
                 if head is not None and head.end <= self.needed_from:  # durable, as all before a checkpoint is
                     return Expired(following.start, head.changes)
         return None
 
-    def _is_over(self, following: Extent) -> bool:
+    def _is_over(self, following: Extent, begun_at: int) -> bool:
         """Whether all before a segment is too old (it was stored before the segment began), or too much."""
         if self.max_bytes and self.end - following.start >= self.max_bytes:
             return True
-        if not self.before_us:
-            return False
-        if following.start <= self.old_before:
-            return True
-        begun_at = _begun_at(self.files.read_at(following.path, _HEAD_BYTES, 0), self.now_us)
-        return begun_at is not None and begun_at < self.before_us
+        return self.before_us > 0 and (following.start <= self.old_before or begun_at < self.before_us)
+
+    def _begun(self) -> Iterator[int]:
+        """
+        Yield when each segment was begun; the present time where that is not known.
+
+        A segment is not older than those before it, so a clock that was set back ages nothing.
+        """
+        latest = 0
+        for extent in self.extents:
+            try:
+                begun_at = _begun_at(self.files.read_at(extent.path, _HEAD_BYTES, 0), self.now_us)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                begun_at = None  # a bad sector keeps its segment, and no other one
+            latest = max(latest, begun_at or 0)
+            yield self.now_us if begun_at is None else latest
 
 
 def _begun_at(head: bytes, now_us: int) -> int | None:

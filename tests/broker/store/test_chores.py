@@ -134,6 +134,34 @@ def test_a_clock_that_is_behind_removes_nothing(memory_path: Path) -> None:
     opened.close()
 
 
+def test_a_clock_that_was_ahead_and_then_behind_for_a_moment_removes_nothing_young(memory_path: Path) -> None:
+    clock = WallClock()
+    opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
+    begin(opened, clock, 340, 100, 101, 2, 102)  # "340" should be 100, and 2 should be 101
+
+    assert search(opened, before_us=BORN_AT + 99 * HOUR, now_us=BORN_AT + 103 * HOUR) is None
+    found = search(opened, before_us=BORN_AT + 103 * HOUR, now_us=BORN_AT + 103 * HOUR)
+
+    assert found is not None
+    assert found.start == opened.store.log.segments[-1].start
+    opened.close()
+
+
+def test_a_head_that_cannot_be_read_keeps_its_segment_and_no_other_one(memory_path: Path) -> None:
+    files = FaultyFiles()
+    opened = build(memory_path, files)
+    found = search(opened, before_us=BORN_AT + 6 * HOUR + 1)
+    assert found is not None
+    starts = [segment.start for segment in opened.store.log.segments]
+    before = starts[starts.index(found.start) - 1]
+
+    files.fail("read", f"{before:020d}", errno.EIO)
+    assert search(opened, before_us=BORN_AT + 6 * HOUR + 1) == found
+    files.fail("read", f"{found.start:020d}", errno.EIO)
+    assert search(opened, before_us=BORN_AT + 6 * HOUR + 1) is None
+    opened.store.abandon()
+
+
 def test_what_is_known_to_be_old_goes_whatever_the_clocks_showed(memory_path: Path) -> None:
     clock = WallClock()
     opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
