@@ -28,7 +28,7 @@ TOGETHER_S: Final = 0.1
 
 _DEFAULTS: Final = (signal.SIG_DFL, signal.default_int_handler)
 _handling: list[StopSignals] = []
-_before: dict[signal.Signals, Any] = {}  # the handlers that ours have replaced
+_before: dict[int, Any] = {}  # the handlers that ours has replaced
 
 
 class StopSignals:
@@ -63,8 +63,10 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             _handling.append(self)
             for number in SIGNALS:
-                if number not in _before and (self._always or _is_default(signal.getsignal(number))):
-                    _before[number] = signal.signal(number, _on_signal)
+                handler = signal.getsignal(number)
+                if handler is not _on_signal and (self._always or _is_default(handler)):
+                    _before[number] = handler
+                    signal.signal(number, _on_signal)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -85,6 +87,10 @@ class StopSignals:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    if not _handling:  # a program that had saved this handler has put it back
+        signal.signal(number, _former(number))
+        signal.raise_signal(number)
+        return
     now = boottime()
     steps = [one._step(signal.Signals(number), now) for one in _handling]
     if all(one._insisted for one in _handling):
@@ -96,10 +102,17 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 def _restore() -> None:
     """Put the former handlers back, except where the program has installed one of its own meanwhile."""
-    for number, before in _before.items():
+    for number in _before:
         if signal.getsignal(number) is _on_signal:
-            signal.signal(number, before)
-    _before.clear()
+            signal.signal(number, _former(number))
+
+
+def _former(number: int) -> Any:
+    """Return the handler that ours has replaced; in place of one of an ``asyncio.run`` that has ended, Python's own."""
+    handler = _before.get(number, signal.SIG_DFL)
+    if _is_of_runner(handler) and handler.keywords["main_task"].done():
+        return signal.default_int_handler
+    return handler
 
 
 def _forget_in_child() -> None:
@@ -113,5 +126,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 def _is_default(handler: Any) -> bool:
     """Whether a handler is one that Python or ``asyncio.run`` has installed, and not the program."""
+    return handler in _DEFAULTS or _is_of_runner(handler)
+
+
+def _is_of_runner(handler: Any) -> bool:
     owner = getattr(handler.func, "__self__", None) if isinstance(handler, functools.partial) else None
-    return handler in _DEFAULTS or isinstance(owner, asyncio.Runner)
+    return isinstance(owner, asyncio.Runner)

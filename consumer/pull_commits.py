@@ -81,6 +81,21 @@ class PullCommits:
             if generation.lease.lost and cache_of(generation).uncommitted:
                 self.note(generation)
         await self.commit_these(list(self._generations.values()))
+        self.report_losses()
+
+    def left_without_answer(self) -> None:
+        """Note the queues that were given up without a word of the broker: it may not have their progress."""
+        for generation in self._generations.values():
+            if cache_of(generation).uncommitted:
+                self.note(generation)
+
+    def report_losses(self) -> None:
+        """
+        Report the queues that went away with progress that was not committed, once.
+
+        Raises:
+            Fenced: there were any.
+        """
         if self._lost:
             lost, self._lost = self._lost, []
             names = ", ".join(map(str, lost))

@@ -219,17 +219,32 @@ class PullConsumer(Member[PullRunning]):
         Count what was returned as done and have the progress of all queues committed; returns when it is durable.
 
         So it is for the task that works on the batch. In ``on_assigned`` and ``on_revoked`` only what is done already
-        is committed: a batch of another queue may be in hand. Cancelling is safe: the next commit sends it.
+        is committed: a batch of another queue may be in hand. Cancelling is safe: the next commit sends it. After a
+        stop, which may be a signal's at any moment, everything that was done is committed, and there is nothing to do.
 
         Raises:
             Fenced: queues went to another owner before; all others are committed. Told once.
             RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
             RuntimeError: the consumer does not run.
         """
+        if self._is_settled():
+            return
         running = self._in_operation(also_stopping=True)
         if asyncio.current_task() not in running.owners():  # a hook does not know what the polling task is at
             running.polls.finished()
         await running.commits.commit()
+
+    def _is_settled(self) -> bool:
+        """
+        Return whether it was stopped without an error, so that nothing is left to be committed.
+
+        Raises:
+            Fenced: it was, and some of what was returned is delivered again.
+        """
+        if self._running is None or self._error is not None or not self._stopped.is_set():
+            return False
+        self._running.commits.report_losses()
+        return True
 
     # Positions
 
@@ -374,7 +389,7 @@ class PullConsumer(Member[PullRunning]):
         Cancelling it leaves the stop going on in the background; a further call waits for it.
         """
         if self._running is not None and self._nobody_works_on_it():
-            self._running.polls.let_go()
+            self._running.polls.abandon()
         await self._end()
 
     def _nobody_works_on_it(self) -> bool:

@@ -81,6 +81,14 @@ class PullRunning(Running):
             self.tasks.start(self.commits.run(), "auto-commit")
         self.tasks.start(self.presence.watch(), "presence of the user")
 
+    def _waits_for_user(self) -> bool:
+        return super()._waits_for_user() or (self._on_revoked is not None and bool(self.generations))
+
+    async def _leave(self) -> bool:
+        if not (left := await super()._leave()):
+            self.commits.left_without_answer()
+        return left
+
     def start_generation(self, generation: Generation) -> None:
         """Pull a queue, unless the user has paused it."""
         super().start_generation(generation)

@@ -146,7 +146,6 @@ class PullService:
         if self._in_hand is None or self._in_hand.generation is not generation:
             return
         self._in_hand.batch.given_back = True
-        self._losses.note(generation)
         messages = generation.cache.in_flight
         log.warning(
             "poll.given_back",
@@ -156,7 +155,7 @@ class PullService:
             after_s=after_s,
             advice="poll again or commit within drain_s: others get these messages again",
         )
-        self.let_go()
+        self.abandon()
 
     async def _revoked(self, generation: Generation) -> None:
         try:
@@ -271,6 +270,12 @@ class PullService:
         now = self._broker.now()
         timed_out = now - since >= self._config.consume_timeout_s
         self._statistics.of(generation.shown.topic).succeeded(now, count, 1, now - since, timed_out)
+
+    def abandon(self) -> None:
+        """What is in hand is not done, and others get it: the next commit reports that."""
+        if self._in_hand is not None:
+            self._losses.note(self._in_hand.generation)
+            self.let_go()
 
     def let_go(self, generation: Generation | None = None) -> None:
         """What is in hand, of any queue or this one, is not done: it counts for nothing, and nobody waits for it."""

@@ -359,16 +359,20 @@ class Running:
         """
         No pass and no batch starts from here on.
 
-        If calls have to end first, the broker learns now that this member is leaving: if the process is killed
-        meanwhile, that is no crash.
+        If code of the user has to end first, the broker learns now that this member is leaving: if the process is
+        killed meanwhile, that is no crash.
         """
         self.rebalancer.halt()
         for generation in self.generations.values():
             generation.drop()
         if isinstance(self.keeper, LeaseKeeper):
             self.keeper.leave()
-            if any(generation.guard.held for generation in self.generations.values()):
+            if self._waits_for_user():
                 self.tasks.start(self.keeper.renew_all(), "announcement of leaving")
+
+    def _waits_for_user(self) -> bool:
+        """Whether code of the user has to end before the queues can be given back."""
+        return any(generation.guard.held for generation in self.generations.values())
 
     def hurry(self) -> None:
         """Cancel the running calls of a consumer that stops; those in a thread are waited for all the same."""
@@ -404,10 +408,14 @@ class Running:
         for generation in self.generations.values():
             generation.ended.set()  # what is to be committed goes with the request that leaves
 
-    async def _leave(self) -> None:
-        """Give everything back; a broker that is away is waited for as long as for an answer."""
+    async def _leave(self) -> bool:
+        """
+        Give everything back; return whether the broker has taken it.
+
+        A broker that is away is waited for as long as for an answer.
+        """
         if not self.rebalancer.joined:
-            return
+            return False
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
@@ -418,11 +426,12 @@ class Running:
                     try:
                         await self._broker.leave(leases)
                         log.info("group.left", group=self._broker.group, leases=len(leases))
-                        return
+                        return True
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
+            return False
 
     async def _agree(self) -> None:
         """Have a broker that started anew say whether it has what was done; without an answer nothing is said of it."""

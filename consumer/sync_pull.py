@@ -174,7 +174,12 @@ class PullConsumer(BlockingConsumer):
             RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
             RuntimeError: the consumer does not run.
         """
-        self._now_or_never(self._consumer.commit)
+        self._refuse_if_not_started()
+        try:
+            self._call(self._consumer.commit)
+        except LoopEnded:
+            if not self._consumer._is_settled():
+                raise RuntimeError(STOPPED) from None
 
     # Positions
 

@@ -161,6 +161,30 @@ def test_a_handler_that_was_installed_meanwhile_stays(program: Program) -> None:
     assert signal.getsignal(signal.SIGTERM) is mine
 
 
+def test_a_handler_that_the_program_saved_and_puts_back_later_does_what_was_before(program: Program) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with program.signals():
+        saved = signal.signal(signal.SIGINT, mine)
+    signal.signal(signal.SIGINT, saved)
+
+    with pytest.raises(KeyboardInterrupt):
+        program.get(signal.SIGINT, 1.0)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert program.told == []
+
+
+def test_a_handler_of_an_asyncio_run_that_has_ended_is_not_put_back(program: Program) -> None:
+    signals = program.signals()
+
+    async def main() -> None:
+        signals.__enter__()
+
+    asyncio.run(main())
+    signals.__exit__()
+
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_another_thread_than_the_main_one_handles_nothing(program: Program, before: dict[signal.Signals, Any]) -> None:
     seen: list[Any] = []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rmq.wire.errors import Fenced, RequestTimeout
 from rmq.wire.ops import Op
 
 from .fake_broker import FakeBroker
@@ -326,6 +327,92 @@ async def test_a_signal_while_a_poll_waits_for_a_broker_that_is_away_ends_it_at_
 
     await signalling
     assert now() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.4, 0.6, 2.1])
+@pytest.mark.parametrize("work_s", [0.0, 0.3])
+async def test_a_loop_of_polls_and_commits_ends_cleanly_by_a_signal_at_any_moment(
+    broker: FakeBroker, pull: MakePull, after_s: float, work_s: float
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b", b"c")
+    signalling = asyncio.create_task(send_signal(after_s))
+    done = 0
+
+    async with pull(batch=1, auto_commit_every_s=0) as consumer:
+        while not consumer.stopping:
+            batch = await consumer.poll(0.5)
+            await asyncio.sleep(work_s)
+            await consumer.commit()
+            done += len(batch)
+
+    await signalling
+    assert broker.offsets["g", QUEUE] == done
+    assert broker.leases == {}
+
+
+async def test_an_iteration_that_a_stop_of_another_task_ends_makes_the_batch_in_hand_done(
+    broker: FakeBroker, pull: MakePull
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b")
+    consumer = pull(batch=1)
+    consumer.start()
+
+    async for _ in consumer:
+        stopping = asyncio.create_task(consumer.stop())
+        await asyncio.sleep(1.0)
+    await stopping
+
+    assert now() == pytest.approx(1.0)
+    assert broker.offsets["g", QUEUE] == 1
+
+
+async def test_a_commit_after_a_stop_reports_once_what_was_not_committed(broker: FakeBroker, pull: MakePull) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a", b"b")
+    async with pull(batch=1, auto_commit_every_s=0) as consumer:
+        assert await consumer.poll()
+        await consumer.commit()
+        assert await consumer.poll()
+        await consumer.stop()
+        with pytest.raises(Fenced, match="t/0 went to another owner before all of it was committed"):
+            await consumer.commit()
+        await consumer.commit()
+
+    assert broker.offsets["g", QUEUE] == 1
+
+
+async def test_a_commit_after_a_stop_that_the_broker_did_not_answer_does_not_count(
+    broker: FakeBroker, pull: MakePull
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    consumer = pull(batch=1, auto_commit_every_s=0)
+    consumer.start()
+    assert await consumer.poll()
+    broker.go_down()
+    with pytest.raises(RequestTimeout):
+        await consumer.commit()
+    await consumer.stop()
+
+    with pytest.raises(Fenced):
+        await consumer.commit()
+
+
+async def test_a_signal_while_a_hook_runs_is_announced_too(broker: FakeBroker, pull: MakePull) -> None:
+    broker.create("t")
+
+    async def on_revoked(_: object) -> None:
+        await asyncio.sleep(5)
+
+    signalling = asyncio.create_task(send_signal(1.0))
+    async with pull(on_revoked=on_revoked) as consumer:
+        assert [batch async for batch in consumer] == []
+
+    await signalling
+    assert now() == pytest.approx(6.0)
+    assert [request.at for request in broker.sent(Op.RENEW) if request.payload.leaving] == [1.0]
 
 
 async def test_a_second_signal_cancels_the_task_that_polls_and_its_batch_is_not_done(

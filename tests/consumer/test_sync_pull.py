@@ -163,6 +163,17 @@ def test_a_signal_ends_a_poll_that_waits(broker: BrokerThread, topic: str) -> No
         interrupting.join()
 
 
+def test_a_commit_after_a_signal_has_nothing_left_to_do(broker: BrokerThread, topic: str) -> None:
+    with pulling(broker, topic, auto_commit_every_s=0) as polling:
+        while polling.poll(0.05):
+            polling.commit()
+        signal.raise_signal(signal.SIGTERM)
+        eventually(polling._consumer._stopped.is_set, "the end of the consumer")
+        polling.commit()
+        polling.stop()
+        polling.commit()
+
+
 def test_a_second_signal_interrupts_the_work_on_a_batch_which_is_not_done(
     broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
