@@ -35,7 +35,7 @@ class Started(NamedTuple):
     The broker started: every later epoch is above every earlier one.
 
     ``grace_s`` is what clients of this start, or of one just before it, may count on. ``inode`` and ``born_ns`` are
-    those of the data directory, by which a copy is recognised; 0: not known. ``former`` are ids that the store had.
+    those of the log's directory, by which a copy is recognised; 0: not known. ``former`` are ids that the store had.
     ``accepted``: an operator lets readers of another history continue in this one.
     """
 

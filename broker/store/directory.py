@@ -30,10 +30,11 @@ class StoreError(RmqError):
 
 class Place(NamedTuple):
     """
-    A data directory as the file system knows it: its inode, and when that came into being (0: it does not say).
+    A log as the file system knows it: the inode of its directory, and when that came into being (0: it does not say).
 
     Both survive a restart, a reboot and ``mv`` within a file system, and neither can be copied. The birth is compared
-    as well, because a new directory often gets the inode of the one that was removed before.
+    as well, because a new directory often gets the inode of the one that was removed before. It is the directory of
+    the log and not the one above it, which stays the same when its content is replaced by that of a copy.
     """
 
     inode: int = 0
@@ -142,8 +143,8 @@ class DataDirectory:
         self.files.replace_file(self.path / "config" / STORE_FILE, json.dumps(self._store, indent=2).encode())
 
     def place(self) -> Place:
-        """Return what distinguishes this directory from a copy of it."""
-        return Place(*self.files.identity(self.path))
+        """Return what distinguishes this log from a copy of it."""
+        return Place(*self.files.identity(self.commitlog))
 
     def is_copy_of(self, recorded: Place) -> bool:
         """

@@ -21,6 +21,8 @@ from .directory import DataDirectory, Place, StoreError, new_store_id
 
 EPOCHS_SINCE = 1_767_225_600  # 2026-01-01T00:00:00Z: seconds since then stay below 2^31 until the year 2094
 COPY_STEP = 1 << 21  # 24 days: how far the original's clock may have been ahead
+EPOCH_SPREAD = 1 << 12  # where the clock is behind the epochs, two starts after the same one differ by chance
+MAX_FORMER = 64  # where inodes are not stable, every start adds one
 _CLOCK_LIMIT = MAX_LOG_EPOCH - (1 << 24)  # a clock beyond is wrong, and must not use up all epochs
 
 
@@ -127,13 +129,14 @@ def begin_history(
     """
     place = directory.place()
     is_copy = last is not None and directory.is_copy_of(Place(last.inode, last.born_ns))
-    # By chance up to twice as far: two copies that are started at the same time do not use the same epochs.
-    step = COPY_STEP + secrets.randbelow(COPY_STEP) if is_copy else 0
-    log_epoch = next_log_epoch(last_epoch, wall_us, step)
+    spread = secrets.randbelow(EPOCH_SPREAD)
+    log_epoch = next_log_epoch(last_epoch, wall_us, spread, COPY_STEP + spread if is_copy else 0)
     if last is None:
         stores = StoreIds(directory.name(None))
     elif is_copy:
-        former = [store for store in last.former if store.until > log.start]  # of the others no message is left
+        former = last.former
+        while len(former) >= MAX_FORMER and former[0].until <= log.start:  # no message of it is left
+            former = former[1:]
         stores = StoreIds(last.store_id, former).copied(new_store_id(), log.written, log_epoch, wall_us)
     else:
         stores = StoreIds(directory.name(last.store_id), last.former)
@@ -141,20 +144,22 @@ def begin_history(
     return History(stores, log_epoch, secrets.randbits(63), place, is_copy, accepted)
 
 
-def next_log_epoch(last: int, wall_us: int, step: int = 0) -> int:
+def next_log_epoch(last: int, wall_us: int, spread: int = 0, step: int = 0) -> int:
     """
     Return the log epoch of a start: above the last one, and above those of the same log's other copies.
 
     The clock keeps epochs of two copies apart that were started at different times. A recognised copy goes a ``step``
-    further, so that a clock that stands still, or was ahead when the original was started, does no harm.
+    further, so that a clock that stands still, or was ahead when the original was started, does no harm. While the
+    clock is behind the epochs, as for weeks after such a step, only ``spread``, which is random, keeps those of a copy
+    that was not recognised apart.
 
     Raises:
         StoreError: none is left.
     """
     seconds = wall_us // 1_000_000 - EPOCHS_SINCE
-    epoch = max(last + 1, seconds if seconds <= _CLOCK_LIMIT else 0)
+    epoch = seconds if last < seconds <= _CLOCK_LIMIT else last + 1 + spread
     if epoch + step <= _CLOCK_LIMIT:
         epoch += step
-    if epoch > MAX_LOG_EPOCH:
+    if last >= MAX_LOG_EPOCH:
         raise StoreError(f"log epoch {last} was the last one of this store: move its messages to a new data_dir")
-    return epoch
+    return min(epoch, MAX_LOG_EPOCH)

@@ -206,7 +206,7 @@ async def test_what_is_acknowledged_after_a_restore_is_processed_by_everyone_als
 async def test_epochs_that_are_only_counted_and_copies_that_are_not_recognised_are_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "next_log_epoch", lambda last, wall_us, step: last + 1)
+    monkeypatch.setattr(history, "next_log_epoch", lambda last, *_: last + 1)
     monkeypatch.setattr(DataDirectory, "is_copy_of", lambda self, recorded: False)
 
     async with site(tmp_path) as at:

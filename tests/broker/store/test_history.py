@@ -13,6 +13,7 @@ from rmq.broker.store.consume_queue import MAX_EPOCHS, ConsumeQueue
 from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.history import (
     COPY_STEP,
+    EPOCH_SPREAD,
     EPOCHS_SINCE,
     NO_HISTORY,
     Parted,
@@ -34,22 +35,25 @@ DAY = 86_400
 
 
 @pytest.mark.parametrize(
-    ("last", "clock", "step", "epoch"),
+    ("last", "clock", "spread", "step", "epoch"),
     [
-        (0, NOW, 0, 27_000_000),  # the first start
-        (26_000_000, NOW, 0, 27_000_000),
-        (27_000_000, NOW, 0, 27_000_001),  # a clock that stands still
-        (28_000_000, NOW, 0, 28_000_001),  # one that was set back
-        (3, 0, 0, 4),  # one that was never set
-        (3, EPOCHS_SINCE + (1 << 32), 0, 4),  # one that would use up all epochs
-        (26_000_000, NOW, COPY_STEP, 27_000_000 + COPY_STEP),
-        (27_000_000, NOW, COPY_STEP, 27_000_001 + COPY_STEP),
-        (MAX_LOG_EPOCH - 1, NOW, 0, MAX_LOG_EPOCH),
-        (MAX_LOG_EPOCH - 1, NOW, COPY_STEP, MAX_LOG_EPOCH),
+        (0, NOW, 5, 0, 27_000_000),  # the first start
+        (26_999_999, NOW, 5, 0, 27_000_000),
+        (27_000_000, NOW, 5, 0, 27_000_006),  # a clock that stands still
+        (28_000_000, NOW, 0, 0, 28_000_001),  # one that was set back
+        (3, 0, 0, 0, 4),  # one that was never set
+        (3, EPOCHS_SINCE + (1 << 32), 0, 0, 4),  # one that would use up all epochs
+        (26_000_000, NOW, 5, COPY_STEP, 27_000_000 + COPY_STEP),
+        (27_000_000, NOW, 5, COPY_STEP, 27_000_006 + COPY_STEP),
+        (MAX_LOG_EPOCH - 1, NOW, 0, 0, MAX_LOG_EPOCH),
+        (MAX_LOG_EPOCH - 1, NOW, 0, COPY_STEP, MAX_LOG_EPOCH),
+        (MAX_LOG_EPOCH - 1, NOW, 5, 0, MAX_LOG_EPOCH),
     ],
 )
-def test_a_log_epoch_is_above_the_last_one_and_follows_the_clock(last: int, clock: int, step: int, epoch: int) -> None:
-    assert next_log_epoch(last, clock * 1_000_000, step) == epoch
+def test_a_log_epoch_is_above_the_last_one_and_follows_the_clock(
+    last: int, clock: int, spread: int, step: int, epoch: int
+) -> None:
+    assert next_log_epoch(last, clock * 1_000_000, spread, step) == epoch
 
 
 def test_a_store_that_has_used_all_epochs_does_not_start() -> None:
@@ -65,9 +69,9 @@ def test_a_copy_never_uses_an_epoch_of_the_original_also_if_a_clock_stands_still
     backed_up = next_log_epoch(0, NOW * 1_000_000)
     live = backed_up
     for _ in range(starts):
-        live = next_log_epoch(live, (NOW + ahead_s) * 1_000_000)
+        live = next_log_epoch(live, (NOW + ahead_s) * 1_000_000, EPOCH_SPREAD - 1)
 
-    assert next_log_epoch(backed_up, NOW * 1_000_000, COPY_STEP) > live
+    assert next_log_epoch(backed_up, NOW * 1_000_000, 0, COPY_STEP) > live
 
 
 def test_a_position_belongs_to_the_store_that_wrote_it() -> None:
@@ -194,6 +198,14 @@ def _copied_in_its_place(data: Path) -> Path:
     return data
 
 
+def _copied_into_the_same_directory(data: Path) -> Path:
+    copy = _copied(data)
+    for entry in data.iterdir():
+        _without(entry.name)(data)
+    shutil.copytree(copy, data, dirs_exist_ok=True)
+    return data
+
+
 def _moved(data: Path) -> Path:
     return data.rename(data.with_name("moved"))
 
@@ -251,7 +263,7 @@ async def test_a_restart_or_a_move_is_no_copy(memory_path: Path, change: Change)
         assert client.hello.log_epoch > log_epoch
 
 
-@pytest.mark.parametrize("change", [_copied, _copied_in_its_place])
+@pytest.mark.parametrize("change", [_copied, _copied_in_its_place, _copied_into_the_same_directory])
 async def test_a_copy_takes_a_new_id_ends_leases_and_keeps_the_ids_of_its_messages(
     memory_path: Path, change: Change
 ) -> None:
@@ -299,7 +311,7 @@ def test_a_directory_made_anew_under_the_same_inode_is_told_apart_by_its_birth(m
     place = directory.place()
     directory.close()
 
-    assert place.inode == os.stat(memory_path).st_ino
+    assert place.inode == os.stat(memory_path / "commitlog").st_ino
     again = DataDirectory(memory_path)
     assert not again.is_copy_of(place)
     assert again.is_copy_of(place._replace(inode=place.inode + 1))
@@ -342,15 +354,58 @@ async def test_a_group_that_the_copy_does_not_know_begins_where_the_histories_pa
         assert Range(*held[0]).agreed == 1
 
 
-async def test_copies_of_one_backup_that_start_at_the_same_time_use_different_epochs(memory_path: Path) -> None:
-    await _filled(memory_path / "data")
+@pytest.mark.parametrize("recognise_copies", [True, False])
+async def test_copies_of_one_backup_that_start_at_the_same_time_use_different_epochs(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, recognise_copies: bool
+) -> None:
+    _, log_epoch, _, _ = await _filled(memory_path / "data")
+    chances = iter([7, 4000, 500])
+    monkeypatch.setattr("rmq.broker.store.history.secrets.randbelow", lambda most: next(chances))
     epochs = set()
     for name in "abc":
         data = shutil.copytree(memory_path / "data", memory_path / name)
         async with (
-            InMemoryBroker(data_dir=str(data), wall_us=lambda: NOW * 1_000_000) as broker,
+            InMemoryBroker(
+                data_dir=str(data), wall_us=lambda: NOW * 1_000_000, recognise_copies=recognise_copies
+            ) as broker,
             Client(broker) as client,
         ):
             epochs.add(client.hello.log_epoch)
 
-    assert len(epochs) == 3
+    assert len(epochs) == 3 and min(epochs) > log_epoch
+
+
+async def test_epochs_that_the_clock_does_not_carry_differ_in_two_starts_after_the_same_one(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restore the clock is behind for weeks; a disk that is rolled back then must not use the same epochs."""
+    await _filled(memory_path / "data")
+    data = _copied(memory_path / "data")
+    async with InMemoryBroker(data_dir=str(data)) as broker, Client(broker) as client:
+        restored = client.hello.log_epoch
+    snapshot = shutil.copytree(data, memory_path / "snapshot")
+
+    chances = iter([7, 4000])
+    monkeypatch.setattr("rmq.broker.store.history.secrets.randbelow", lambda most: next(chances))
+    epochs = []
+    for directory in (data, snapshot):
+        async with (
+            InMemoryBroker(data_dir=str(directory), recognise_copies=False) as broker,
+            Client(broker) as client,
+        ):
+            epochs.append(client.hello.log_epoch)
+
+    assert epochs == [restored + 8, restored + 4001]
+
+
+async def test_an_id_of_which_messages_are_left_is_never_forgotten(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.broker.store.history.MAX_FORMER", 2)
+    store_id, _, _, before = await _filled(memory_path / "0")
+    for copy in range(1, 5):
+        data = shutil.copytree(memory_path / str(copy - 1), memory_path / str(copy))
+        async with InMemoryBroker(data_dir=str(data)) as broker, Client(broker) as client:
+            former = [one.store_id for one in client.hello.former]
+            assert len(former) == copy and former[0] == store_id
+            assert (await _stored(client))[0].message_id == before
