@@ -71,7 +71,7 @@ def start(config: BrokerConfig) -> None:
 @log_options("error")
 def restore(backup: Path, directory: Path) -> None:
     """
-    Copy BACKUP to the new folder DIRECTORY, to start a broker on.
+    Copy BACKUP to the new or empty folder DIRECTORY, to start a broker on.
 
     BACKUP is one of `rmq-admin broker backup`, or the data folder of a stopped broker; it stays as it is. Leases end,
     groups continue at the offsets that the backup has, and messages keep their ids.

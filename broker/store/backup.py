@@ -1,8 +1,8 @@
 """
 A consistent copy of a log that a broker is writing: closed segments whole, the open one up to a durable position.
 
-The log is all there is to copy: whoever starts on the copy makes the rest from it. A copy is named last, so that one
-that was killed is not taken for whole; one that failed removes what it had copied.
+The log is all there is to copy: whoever starts on the copy makes the rest from it. The copy is made under the name of a
+partial one, and gets its own when it is whole; one that failed removes what it had copied.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Backup:
         progress: Callable[[int], None] = lambda size: None,
     ) -> None:  # fmt: skip
         self._source = source
-        self._target = target
+        self._target = target.absolute()
         self._durable = durable
         self._store_id = store_id
         self._link = link
@@ -70,23 +70,29 @@ class Backup:
             Unreadable: the disk cannot read all of the source.
             OSError: the disk.
         """
-        if self._target.exists() and (not self._target.is_dir() or any(self._target.iterdir())):
-            raise StoreError(f"{self._target} exists and is not empty: name a new folder")
+        # An empty folder stays, as it may be a mount point: its file system is where the copy belongs.
+        is_there = self._target.is_dir()
+        partial = self._target / ".partial" if is_there else self._target.with_name(self._target.name + ".partial")
+        if self._target.exists() and not (is_there and _is_empty(self._target, partial)):
+            raise StoreError(f"{self._target} exists and is not empty: name a new or an empty folder")
         self._check_source()
-        partial = self._target.with_name(self._target.name + ".partial")
         for _ in range(_TRIES):
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 copied = self._copy(partial)
-                if self._target.exists():
-                    self._target.rmdir()
-                self._files.rename(partial, self._target)
+                if is_there:
+                    for name in ("commitlog", "config"):  # in this order: a log without a name is recognised as a copy
+                        self._files.rename(partial / name, self._target / name)
+                    partial.rmdir()
+                    self._files.sync_directory(self._target)
+                else:
+                    self._files.rename(partial, self._target)
             except _Vanished:
                 continue
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-            self._files.sync_directory(self._target.absolute().parent)
+            self._files.sync_directory(self._target.parent)
             return copied
         shutil.rmtree(partial, ignore_errors=True)
         raise StoreError(f"segments of {self._source} vanish while they are copied: try again")
@@ -179,3 +185,8 @@ def restore(backup: Path, target: Path, *, progress: Callable[[int], None] = lam
     with Held(backup, "name a copy of it"):
         pieces = log_pieces(Files(), backup)
         return Backup(backup, target, pieces[-1].end, progress=progress).run()
+
+
+def _is_empty(directory: Path, partial: Path) -> bool:
+    """Whether nothing is in a directory but what every file system, or a copy that was killed, leaves there."""
+    return all(entry == partial or entry.name == "lost+found" for entry in directory.iterdir())

@@ -101,7 +101,7 @@ def test_a_restored_backup_serves_what_it_held_and_its_history_can_be_accepted(
     ("backup", "target", "text"),
     [
         ("nothing", "data", "holds no log"),
-        ("backup", "taken", "exists and is not empty: name a new folder"),
+        ("backup", "taken", "exists and is not empty: name a new or an empty folder"),
     ],
 )
 def test_a_restore_that_cannot_be_is_refused_in_one_line(
@@ -129,7 +129,7 @@ def test_a_folder_that_is_taken_is_refused_in_one_line(broker: str, tmp_path: Pa
     result = admin("broker", "backup", str(tmp_path), "--broker", broker)
 
     assert result.exit_code == exit_codes.OS_ERROR
-    assert result.stderr == f"rmq-admin: {tmp_path} exists and is not empty: name a new folder\n"
+    assert result.stderr == f"rmq-admin: {tmp_path} exists and is not empty: name a new or an empty folder\n"
 
 
 def test_without_a_broker_there_is_nothing_to_copy(nowhere: str, tmp_path: Path) -> None:

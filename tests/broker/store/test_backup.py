@@ -114,6 +114,26 @@ def test_a_folder_that_is_not_empty_is_refused(live: Opened, memory_path: Path) 
     live.close()
 
 
+def test_an_empty_folder_is_filled_where_it_is(
+    live: Opened, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = memory_path / "mounted"
+    for part in ("lost+found", ".partial/commitlog/1"):  # of the file system, and of a copy that was killed
+        (target / part).mkdir(parents=True)
+    inode = target.stat().st_ino
+    monkeypatch.chdir(target)
+
+    Backup(live.directory.path, Path(), live.store.log.durable).run()
+
+    assert target.stat().st_ino == inode
+    assert sorted(entry.name for entry in target.iterdir()) == ["commitlog", "config", "lost+found"]
+    assert not (memory_path / "mounted.partial").exists()
+    copy = Opened(target)
+    assert copy.bodies() == live.bodies()
+    copy.close()
+    live.close()
+
+
 def test_a_broker_on_another_machine_is_told_apart(memory_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be seen from here"):
         Backup(memory_path / "nowhere", memory_path / "copy", 0).run()
