@@ -37,7 +37,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         again = admin("backup", str(folder / "copy"), "--broker", broker.address)
         assert (again.exit_code, again.stdout) == (exit_codes.OS_ERROR, "")
-        assert "name a new folder" in again.stderr
+        assert "name a new or an empty folder" in again.stderr
         used = admin("verify-store", str(folder / "data"))
         assert (used.exit_code, used.stdout) == (exit_codes.OS_ERROR, "")
         assert "stop it first" in used.stderr
