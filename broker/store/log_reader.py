@@ -66,24 +66,31 @@ class LogReader:
 
     def batch(self, position: int) -> bytes | None:
         """The bytes of the batch at a physical offset, not yet judged; None if none begins there."""
-        data = self._read(position, FIRST_READ)
+        data = self._read(position, FIRST_READ, needed=layout.FIXED_HEADER)
         if data[4:7] != _MAGIC:
             return None
         size = int.from_bytes(data[:4], "big")
         if size > layout.MAX_BATCH or position + size > self.end:
             return None
         if size > len(data):
-            data += self._read(position + len(data), size - len(data))
+            data = self._read(position, size, needed=size)
         return data[:size] if len(data) >= size else None
 
     def head(self, position: int) -> Head | None:
         """The header of the batch at a physical offset, checked; None if none begins there, or a damaged one."""
-        return _head(self._read(position, LONGEST_HEADER), 0, position, self.end)
+        return _head(self._header(position), 0, position, self.end)
 
     def header_bytes(self, position: int) -> bytes | None:
         """The bytes that the header at a physical offset lies in, its checksum right; None as for :meth:`head`."""
-        data = self._read(position, LONGEST_HEADER)
+        data = self._header(position)
         return None if _head(data, 0, position, self.end) is None else data
+
+    def _header(self, position: int) -> bytes:
+        data = self._read(position, LONGEST_HEADER, needed=layout.FIXED_HEADER)
+        size = min(int.from_bytes(data[7:8], "big") * 8, LONGEST_HEADER)
+        if data[4:7] == _MAGIC and size > len(data):
+            data = self._read(position, LONGEST_HEADER, needed=size)
+        return data
 
     def positions(self, first: int, end: int) -> list[int]:
         """Where batches begin in a range, newest first; ``first`` is the start of one. Damage is passed over."""
@@ -111,15 +118,32 @@ class LogReader:
             at += max(len(window) - len(window) % layout.ALIGN, layout.ALIGN)
         return end
 
-    def _read(self, position: int, size: int) -> bytes:
-        """Bytes of one segment; fewer at its end, none where nothing can be read."""
+    def _read(self, position: int, size: int, *, needed: int = 1) -> bytes:
+        """
+        Bytes of one segment, up to ``size``: at least as many as are needed, unless it ends before or is gone.
+
+        The system may return what lies before a bad sector, and fail only when asked for more.
+
+        Raises:
+            OSError: the disk cannot read what is needed; names the file and the bytes.
+        """
         number = bisect_right(self._starts, position) - 1
         if number < 0 or position >= self.end or position % layout.ALIGN:
             return b""
         fd = self._open.get(number)
         if fd is None:
             fd = self._open[number] = self._descriptor(self._paths[number])
-        return self._files.read(fd, size, position - self._starts[number]) if fd >= 0 else b""
+        if fd < 0:
+            return b""
+        at = position - self._starts[number]
+        try:
+            data = self._files.read(fd, size, at)
+            while len(data) < needed and (more := self._files.read(fd, needed - len(data), at + len(data))):
+                data += more
+        except OSError as error:
+            text = f"bytes {at} to {at + size}: {error.strerror}"
+            raise OSError(error.errno, text, str(self._paths[number])) from error
+        return data
 
     def _descriptor(self, path: AnyPath) -> int:
         try:

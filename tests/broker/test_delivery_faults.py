@@ -26,9 +26,13 @@ from .builders import segment_files
 from .delay_rig import NOON, SECOND, Wall, copy_of, delayed, park, stored
 from .faulty_files import FaultyFiles, flip
 from .harness import Client
+from support.faulty import UnreadableFiles
 from support.served import LateFlusher
 
 pytestmark = pytest.mark.virtual_time
+
+SEGMENT = "00000000000000000000"
+SECTOR = 4096
 
 Logs = list[MutableMapping[str, Any]]
 
@@ -164,6 +168,28 @@ async def test_deferred_messages_that_the_disk_cannot_read_wait_until_it_can(
         await park(client, b"b", level=1)
         await asyncio.sleep(5)
         assert await stored(client) == [b"a", b"b"]
+        assert events(logs, "delay.failed") and not events(logs, "delay.passed")
+
+
+@pytest.mark.parametrize("sector", range(6))
+@pytest.mark.parametrize("short", [True, False], ids=["short reads", "failed reads"])
+async def test_a_deferred_batch_of_which_the_disk_cannot_read_a_part_waits_until_it_can(
+    memory_path: Path, wall: Wall, sector: int, short: bool, logs: Logs
+) -> None:
+    files = UnreadableFiles(SEGMENT, end=0, short=short)
+    async with over(memory_path, wall, files) as broker, Client(broker) as client:
+        await client.create()
+        parked = await park(client, body := b"a" * 20_000, level=1)
+        at = parked.physical_offset + min(sector * SECTOR, len(body)) & -SECTOR
+        files.fail(at, at + SECTOR)
+        await asyncio.sleep(5)
+        assert await stored(client) == []
+        assert broker.broker._store.delays.batches == 1
+
+        files.repair()
+        await asyncio.sleep(60)
+
+        assert await stored(client) == [body]
         assert events(logs, "delay.failed") and not events(logs, "delay.passed")
 
 

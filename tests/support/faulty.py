@@ -221,9 +221,13 @@ class UnreadableFiles(Files):
         self._end = end
         self._fds: set[int] = set()
 
+    def fail(self, first: int, end: int) -> None:
+        """From now on these bytes cannot be read, and all others can."""
+        self._first, self._end = first, end
+
     def repair(self) -> None:
         """Everything can be read again."""
-        self._end = self._first
+        self._first = self._end = 0
 
     def open(self, path: AnyPath, *, create: bool = False) -> int:
         return self._note(path, super().open(path, create=create))

@@ -11,6 +11,7 @@ import pytest
 
 from rmq.broker.store.backup import Backup
 from rmq.broker.store.files import Files
+from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.reading import DamagedRange
 from rmq.broker.store.scan import Unreadable
@@ -242,4 +243,34 @@ def test_a_backup_refuses_bytes_that_cannot_be_read_and_makes_no_copy(
         backup.run()
 
     assert not (killed.parent / "copy").exists()
+    opened.close()
+
+
+@pytest.mark.parametrize("at", range(0, 24 * 1024, 4096))
+@pytest.mark.parametrize("shift", [0, 3])
+def test_a_reader_of_the_log_returns_a_batch_whole_or_names_the_bytes_that_cannot_be_read(
+    killed: Path, at: int, shift: int
+) -> None:
+    opened = Opened(killed)
+    log, first = opened.store.log, at + shift
+    with opened.store.reader() as reader:
+        sizes = {position: reader.head(position).size for position in reader.positions(0, log.written)}  # type: ignore[union-attr]
+    with LogReader(UnreadableFiles(SEGMENT, first, first + 4096), log.extents(), log.written) as reader:
+        for position, size in sizes.items():
+            if position + size <= first or position >= first + 4096:
+                assert len(reader.batch(position) or b"") == size
+                assert reader.head(position) is not None
+            else:
+                with pytest.raises(OSError, match=f"bytes {position} to .*{SEGMENT}"):
+                    reader.batch(position)
+    opened.close()
+
+
+def test_a_header_that_lies_across_unreadable_bytes_is_not_taken_for_damaged(killed: Path) -> None:
+    opened = Opened(killed)
+    log = opened.store.log
+    with LogReader(UnreadableFiles(SEGMENT, 64, 4096), log.extents(), log.written) as reader:
+        for read in (reader.head, reader.header_bytes, reader.batch):
+            with pytest.raises(OSError, match="bytes 0 to"):
+                read(0)
     opened.close()
