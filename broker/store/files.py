@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,12 +136,19 @@ class Files:
         return os.stat(path).st_ino, _born_ns(path)
 
     def is_file(self, path: AnyPath) -> bool:
-        """Whether there is a regular file of that name, not a directory or a pipe."""
-        return os.path.isfile(path)
+        """Whether there is a regular file of that name, not a directory or a pipe. A failing disk is no answer."""
+        try:
+            return stat.S_ISREG(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
 
     def exists(self, path: AnyPath) -> bool:
-        """Whether there is something of that name."""
-        return os.path.exists(path)
+        """Whether there is something of that name. A failing disk is no answer."""
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     # ---- made of those above
 

@@ -212,10 +212,10 @@ class KeyIndex:
 
     def _cut(self, segment: int, position: int | None) -> tuple[int, int]:
         path = self._path(segment)
-        if segment in self._distrusted or not self._files.exists(path):
+        if segment in self._distrusted:
             return segment, 0
         try:
-            return self._shorten(segment, position)
+            return self._shorten(segment, position) if self._files.exists(path) else (segment, 0)
         except OSError as error:
             self._faults.read_failed(path, error)
             self._put_aside(segment)

@@ -255,10 +255,12 @@ class Verification:
 
     def _verify_keys(self, pieces: list[Piece]) -> None:
         directory = self._path / "index"
-        if not self._files.exists(directory) or not self._index_until:
+        if not self._index_until:
             return
-        index = KeyIndex(self._files, directory, faults=_Strict())
         try:
+            if not self._files.exists(directory):
+                return
+            index = KeyIndex(self._files, directory, faults=_Strict())
             known = set(index.segments())
         except OSError as error:
             self._unreadable(error)

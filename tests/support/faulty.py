@@ -167,9 +167,11 @@ class FaultyFiles(Files):
         return self._inner.identity(path)
 
     def is_file(self, path: AnyPath) -> bool:
+        self._effect("is_file", str(path))
         return self._inner.is_file(path)
 
     def exists(self, path: AnyPath) -> bool:
+        self._effect("exists", str(path))
         return self._inner.exists(path)
 
     # ---- operations on descriptors

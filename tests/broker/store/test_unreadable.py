@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq.broker.store.backup import Backup
+from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import Files
 from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.offline import OfflineLog
@@ -56,6 +60,21 @@ def refused(path: Path, files: Files, match: str = "cannot be read") -> None:
     with pytest.raises(Unreadable, match=match):
         Opened(path, files=files)
     assert content(path) == before
+
+
+@contextmanager
+def cannot_look_at(file: Path, monkeypatch: pytest.MonkeyPatch, number: int = errno.EIO) -> Iterator[None]:
+    """Let ``stat`` of a file fail."""
+    look = os.stat
+
+    def failing(path: Any, **how: Any) -> os.stat_result:
+        if str(path) == str(file):
+            raise OSError(number, os.strerror(number), str(path))
+        return look(path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing)
+        yield
 
 
 def check_sound(path: Path) -> None:
@@ -127,7 +146,7 @@ def test_another_error_than_a_bad_sector_is_raised_as_it_is(killed: Path) -> Non
     check_sound(killed)
 
 
-@pytest.mark.parametrize("operation", ["size", "open", "open_to_read"])
+@pytest.mark.parametrize("operation", ["is_file", "size", "open", "open_to_read"])
 def test_a_segment_that_cannot_be_opened_refuses_the_start_with_its_name(killed: Path, operation: str) -> None:
     before = content(killed)
 
@@ -137,6 +156,73 @@ def test_a_segment_that_cannot_be_opened_refuses_the_start_with_its_name(killed:
     assert (failure.value.errno, failure.value.filename) == (errno.EIO, str(segment_files(killed)[0]))
     assert content(killed) == before
     check_sound(killed)
+
+
+READERS: dict[str, Callable[[Path, Files], object]] = {
+    "a start": lambda path, files: Opened(path, files=files),
+    "verify": lambda path, files: Verification(path, files=files).run(),
+    "a scan": lambda path, files: OfflineLog(str(path), files=files),
+}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_segment_that_cannot_be_looked_at_is_not_taken_for_a_directory(
+    killed: Path, monkeypatch: pytest.MonkeyPatch, reader: str, number: int
+) -> None:
+    (segment,) = segment_files(killed)
+    before = content(killed)
+
+    with cannot_look_at(segment, monkeypatch, number), pytest.raises((OSError, StoreError)) as failure:
+        READERS[reader](killed, Files())
+
+    assert (os.strerror(number) in str(failure.value), str(segment) in str(failure.value)) == (True, True)
+    assert "directory" not in str(failure.value)
+    assert content(killed) == before
+    check_sound(killed)
+
+
+def test_a_name_in_the_quarantine_that_cannot_be_looked_at_is_not_written_over(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tear(killed)
+    size = segment_files(killed)[0].stat().st_size - len(TORN)
+    kept = killed / "quarantine" / f"{size:020d}"
+    kept.write_bytes(b"what an earlier start put aside")
+    before = content(killed)
+
+    with cannot_look_at(kept, monkeypatch), pytest.raises(OSError, match="Input/output error"):
+        Opened(killed)
+
+    assert content(killed) == before
+
+
+@pytest.mark.parametrize("part", ["index", f"index/{SEGMENT}"])
+def test_a_key_index_that_cannot_be_looked_at_is_not_damage_of_the_log(
+    killed: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    opened = Opened(killed)
+    opened.append(b"last", keys=[["k"]])
+    opened.checkpoint()
+    opened.store.abandon()
+
+    with cannot_look_at(killed / part, monkeypatch):
+        assert Verification(killed).run().log_is_sound
+
+
+def test_a_key_index_that_cannot_be_looked_at_does_not_stop_a_start(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened(killed)
+    opened.append(b"last", keys=[["k"]])
+    opened.checkpoint()
+    opened.store.abandon()
+
+    with cannot_look_at(killed / "index" / SEGMENT, monkeypatch):
+        opened = Opened(killed)
+
+    assert opened.bodies() == [*BODIES, b"last"]
+    opened.close()
 
 
 def test_a_copy_with_zeros_for_what_cannot_be_read_is_started_and_damaged_there(killed: Path) -> None:
