@@ -5,7 +5,8 @@ What is due is read and judged by a thread, in portions, and only when it is as 
 then appends the same producer's part as data, with the parked batch as its origin, and the watermark moves with the
 write that holds the copies: so the log alone says what was delivered, wherever it is cut. A write that fails leaves
 everything waiting; a batch that cannot be delivered any more, because its topic is gone or the disk damaged it, is
-passed.
+passed. A batch that the disk cannot read is neither delivered nor passed: it waits, and so does all that is due after
+it, because the watermark cannot leave one out.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ log = get_logger(__name__)
 PORTION_BYTES: Final = 8 << 20
 PORTION_BATCHES: Final = 1000
 RETRY_S: Final = 1.0
+LONGEST_RETRY_S: Final = 60.0  # of a read: the disk may take seconds to fail, and need a new cable
 SHORTEST_S: Final = 0.0005  # of a timer, so that clocks that disagree by a hair do not make a busy loop
 GONE: Final = "its topic is gone"
 DAMAGED: Final = "it is damaged"
@@ -117,6 +119,9 @@ class Delivery:
         self.messages = 0
         self.passed = 0
         self.failures = 0
+        self.failed_reads = 0
+        self._read_error = ""  # why the first batch that is due could not be read, the last time
+        self._read_again_s = RETRY_S
 
     # ---- when
 
@@ -197,9 +202,13 @@ class Delivery:
         self._is_busy = False
         if not self._is_running:
             return
+        if isinstance(result, OSError):
+            self._cannot_read(result)
+            return
         if isinstance(result, Exception):
             self._failed(result)
             return
+        self._read_error = ""
         self._is_busy = True
         self._line.extend(result)
         self._work()
@@ -280,25 +289,43 @@ class Delivery:
         log.error("delay.failed", error=str(error) or repr(error), again_s=RETRY_S)
         self._set_timer(RETRY_S)
 
+    def _cannot_read(self, error: OSError) -> None:
+        """Wait for the disk, longer each time, and log a place once."""
+        self.failures += 1
+        self.failed_reads += 1
+        if self._read_error != str(error):
+            self._read_error, self._read_again_s = str(error), RETRY_S
+            log.error("delay.unreadable", error=self._read_error, waiting_batches=self._table.batches)
+        self._set_timer(self._read_again_s)
+        self._read_again_s = min(2 * self._read_again_s, LONGEST_RETRY_S)
+
     def stats(self) -> dict[str, int]:
         """What waits, and what became of the rest."""
         table = self._table
         return {
             "waiting_batches": table.batches, "waiting_messages": table.messages, "next_due_at": table.next_due,
             "delivered_batches": self.batches, "delivered_messages": self.messages, "passed_batches": self.passed,
-            "failures": self.failures,
+            "failures": self.failures, "failed_reads": self.failed_reads,
         }  # fmt: skip
 
 
 def read(entries: Sequence[Parked], reader: LogReader) -> list[Due]:
     """
-    Return batches as they lie in the log, judged. Runs in a thread.
+    Return batches as they lie in the log, judged, up to the first that the disk cannot read. Runs in a thread.
 
     Raises:
-        OSError: the disk cannot read one; it may be sound, so it is not given up.
+        OSError: that is the first of all; it may be sound, so it is not given up.
     """
+    found: list[Due] = []
     with reader:
-        return [_due(entry, reader) for entry in entries]
+        for entry in entries:
+            try:
+                found.append(_due(entry, reader))
+            except OSError:
+                if not found:
+                    raise
+                break
+    return found
 
 
 def _due(entry: Parked, reader: LogReader) -> Due:

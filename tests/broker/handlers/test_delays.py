@@ -131,6 +131,6 @@ async def test_the_stats_tell_what_waits(client: Client) -> None:
 
     assert {name: stats[name] for name in stats if name != "next_due_at"} == {
         "waiting_batches": 1, "waiting_messages": 2, "delivered_batches": 1, "delivered_messages": 1,
-        "passed_batches": 0, "failures": 0,
+        "passed_batches": 0, "failures": 0, "failed_reads": 0,
     }  # fmt: skip
     assert stats["next_due_at"] > NOON
