@@ -188,10 +188,15 @@ def verify_store(directory: Path, as_json: bool) -> None:
 
 def _unusable(error: Exception, folder: Path) -> Failure:
     """A folder that cannot be read or written; the sentences of the store say what to do themselves."""
+    from rmq.broker.store.directory import remedy
+    from rmq.broker.store.files import UNREADABLE
     from rmq.broker.store.scan import Unreadable
 
     if isinstance(error, OSError):
-        return Failure(f"{error.filename or folder}: {error.strerror}; name another folder", exit_codes.OS_ERROR)
+        is_unreadable = error.errno in UNREADABLE
+        advice = remedy(error) if is_unreadable or isinstance(error, PermissionError) else "name another folder"
+        text = f"{error.filename or folder}: {error.strerror}; {advice}"
+        return Failure(text, exit_codes.TEMPORARY if is_unreadable else exit_codes.OS_ERROR)
     return Failure(str(error), exit_codes.TEMPORARY if isinstance(error, Unreadable) else exit_codes.OS_ERROR)
 
 

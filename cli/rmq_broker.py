@@ -77,15 +77,17 @@ def restore(backup: Path, directory: Path) -> None:
     groups continue at the offsets that the backup has, and messages keep their ids.
     """
     from rmq.broker.store.backup import restore as copy
-    from rmq.broker.store.directory import StoreError, remedy
+    from rmq.broker.store.directory import StoreError
+    from rmq.broker.store.scan import Unreadable
 
     try:
         copied = copy(backup, directory)
+    except Unreadable as error:
+        raise Failure(str(error), exit_codes.TEMPORARY) from error
     except StoreError as error:
         raise Failure(str(error), exit_codes.OS_ERROR) from error
     except OSError as error:
-        text = f"{error.filename or directory}: {error.strerror or error}; {remedy(error)}"
-        raise Failure(text, exit_codes.OS_ERROR) from error
+        raise _unusable(directory, error) from error
     size = copied.end - copied.start
     click.echo(
         f"{directory}: {size} bytes, up to position {copied.end}; start a broker on it with --data-dir {directory}"
@@ -131,8 +133,6 @@ def _say_ready(broker: Broker) -> None:
 
 
 def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
-    from rmq.broker.store.directory import remedy
-
     if error.errno == errno.EADDRINUSE:
         text = f"{config.listen} is taken: is a broker running there? Choose another address with --listen"
     elif error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and not error.filename:
@@ -142,9 +142,16 @@ def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
     elif isinstance(error, socket.gaierror):
         text = f"{config.listen} cannot be listened on: there is no host of this name; choose another with --listen"
     else:
-        where = error.filename or config.data_path()
-        text = f"{where}: {error.strerror or error}; {remedy(error)}"
-    return Failure(text, exit_codes.TEMPORARY if error.errno == errno.EIO else exit_codes.OS_ERROR)
+        return _unusable(config.data_path(), error)
+    return Failure(text, exit_codes.OS_ERROR)
+
+
+def _unusable(folder: Path, error: OSError) -> Failure:
+    from rmq.broker.store.directory import remedy
+    from rmq.broker.store.files import UNREADABLE
+
+    text = f"{error.filename or folder}: {error.strerror or error}; {remedy(error)}"
+    return Failure(text, exit_codes.TEMPORARY if error.errno in UNREADABLE else exit_codes.OS_ERROR)
 
 
 def main() -> None:

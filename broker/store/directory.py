@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rmq.wire.errors import RmqError
 
 from ..log import get_logger
-from .files import Files
+from .files import UNREADABLE, Files
 from .lock import DirectoryLock, InUse
 
 log = get_logger(__name__)
@@ -52,6 +52,7 @@ class DataDirectory:
 
     Raises:
         StoreError: it cannot be made or written, another broker has it, or its format is unknown.
+        OSError: the disk cannot read something of it.
     """
 
     def __init__(self, path: Path, files: Files | None = None, *, recognise_copies: bool = True) -> None:
@@ -68,6 +69,8 @@ class DataDirectory:
             self._lock = DirectoryLock(path)
             self._take()
         except OSError as error:
+            if error.errno in UNREADABLE:
+                raise
             raise StoreError(f"the data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
         try:
             self._store: dict[str, Any] = self._load()
@@ -105,7 +108,7 @@ class DataDirectory:
     def _load(self) -> dict[str, Any]:
         file = self.path / "config" / STORE_FILE
         try:
-            store = json.loads(file.read_bytes())
+            store = json.loads(self.files.read_file(file))
             if type(store) is not dict or "format" not in store:
                 raise ValueError("it names no format")
             int(store.get("store_id", "0"), 16)
@@ -191,6 +194,8 @@ def remedy(error: OSError) -> str:
         return "free some space, or choose another folder with --data-dir"
     if error.errno == errno.EMFILE:
         return "raise the limit of open files (ulimit -n)"
-    if error.errno == errno.EIO:
-        return "check the disk and start again; if it stays so, see 'The disk failed' in docs/operations.md"
+    if error.errno in UNREADABLE:
+        return "check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "the folder or file belongs to another user: run this as that user, or give it to this one (chown)"
     return "choose another folder with --data-dir"

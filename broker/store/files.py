@@ -15,12 +15,17 @@ import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rmq.wire.layout import Buffer
 
 AnyPath = str | Path
 
+# Of a read: the disk, the file system or the network does not give what is there. It may give it later.
+UNREADABLE: Final = frozenset({
+    errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, errno.ENXIO, errno.ENOLINK, errno.EREMOTEIO,
+    errno.ESTALE, errno.ETIMEDOUT,
+})  # fmt: skip
 _WAITS = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS)
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EBADF)  # of beginning to write; else the system does as it likes
 # Of sync_file_range: begin to write, wait for nothing. Only whoever waits is told of a failed write, and then others
@@ -172,7 +177,7 @@ class Files:
             self.close(fd)
 
     def read_file(self, path: AnyPath) -> bytes:
-        """All of a file."""
+        """All of a file. An error names the file."""
         fd = self.open_to_read(path)
         try:
             parts, at = [], 0
@@ -180,6 +185,9 @@ class Files:
                 parts.append(part)
                 at += len(part)
             return b"".join(parts)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             self.close(fd)
 

@@ -175,9 +175,9 @@ class Walk:
         return following
 
     def _unreadable_within(self, position: int, end: int) -> str | None:
-        for piece, (first, stop) in self.unreadable:
-            if piece.start + first < end and position < piece.start + stop:
-                return f"bytes {first} to {stop} of {piece.path} cannot be read"
+        for piece, found in self.unreadable:
+            if piece.start + found.first < end and position < piece.start + found.end:
+                return f"bytes {found.first} to {found.end} of {piece.path} cannot be read"
         return None
 
 

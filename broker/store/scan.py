@@ -18,19 +18,21 @@ from rmq.wire import layout
 from rmq.wire.errors import UnsupportedFormat, WireError
 
 from .directory import StoreError
-from .files import AnyPath, Files
+from .files import UNREADABLE, AnyPath, Files
 
 _WINDOW = 16 << 20
 _SECTOR = 4096
 _SIGN = layout.MAGIC.to_bytes(2, "big") + bytes((layout.FORMAT,))
 _SIGN_AT = 4  # of a header
+_BAD_SECTOR = frozenset({errno.EIO})
 
 
 class Range(NamedTuple):
-    """Bytes of a file, from ``first`` up to ``end``."""
+    """Bytes of a file, from ``first`` up to ``end``; ``why`` they cannot be read."""
 
     first: int
     end: int
+    why: str = os.strerror(errno.EIO)
 
 
 class Unreadable(StoreError):
@@ -40,8 +42,8 @@ class Unreadable(StoreError):
     def bytes_of(cls, path: AnyPath, found: Range) -> Unreadable:
         """Return the error for a part of a file."""
         return cls(
-            f"{path}: bytes {found.first} to {found.end} cannot be read ({os.strerror(errno.EIO)}), so nothing was "
-            "changed: check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
+            f"{path}: bytes {found.first} to {found.end} cannot be read ({found.why}), so nothing was changed: "
+            "check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
         )
 
 
@@ -70,11 +72,12 @@ class Scan:
     The file behind ``fd``, whose first byte has the physical offset ``start`` and which is ``size`` long.
 
     ``on_unreadable`` is called with every range of the file that the disk cannot read, before it is judged as zeros.
+    Without it only bad sectors look like zeros, and any other error is raised: it may pass.
     """
 
     def __init__(
         self, files: Files, fd: int, start: int, size: int, *, window: int = _WINDOW,
-        on_unreadable: Callable[[Range], None] = lambda found: None,
+        on_unreadable: Callable[[Range], None] | None = None,
     ) -> None:  # fmt: skip
         self._files = files
         self._fd = fd
@@ -156,16 +159,18 @@ class Scan:
         if at < 0 or is_short:
             self._from, at = position, 0
             size = min(self._size, self.end - position)
-            data, unreadable = _read(self._files, self._fd, size, position - self.start)
+            errors = _BAD_SECTOR if self._on_unreadable is None else UNREADABLE
+            data, unreadable = _read(self._files, self._fd, size, position - self.start, errors)
             self._data = data + bytes(size - len(data))
-            for found in unreadable:
-                self._on_unreadable(found)
+            if self._on_unreadable is not None:
+                for found in unreadable:
+                    self._on_unreadable(found)
         return memoryview(self._data), at
 
 
 def read_or_zeros(files: Files, fd: int, size: int, at: int) -> bytes:
-    """Return bytes of a file, with zeros where the disk cannot read it."""
-    data, _ = _read(files, fd, size, at)
+    """Return bytes of a file, with zeros where the disk cannot read it; any other error may pass, and is raised."""
+    data, _ = _read(files, fd, size, at, _BAD_SECTOR)
     return data + bytes(size - len(data))
 
 
@@ -176,13 +181,13 @@ def read_needed(files: Files, fd: int, size: int, at: int, path: AnyPath) -> byt
     Raises:
         Unreadable: the disk cannot read all of them.
     """
-    data, unreadable = _read(files, fd, size, at)
+    data, unreadable = _read(files, fd, size, at, UNREADABLE)
     if unreadable:
         raise Unreadable.bytes_of(path, unreadable[0])
     return data
 
 
-def _read(files: Files, fd: int, size: int, at: int) -> tuple[bytes, list[Range]]:
+def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> tuple[bytes, list[Range]]:
     """
     Read bytes of a file; return them, with zeros for what the disk cannot read, and which ranges these are.
 
@@ -200,14 +205,16 @@ def _read(files: Files, fd: int, size: int, at: int) -> tuple[bytes, list[Range]
                 break
             by_sector = False
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno not in errors:
                 raise
-            if not by_sector:
+            if error.errno == errno.ETIMEDOUT:  # each sector would take as long
+                stop = end
+            elif not by_sector:
                 by_sector = True
                 continue
             part = bytes(stop - at)
             first = unreadable.pop().first if unreadable and unreadable[-1].end == at else at
-            unreadable.append(Range(first, stop))
+            unreadable.append(Range(first, stop, error.strerror or str(error)))
         parts.append(part)
         at += len(part)
     return b"".join(parts), unreadable

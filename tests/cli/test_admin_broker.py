@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from rmq.broker.store.files import AnyPath, Files
 from rmq.cli import exit_codes
 from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_broker import command as broker_command
@@ -178,6 +181,34 @@ def test_a_folder_that_is_not_there_and_one_that_cannot_be_read_are_told_apart(t
     assert (missing.exit_code, missing.stderr) == (exit_codes.NO_INPUT, text)
     assert unreadable.exit_code == exit_codes.OS_ERROR
     assert unreadable.stderr.endswith(": File name too long; name another folder\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "advice"),
+    [
+        (errno.ESTALE, exit_codes.TEMPORARY, "check the disk and try again; if it stays so, see 'The disk failed'"),
+        (errno.EACCES, exit_codes.OS_ERROR, "the folder or file belongs to another user: run this as that user"),
+    ],
+)
+def test_a_segment_that_cannot_be_opened_is_named_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, advice: str
+) -> None:
+    data = tmp_path / "data"
+    (data / "commitlog").mkdir(parents=True)
+    segment = data / "commitlog" / "00000000000000000000"
+    segment.write_bytes(bytes(8192))
+
+    opening = Files.open_to_read
+
+    def failing(self: Files, path: AnyPath) -> int:
+        if str(path) == str(segment):
+            raise OSError(number, os.strerror(number), str(path))
+        return opening(self, path)
+
+    monkeypatch.setattr(Files, "open_to_read", failing)
+    for result in (admin("broker", "verify-store", str(data)), restore(data, tmp_path / "new")):
+        assert result.exit_code == code
+        assert f"{segment}: {os.strerror(number)}; {advice}" in result.stderr
 
 
 def test_a_folder_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:

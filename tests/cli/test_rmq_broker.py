@@ -13,12 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from rmq.broker.config import BrokerConfig
+from rmq.broker.store.files import UNREADABLE
 from rmq.cli import exit_codes
 from rmq.cli.rmq_broker import _cannot_start, command
 
 from support.processes import BrokerProcess, Running
 
 BROKER = "rmq.cli.rmq_broker"
+OTHER_USER = "the folder or file belongs to another user: run this as that user, or give it to this one (chown)"
+CHECK_THE_DISK = "check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["start", "--help"]])
@@ -112,13 +115,8 @@ def test_it_is_ready_soon(tmp_path: Path) -> None:
         (errno.ENOSPC, "No space left on device; free some space, or choose another folder with --data-dir", 71),
         (errno.EMFILE, "Too many open files; raise the limit of open files (ulimit -n)", 71),
         (errno.EROFS, "Read-only file system; choose another folder with --data-dir", 71),
-        (errno.EACCES, "Permission denied; choose another folder with --data-dir", 71),
-        (
-            errno.EIO,
-            "Input/output error; check the disk and start again; if it stays so, see 'The disk failed' in "
-            "docs/operations.md",
-            75,
-        ),
+        (errno.EACCES, f"Permission denied; {OTHER_USER}", 71),
+        *((number, f"{os.strerror(number)}; {CHECK_THE_DISK}", 75) for number in sorted(UNREADABLE)),
     ],
 )
 def test_a_start_that_fails_says_what_helps(number: int, advice: str, code: int) -> None:

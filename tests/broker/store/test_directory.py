@@ -16,6 +16,9 @@ from rmq.broker.store.directory import DataDirectory, StoreError, remedy
 
 from ..builders import Opened
 
+OTHER_USER = "the folder or file belongs to another user: run this as that user, or give it to this one (chown)"
+CHECK_THE_DISK = "check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
+
 
 def test_the_directory_and_its_parents_are_made(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "a" / "b")
@@ -151,7 +154,11 @@ def test_what_is_no_store_file_says_that_it_may_be_removed(tmp_path: Path, conte
         (errno.ENOSPC, "free some space, or choose another folder with --data-dir"),
         (errno.EDQUOT, "free some space, or choose another folder with --data-dir"),
         (errno.EMFILE, "raise the limit of open files (ulimit -n)"),
-        (errno.EACCES, "choose another folder with --data-dir"),
+        (errno.EROFS, "choose another folder with --data-dir"),
+        (errno.EACCES, OTHER_USER),
+        (errno.EPERM, OTHER_USER),
+        (errno.EIO, CHECK_THE_DISK),
+        (errno.ESTALE, CHECK_THE_DISK),
     ],
 )
 def test_an_error_at_start_comes_with_what_helps_against_it(number: int, text: str) -> None:

@@ -94,6 +94,20 @@ def test_an_index_that_the_disk_cannot_read_costs_no_message(memory_path: Path) 
     opened.close()
 
 
+def test_a_log_that_the_network_does_not_give_is_not_taken_for_damaged(memory_path: Path) -> None:
+    """Readers would go on after messages that are there again a moment later."""
+    build(memory_path).unlink()
+    files = FaultyFiles()
+    opened = Opened(memory_path, files=files)
+    files.fail("read", "commitlog", errno.ESTALE)
+
+    with pytest.raises(OSError, match="Stale file handle"):
+        pull(opened, 0)
+    files.heal()
+    assert each(opened) == WANTED
+    opened.close()
+
+
 def test_a_full_disk_keeps_nobody_from_what_a_damaged_index_hides(
     memory_path: Path, logs: list[dict[str, Any]]
 ) -> None:

@@ -175,11 +175,13 @@ def test_a_scan_reports_what_it_could_not_read(memory_path: Path) -> None:
     files.close(fd)
 
 
-def test_another_error_than_a_bad_place_is_raised(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT])
+def test_another_error_than_a_bad_place_is_raised(tmp_path: Path, number: int) -> None:
+    """A reader would take zeros for damage, and go on after it."""
     (tmp_path / "x").write_bytes(b"x" * 10)
     files = FaultyFiles()
     fd = files.open_to_read(tmp_path / "x")
-    files.fail("read", "x", errno.ENOMEM)
+    files.fail("read", "x", number)
 
     with pytest.raises(OSError):
         read_or_zeros(files, fd, 10, 0)

@@ -14,7 +14,7 @@ import pytest
 
 from rmq.broker.store.backup import Backup
 from rmq.broker.store.directory import StoreError
-from rmq.broker.store.files import Files
+from rmq.broker.store.files import UNREADABLE, Files
 from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.reading import DamagedRange
@@ -135,14 +135,53 @@ def test_a_short_failure_of_the_disk_is_no_bad_sector(killed: Path) -> None:
     opened.close()
 
 
-def test_another_error_than_a_bad_sector_is_raised_as_it_is(killed: Path) -> None:
+@pytest.mark.parametrize("number", sorted(UNREADABLE))
+def test_a_start_that_cannot_read_names_the_bytes_whatever_the_disk_or_the_network_says(
+    killed: Path, number: int
+) -> None:
     files = FaultyFiles()
-    files.fail("read", "commitlog", errno.ENXIO)
+    files.fail("read", "commitlog", number)
+    size = segment_files(killed)[0].stat().st_size
+
+    refused(killed, files, rf"{SEGMENT}: bytes 0 to {size} cannot be read \({os.strerror(number)}\), so nothing was")
+
+    check_sound(killed)
+
+
+def test_a_read_that_times_out_is_not_repeated_for_each_sector(killed: Path) -> None:
+    files = FaultyFiles()
+    files.fail("read", "commitlog", errno.ETIMEDOUT)
+
+    refused(killed, files)
+
+    assert files.ops("commitlog", "read") == ["read"]
+
+
+def test_an_error_of_the_process_is_raised_as_it_is(killed: Path) -> None:
+    files = FaultyFiles()
+    files.fail("read", "commitlog", errno.ENOMEM)
 
     with pytest.raises(OSError) as failure:
         Opened(killed, files=files)
 
-    assert failure.value.errno == errno.ENXIO
+    assert failure.value.errno == errno.ENOMEM
+    check_sound(killed)
+
+
+@pytest.mark.parametrize("operation", ["open_to_read", "read"])
+def test_a_store_file_that_cannot_be_read_refuses_the_start_with_its_name(killed: Path, operation: str) -> None:
+    opened = Opened(killed)
+    opened.store.directory.name(1)
+    opened.close()
+    before = content(killed)
+    files = FaultyFiles()
+    files.fail(operation, "store.json", errno.EIO)
+
+    with pytest.raises(OSError) as failure:
+        Opened(killed, files=files)
+
+    assert (failure.value.errno, failure.value.filename) == (errno.EIO, str(killed / "config" / "store.json"))
+    assert content(killed) == before
     check_sound(killed)
 
 
