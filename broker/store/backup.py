@@ -147,29 +147,28 @@ class Backup:
                 self._progress(size)
                 return
         try:
+            there = min(size, self._files.size(path))
             source = self._files.open_to_read(path)
         except FileNotFoundError as error:
             raise _Vanished from error
         try:
             target = self._files.open(to, create=True)
             try:
-                self._missing += size - self._copy_bytes(path, source, target, size)
+                self._copy_bytes(path, source, target, there)
+                self._missing += size - there
                 self._files.sync(target)
             finally:
                 self._files.close(target)
         finally:
             self._files.close(source)
 
-    def _copy_bytes(self, path: Path, source: int, target: int, size: int) -> int:
+    def _copy_bytes(self, path: Path, source: int, target: int, size: int) -> None:
         at = 0
         while at < size:
             part = read_needed(self._files, source, min(_PIECE, size - at), at, path)
-            if not part:
-                break
             self._files.write_all(target, part, at)
             at += len(part)
             self._progress(len(part))
-        return at
 
 
 def restore(backup: Path, target: Path, *, progress: Callable[[int], None] = lambda size: None) -> Copied:

@@ -202,7 +202,7 @@ class Recovery:
 
         Raises:
             StoreError: a newer version wrote here.
-            Unreadable: the disk cannot read all of it; nothing was changed.
+            Unreadable: the disk cannot read all of it. Nothing was changed, unless a torn tail had been cut by then.
         """
         torn = self._walk.run(begin)
         if torn is not None and torn.newer:

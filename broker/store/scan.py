@@ -36,13 +36,13 @@ class Range(NamedTuple):
 
 
 class Unreadable(StoreError):
-    """The disk cannot read something that is needed. Nothing was changed: the disk may read it again."""
+    """The disk cannot read something that is needed. No message is given up: the disk may read it again."""
 
     @classmethod
-    def bytes_of(cls, path: AnyPath, found: Range) -> Unreadable:
-        """Return the error for a part of a file."""
+    def bytes_of(cls, path: AnyPath, found: Range, *, so: str = "nothing was changed") -> Unreadable:
+        """Return the error for a part of a file; ``so`` says what that means for the log."""
         return cls(
-            f"{path}: bytes {found.first} to {found.end} cannot be read ({found.why}), so nothing was changed: "
+            f"{path}: bytes {found.first} to {found.end} cannot be read ({found.why}), so {so}: "
             "check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
         )
 
@@ -160,8 +160,7 @@ class Scan:
             self._from, at = position, 0
             size = min(self._size, self.end - position)
             errors = _BAD_SECTOR if self._on_unreadable is None else UNREADABLE
-            data, unreadable = _read(self._files, self._fd, size, position - self.start, errors)
-            self._data = data + bytes(size - len(data))
+            self._data, unreadable = _read(self._files, self._fd, size, position - self.start, errors)
             if self._on_unreadable is not None:
                 for found in unreadable:
                     self._on_unreadable(found)
@@ -170,26 +169,25 @@ class Scan:
 
 def read_or_zeros(files: Files, fd: int, size: int, at: int) -> bytes:
     """Return bytes of a file, with zeros where the disk cannot read it; any other error may pass, and is raised."""
-    data, _ = _read(files, fd, size, at, _BAD_SECTOR)
-    return data + bytes(size - len(data))
+    return _read(files, fd, size, at, _BAD_SECTOR)[0]
 
 
-def read_needed(files: Files, fd: int, size: int, at: int, path: AnyPath) -> bytes:
+def read_needed(files: Files, fd: int, size: int, at: int, path: AnyPath, *, so: str = "nothing was changed") -> bytes:
     """
-    Return bytes of a file, fewer if it ends before.
+    Return exactly so many bytes of a file.
 
     Raises:
-        Unreadable: the disk cannot read all of them.
+        Unreadable: the disk cannot read all of them, or the file ends before.
     """
     data, unreadable = _read(files, fd, size, at, UNREADABLE)
     if unreadable:
-        raise Unreadable.bytes_of(path, unreadable[0])
+        raise Unreadable.bytes_of(path, unreadable[0], so=so)
     return data
 
 
 def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> tuple[bytes, list[Range]]:
     """
-    Read bytes of a file; return them, with zeros for what the disk cannot read, and which ranges these are.
+    Read so many bytes of a file; return them, with zeros for what is not to be had, and which ranges these are.
 
     The system may return what lies before a bad sector, and fail only when asked for more: only an empty answer is the
     end of the file. From a failure on, sectors of the file are read one by one until one can be read.
@@ -202,6 +200,8 @@ def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> 
         try:
             part = files.read(fd, stop - at, at)
             if not part:
+                unreadable.append(Range(at, end, "the file is shorter than the file system says"))
+                parts.append(bytes(end - at))
                 break
             by_sector = False
         except OSError as error:

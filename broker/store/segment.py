@@ -17,6 +17,7 @@ NAME_DIGITS = 20
 TAIL = 2 << 20  # the system locks what it writes out: appends must not wait for that
 EXTENT = 1 << 20  # pages of a file may be held together in units of this size
 _PIECE = 8 << 20
+_CUT = "the start ended; a torn tail that it had cut is in quarantine/"
 
 
 def segment_paths(files: Files, directory: Path) -> list[Path]:
@@ -158,7 +159,7 @@ class Segment:
         """
         at = max(position - self.start, 0)
         while at < self.size:
-            part = read_needed(self._files, self._fd, min(_PIECE, self.size - at), at, self.path)
+            part = read_needed(self._files, self._fd, min(_PIECE, self.size - at), at, self.path, so=_CUT)
             self._files.write_all(self._fd, part, at)
             at += len(part)
 

@@ -151,10 +151,13 @@ def test_bytes_that_are_needed_are_returned_as_they_are_or_refused_with_their_ra
     (tmp_path / "x").write_bytes(b"x" * 16384)
     files = UnreadableFiles("x", 4096, 12288)
     fd = files.open_to_read(tmp_path / "x")
+    ended = r"/x: bytes 16384 to 16434 cannot be read \(the file is shorter than the file system says\)"
 
     with pytest.raises(Unreadable, match=r"/x: bytes 4096 to 12288 cannot be read \(Input/output error\)"):
         read_needed(files, fd, 16384, 0, tmp_path / "x")
-    assert read_needed(files, fd, 100, 16334, tmp_path / "x") == b"x" * 50
+    with pytest.raises(Unreadable, match=ended):
+        read_needed(files, fd, 100, 16334, tmp_path / "x")
+    assert read_needed(files, fd, 50, 16334, tmp_path / "x") == b"x" * 50
     files.close(fd)
 
 

@@ -28,6 +28,7 @@ from support.faulty import Fails, Fault, UnreadableFiles
 from support.faulty import FaultyFiles as CountingFiles
 
 BODIES = [b"%d" % i * 3000 for i in range(8)]
+SECTOR = 4096
 SEGMENT = "00000000000000000000"
 TORN = b"the beginning of a batch that was never acknowledged"
 
@@ -123,6 +124,60 @@ def test_what_cannot_be_read_when_it_is_written_once_more_stays_as_it_is(killed:
     refused(killed, FailsLater(SEGMENT, 1 << 40, 1 << 41))
 
     check_sound(killed)
+
+
+def test_a_tail_that_was_cut_before_the_disk_failed_is_said_to_be_in_quarantine(killed: Path) -> None:
+    tear(killed)
+
+    class FailsLater(UnreadableFiles):
+        def truncate(self, fd: int, size: int) -> None:
+            super().truncate(fd, size)
+            self.fail(0, 1 << 40)
+
+    with pytest.raises(Unreadable, match="so the start ended; a torn tail that it had cut is in quarantine/: check"):
+        Opened(killed, files=FailsLater(SEGMENT, end=0))
+
+    (kept,) = (killed / "quarantine").iterdir()
+    assert kept.read_bytes() == TORN
+    check_sound(killed)
+
+
+class EndsEarly(FaultyFiles):
+    """A disk that gives a segment up to ``end`` and nothing of the rest; if not ``at_first``, once it was read."""
+
+    def __init__(self, end: int, *, at_first: bool = True) -> None:
+        super().__init__()
+        self._end = end
+        self._is_shorter = at_first
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        if self._is_shorter and "commitlog" in self.paths[fd]:
+            size = min(size, max(self._end - at, 0))
+        data = super().read(fd, size, at)
+        self._is_shorter |= at == 0 and len(data) > SECTOR  # the walk has read all of it
+        return data
+
+
+@pytest.mark.parametrize("at_first", [True, False], ids=["at once", "after the walk"])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_a_segment_that_ends_before_its_size_refuses_the_start(killed: Path, is_torn: bool, at_first: bool) -> None:
+    """A start would cut the rest as torn, or copy nothing for ever."""
+    if is_torn:
+        tear(killed)
+    size = segment_files(killed)[0].stat().st_size
+
+    refused(killed, EndsEarly(8192, at_first=at_first), rf"{SEGMENT}: bytes \d+ to {size} cannot be read \(the file is")
+
+    check_sound(killed)
+
+
+def test_a_scrub_reports_the_rest_of_a_segment_that_ends_before_its_size(killed: Path) -> None:
+    size = segment_files(killed)[0].stat().st_size
+
+    report = Verification(killed, files=EndsEarly(8192)).run()
+
+    assert any(f"bytes 8192 to {size} of " in finding.text for finding in report.findings)
+    assert report.torn == 0
 
 
 def test_a_short_failure_of_the_disk_is_no_bad_sector(killed: Path) -> None:
