@@ -6,17 +6,20 @@ one ``writev`` and published. Answers wait here until the disk is as far as the 
 task and no future: an answer is a callback in line behind a log position.
 
 A failed write throws the turn's sends away and tells their senders. State changes are already true in memory, so
-they stay in line, and so do the answers that wait for them: nothing is answered before it is in the log.
+they stay in line, and so do the answers that wait for them: nothing is answered before it is in the log. Only a request
+that its client repeats anyway is refused then.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from rmq.wire.errors import DiskFull, Refused, StoreFailed
 from rmq.wire.model import MessageQueue
 
 from .log import get_logger
@@ -48,6 +51,17 @@ class SendTicket(Protocol):
         """The batches were not written."""
 
 
+class _Refusable(NamedTuple):
+    """A request that is answered when it is durable, and refused when the write fails."""
+
+    stored: Callable[[], None]
+    refuse: Callable[[Refused], None]
+
+    def failed(self, error: OSError) -> None:
+        """The write failed."""
+        self.refuse(refusal_of(error))
+
+
 class Committer:
     """
     Collects a turn, commits it, and releases what waited for it. ``exposed`` is told which queues can be read on.
@@ -71,6 +85,7 @@ class Committer:
         self._request_flush: Callable[[], None] = lambda: None
         self._scheduled = False
         self._failing = False  # the turn that ends now could not be written
+        self._failure: OSError | None = None  # of the newest write
         self._changes: list[Change] = []
         self._staged: list[Change] = []  # changes that a send of this turn had to come behind
         self._topic_made = False  # whether one of the unstaged changes makes a topic
@@ -124,9 +139,16 @@ class Committer:
         self._staged += changes
         self._store.stage_changes(changes)
 
-    def when_durable(self, answer: Callable[[], None]) -> None:
-        """Run ``answer`` once everything recorded so far is as durable as a send would be."""
-        self._answers.append(answer)
+    def when_durable(self, answer: Callable[[], None], refuse: Callable[[Refused], None] | None = None) -> None:
+        """
+        Run ``answer`` once everything recorded so far is as durable as a send would be.
+
+        A failed write calls ``refuse`` instead; without it, ``answer`` waits for the write that succeeds.
+        """
+        if refuse is None:
+            self._answers.append(answer)
+        else:
+            self._sends.append(_Refusable(answer, refuse))
         self.schedule()
 
     def schedule(self) -> None:
@@ -163,6 +185,7 @@ class Committer:
         answers: list[Callable[[], None]] = [ticket.stored for ticket in sends]
         answers += self._answers
         self._answers.clear()
+        self._failure = None
         position = self._store.log.written
         if not self._sync:
             self._exposed(self._store.expose(position))
@@ -178,6 +201,7 @@ class Committer:
 
     def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
         self.failed_writes += 1
+        self._failure = error
         self._changes = without_the_dead([*changes, *self._changes])
         self._topic_made = any(isinstance(change, TopicMade) for change in self._changes)
         if self._changes or self._answers:
@@ -219,9 +243,20 @@ class Committer:
         return bool(self._changes or self._staged)
 
     @property
+    def refusal(self) -> Refused | None:
+        """Why a change that is recorded now would wait: the newest write failed, and others wait already."""
+        return refusal_of(self._failure) if self._failure is not None and self.behind else None
+
+    @property
     def idle(self) -> bool:
         """Whether nobody waits for the disk."""
         return not (self._scheduled or self._waiting or self._changes or self._sends or self._answers)
+
+
+def refusal_of(error: OSError) -> Refused:
+    """Return what a client gets whose request could not be written."""
+    kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreFailed
+    return kind(f"the log could not be written: {error.strerror}")
 
 
 def without_the_dead(changes: list[Change]) -> list[Change]:

@@ -76,7 +76,7 @@ class Serving:
         self._answers = answers
         self.topics = TopicHandler(
             tables.topics, store, committer, broker=config.name, default_queues=config.default_queues,
-            auto_create=config.auto_create_topics, wall_us=wall_us,
+            auto_create=config.auto_create_topics, wall_us=wall_us, refusal=lambda: self.sends.refuse_because,
         )  # fmt: skip
         notices = Notices(tables.members, tables.sessions, call_soon=loop.call_soon, call_later=loop.call_later)
         self.progress = ProgressHandler(

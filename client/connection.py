@@ -23,12 +23,15 @@ from rmq.wire.address import parse_address
 from rmq.wire.errors import (
     OK,
     ConnectionLost,
+    DiskFull,
     FrameTooLarge,
     ProducerFenced,
     ProtocolUnsupported,
     Refused,
     RequestTimeout,
     RmqError,
+    StoreFailed,
+    WireError,
 )
 from rmq.wire.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_header, pack_parts
 from rmq.wire.layout import Buffer
@@ -50,6 +53,7 @@ OnReply = Callable[[int, Any], None]
 REQUEST_TIMEOUT_S: Final = 3.0
 DIAL_TIMEOUT_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 1.0
+TEMPORARY: Final = (DiskFull, StoreFailed)  # why a hello is refused that is to come again
 SETTLED_S: Final = 1.0  # a connection that lived this long starts the back-off anew
 
 
@@ -59,8 +63,9 @@ class Connection:
 
     ``on_push(push, payload)`` gets what the broker says unasked; ``on_connected(hello)`` and ``on_lost(error)`` tell of
     each change, ``on_writable()`` of the end of back-pressure, ``on_ended(error)`` that there will be no connection any
-    more because the broker does not want this client. If one of them raises, that is logged, no more. ``room`` is the
-    machine room of this client, which its name tells to the members of its groups.
+    more because the broker does not want this client, ``on_refused(error)`` that it refuses a hello for now. If one of
+    them raises, that is logged, no more. ``room`` is the machine room of this client, which its name tells to the
+    members of its groups.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Connection:
         on_lost: Callable[[Exception], None] | None = None,
         on_writable: Callable[[], None] | None = None,
         on_ended: Callable[[Exception], None] | None = None,
+        on_refused: Callable[[WireError], None] | None = None,
         producer_hello: Callable[[], ops.ProducerHello] | None = None,
         keep_alive: bool = False,
         now: Callable[[], float] | None = None,
@@ -90,6 +96,7 @@ class Connection:
         self._on_lost = on_lost
         self._on_writable = on_writable
         self._on_ended = on_ended
+        self._on_refused = on_refused
         self._producer_hello = producer_hello
         self._keep_alive = keep_alive
         self._now = now or clock.boottime
@@ -132,6 +139,7 @@ class Connection:
 
         Raises:
             ConnectionLost: there was no broker in time.
+            DiskFull, StoreFailed: the broker refused for this reason until the time was over.
             ProtocolUnsupported, Refused: the broker does not want this client.
         """
         self.start()
@@ -140,6 +148,8 @@ class Connection:
                 await self.wait_connected()
         except TimeoutError:
             await self.close()
+            if isinstance(self._last_error, TEMPORARY):
+                raise self._last_error from None
             raise unreachable(self.address, self._last_error, reached=self._reached) from self._last_error
         except BaseException:
             await self.close()
@@ -334,7 +344,10 @@ class Connection:
             self._guarded(self._on_lost, failure)
 
     def _note_failure(self, error: Exception) -> None:
-        never_taken = isinstance(error, ProtocolUnsupported | Refused) and self.hello is None
+        passes = isinstance(error, TEMPORARY)
+        never_taken = isinstance(error, ProtocolUnsupported | Refused) and not passes and self.hello is None
+        if passes and self._on_refused is not None:
+            self._guarded(self._on_refused, error)
         if never_taken or isinstance(error, ProducerFenced):
             # It will not take this client the next time either: tell whoever waits.
             self._finish(error)

@@ -144,6 +144,7 @@ class Producer:
 
         Raises:
             ConnectionLost: there is no broker at the address.
+            DiskFull, StoreFailed: the broker could not record ``producer_epoch`` within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch was opened before.
         """
         if self._opened:
@@ -160,11 +161,16 @@ class Producer:
             on_lost=self._sender.lost,
             on_writable=self._sender.writable,
             on_ended=self._end,
+            on_refused=self._sender.report,
             producer_hello=self._sender.producer_hello,
             keep_alive=True,
         )
         self._router = Router(
-            self._connection, auto_create=self._auto_create, on_placed=self._sender.placed, codec=self._codec
+            self._connection,
+            auto_create=self._auto_create,
+            on_placed=self._sender.placed,
+            on_refused=self._sender.report,
+            codec=self._codec,
         )
         self._sender.attach(self._connection)
         self._sender.on_cut = self._router.left

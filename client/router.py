@@ -32,6 +32,7 @@ class Router:
     Places each parcel in the outbox of its queue; ``on_placed(outbox)`` tells when.
 
     Not of an outbox that is ``ready``: it is in the sender's round, and sent as soon as there is room.
+    ``on_refused(error)`` gets each refusal after which the router asks again.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Router:
         *,
         auto_create: bool,
         on_placed: Callable[[Outbox], None],
+        on_refused: Callable[[WireError], None],
         codec: Codec | None = None,
     ) -> None:
         self._connection = connection
         self._codec = codec
         self._auto_create = auto_create
         self._on_placed = on_placed
+        self._on_refused = on_refused
         self._topics: dict[str, TopicRoute] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -120,9 +123,11 @@ class Router:
                     route.info = decode(TopicInfo, await self._connection.request(Op.ROUTE, wanted))
                     route.asked_at = self._loop.time()
                 except (ConnectionLost, RequestTimeout, WireError) as error:
-                    if isinstance(error, WireError) and not is_temporary(error.code):
-                        self._fail(route, error)
-                        return
+                    if isinstance(error, WireError):
+                        if not is_temporary(error.code):
+                            self._fail(route, error)
+                            return
+                        self._on_refused(error)
                     for parcel in route.waiting:
                         parcel.trouble = error
                     await asyncio.sleep(RETRY_S)

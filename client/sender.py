@@ -371,16 +371,21 @@ class Sender:
             self._connection.drop(ConnectionLost(f"a new hello must tell where this producer stands: {why}"))
             return
         if why is not None:
-            self._report(why)
+            self.refusal = why
+            self.report(why)
         self._pause = self._loop.call_later(self._pause_s, self._resume)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
 
-    def _report(self, refusal: WireError) -> None:
-        """Report a temporary refusal at once, and no more until it is over or gives way to another."""
+    def report(self, refusal: WireError) -> None:
+        """
+        Report a temporary refusal at once, and no more until something is stored or another refusal takes its place.
+
+        Refusals of a hello or of a route are reported here, too.
+        """
         if self._reported != refusal.code:
             log.warning("producer.refused", error=describe(refusal))
             self._loop.call_soon(self.on_refusal, refusal)
-        self.refusal, self._reported = refusal, refusal.code
+        self._reported = refusal.code
 
     def _accepted(self) -> None:
         self.refusal = self._reported = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 
-from rmq.wire.errors import DiskFull, Refused, StoreFailed
+from rmq.wire.errors import DiskFull, Refused
 
-from ..committer import Committer
+from ..committer import Committer, refusal_of
 from ..services.delays import Delays
 from ..services.ledger import Entry, Ledger
 from ..services.topics import Topic
@@ -30,9 +29,7 @@ class Ticket:
 
     def failed(self, error: OSError) -> None:
         """Nothing of them exists."""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind = DiskFull if full else StoreFailed
-        self.error = kind(f"the log could not be written: {error.strerror}")
+        self.error = refusal_of(error)
 
 
 class Appending:

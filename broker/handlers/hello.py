@@ -7,7 +7,15 @@ from functools import partial
 from typing import Any
 
 from rmq.wire import frames, layout
-from rmq.wire.errors import OK, BadRequest, ProducerFenced, ProtocolUnsupported, SequenceConflict, SessionReplaced
+from rmq.wire.errors import (
+    OK,
+    BadRequest,
+    ProducerFenced,
+    ProtocolUnsupported,
+    Refused,
+    SequenceConflict,
+    SessionReplaced,
+)
 from rmq.wire.ops import (
     PROTOCOL,
     AttemptRun,
@@ -89,13 +97,28 @@ class HelloHandler:
         if raised is not None:
             self._raising[producer.producer_id] = producer.producer_epoch
             self._committer.record(raised)
-        if producer.producer_id not in self._raising:
+            self._committer.when_durable(partial(self._raised, producer))
+        raising = producer.producer_id in self._raising
+        if not raising:
             resumed = self._producers.resumed(*producer, last=last)
             if self._is_durable(resumed):
                 return hello_to_map(self._reply(session, resumed))
         connection.hold()
-        self._committer.when_durable(partial(self._answer, connection, request_id, session, producer, last))
+        self._committer.when_durable(
+            partial(self._answer, connection, request_id, session, producer, last),
+            partial(self._refuse, connection, request_id) if raising else None,
+        )
         return DEFERRED
+
+    def _raised(self, producer: ProducerHello) -> None:
+        """A raised epoch is durable now."""
+        if self._raising.get(producer.producer_id) == producer.producer_epoch:
+            del self._raising[producer.producer_id]
+
+    def _refuse(self, connection: Connection, request_id: int, error: Refused) -> None:
+        """The disk does not take the epoch, so the producer must come again; an older one stays fenced meanwhile."""
+        connection.refuse(request_id, error)
+        connection.go_on()
 
     def _is_durable(self, resumed: Resumed) -> bool:
         durable_to = self._durable_to()
@@ -105,8 +128,6 @@ class HelloHandler:
         self, connection: Connection, request_id: int, session: Session, producer: ProducerHello, last: int
     ) -> None:
         """All that was there when the producer said hello is durable now, or was taken back by a failed write."""
-        if self._raising.get(producer.producer_id) == producer.producer_epoch:
-            del self._raising[producer.producer_id]
         if connection.closing:
             return  # and so is a connection that was replaced meanwhile
         try:

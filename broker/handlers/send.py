@@ -7,7 +7,6 @@ the connection in between comes again with what is missing, since a frame is no 
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from rmq.wire.errors import OK, BadName, DiskFull, OutOfSequence, Refused, Store
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import MAX_BATCHES, OutgoingBatch, Send, SendResult
 
-from ..committer import Committer
+from ..committer import Committer, refusal_of
 from ..connection import DEFERRED, WORK_S, Connection
 from ..services.delays import Delays
 from ..services.producers import ProducerTable
@@ -77,9 +76,7 @@ class SendTicket:
 
         Also of batches that were refused for good: behind one that was not stored a number cannot stay spent.
         """
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind = DiskFull if full else StoreFailed
-        refusal = _refusal(kind(f"the log could not be written: {error.strerror}"))
+        refusal = _refusal(refusal_of(error))
         for place, header in reversed(self.numbered):
             self._handler.producers.retract(header.producer_id, header.producer_epoch, header.sequence)
             if header.producer_id:

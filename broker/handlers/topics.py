@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from rmq.wire import names
 from rmq.wire.codec import decode
-from rmq.wire.errors import Refused
+from rmq.wire.errors import DiskFull, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
 from rmq.wire.topic_ops import (
@@ -51,12 +52,14 @@ class TopicHandler:
     Tells where queues are, makes and ends them. The composition root sets what others have to do with that.
 
     ``changed`` and ``deleted`` tell whoever waits, when it is durable; ``ended`` takes with a topic, at once, all
-    that hangs on it; ``made`` is told at once of the queues from a number on, which are new.
+    that hangs on it; ``made`` is told at once of the queues from a number on, which are new. ``refusal`` returns why
+    nothing may be stored at present.
     """
 
     def __init__(
         self, topics: TopicTable, store: MessageStore, committer: Committer,
         *, broker: str, default_queues: int, auto_create: bool, wall_us: Callable[[], int],
+        refusal: Callable[[], str | None],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._store = store
@@ -65,6 +68,7 @@ class TopicHandler:
         self._default_queues = default_queues
         self._auto_create = auto_create
         self._wall_us = wall_us
+        self._refusal = refusal
         self._queues: dict[int, list[QueueInfo]] = {}  # by their number; nobody changes a list
         self.progress: Progress
         self.changed: Callable[[TopicInfo], None] = lambda info: None
@@ -84,23 +88,32 @@ class TopicHandler:
         return TopicInfo(topic.name, topic.generation, topic.shards, queues)
 
     def route(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Where a topic's queues are; makes it when asked to and allowed to."""
+        """Where a topic's queues are; makes it when asked to and allowed to, unless nothing could be stored in it."""
         request = decode(Route, payload)
         if request.create and self._auto_create and self._topics.get(request.topic) is None:
-            return self._make(connection, request_id, request.topic, self._default_queues)
-        return self._later(connection, request_id, self.info(request.topic))
+            self._check_room()
+            self._make(request.topic, self._default_queues)
+        # A producer asks again, so it is better told of a disk that takes nothing than left without an answer.
+        refuse = partial(connection.refuse, request_id) if request.create else None
+        return self._later(connection, request_id, self.info(request.topic), refuse)
+
+    def _check_room(self) -> None:
+        if (scarce := self._refusal()) is not None:
+            raise DiskFull(scarce)
+        if (failure := self._committer.refusal) is not None:
+            raise failure
 
     def create(self, connection: Connection, request_id: int, payload: Any) -> object:
         """Make a topic."""
         request = decode(CreateTopic, payload)
-        return self._make(connection, request_id, request.topic, request.queues)
+        return self._later(connection, request_id, self._info(self._make(request.topic, request.queues)))
 
-    def _make(self, connection: Connection, request_id: int, name: str, queues: int) -> object:
+    def _make(self, name: str, queues: int) -> Topic:
         topic, made = self._topics.create(name, queues, created_at=self._wall_us())
         if made:
             log.info("topic.created", topic=name, queues=queues, generation=topic.generation)
             self._change(topic)
-        return self._later(connection, request_id, self._info(topic))
+        return topic
 
     def own(self, name: str) -> Topic:
         """A topic that the broker itself writes to, made at once if it is missing."""
@@ -195,7 +208,9 @@ class TopicHandler:
             self._store.end_since(queue, request.log_epoch) if request.log_epoch else NO_OFFSET,
         )
 
-    def _later(self, connection: Connection, request_id: int, answer: object) -> object:
+    def _later(
+        self, connection: Connection, request_id: int, answer: object, refuse: Callable[[Refused], None] | None = None
+    ) -> object:
         # Also a topic that exists is told only when that is durable: its creator may still wait for the disk.
-        self._committer.when_durable(lambda: connection.reply(request_id, answer))
+        self._committer.when_durable(lambda: connection.reply(request_id, answer), refuse)
         return DEFERRED

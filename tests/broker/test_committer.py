@@ -352,6 +352,34 @@ def test_a_topic_comes_before_its_first_batch_in_the_log_also_after_a_failed_wri
     assert kinds == [layout.KIND_STATE, layout.KIND_DATA]
 
 
+def test_who_can_be_refused_is_refused_by_a_failed_write_and_is_not_answered_later(rig: Rig) -> None:
+    rig.committer.record(Committed("g", *ORDERS, 1))
+    rig.committer.when_durable(
+        lambda: rig.story.append("answered"), lambda error: rig.story.append(f"{error.name}: {error}")
+    )
+    assert rig.committer.refusal is None
+    rig.break_disk()
+    rig.loop.turn()
+
+    refusal = rig.committer.refusal
+    assert refusal is not None
+    assert rig.story == [f"{refusal.name}: {refusal}"]
+    rig.files.heal()
+    rig.loop.fire()
+    rig.synced()
+    assert len(rig.story) == 1
+    assert rig.committer.refusal is None
+
+
+def test_a_failed_write_that_left_nothing_behind_refuses_nothing_further(rig: Rig) -> None:
+    rig.send("a")
+    rig.break_disk()
+    rig.loop.turn()
+
+    assert rig.committer.failed_writes == 1
+    assert rig.committer.refusal is None
+
+
 def test_a_snapshot_that_cannot_be_written_is_tried_again_after_a_while(memory_path: Path) -> None:
     """Not in the very next turn: a full disk would keep the loop busy with nothing else."""
     rig = Rig(memory_path, sync=False, segment_bytes=100)

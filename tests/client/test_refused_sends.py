@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from rmq.client import Producer
+from rmq.client import Message, Producer
 from rmq.wire import errors
 from rmq.wire.layout import Header
 
@@ -141,6 +141,57 @@ async def test_a_route_that_is_refused_until_the_deadline_raises_the_refusal(bro
     async with Producer(broker.address, delivery_timeout_s=5) as producer:
         with pytest.raises(errors.Internal, match="nothing was stored in 'orders' within 5 s: defect 17"):
             await producer.send(message(1))
+
+
+async def test_a_refused_route_is_reported_at_once_and_once_and_so_is_its_end(broker: FakeBroker) -> None:
+    reported: list[tuple[float, str]] = []
+    broker.route_refusals = [errors.DiskFull(SENTENCE)] * 20
+    async with Producer(broker.address, on_refusal=lambda error: reported.append((time(), str(error)))) as producer:
+        await producer.send(message(1))
+        await asyncio.sleep(0)
+
+    assert [text for _, text in reported] == [SENTENCE, "None"]
+    assert [at for at, _ in reported] == pytest.approx([0, 2], abs=0.1)
+
+
+@pytest.mark.parametrize("refusal", [errors.DiskFull(SENTENCE), errors.StoreFailed("the log could not be written")])
+async def test_a_hello_that_is_refused_for_now_is_reported_at_once_and_repeated(
+    broker: FakeBroker, refusal: errors.Refused
+) -> None:
+    reported: list[str] = []
+    broker.refuse_hello = refusal
+    producer = Producer(broker.address, producer_epoch=3, on_refusal=lambda error: reported.append(str(error)))
+    opening = asyncio.create_task(producer.open())
+    await asyncio.sleep(3)
+    assert reported == [str(refusal)]
+    assert len(broker.hellos) > 2
+    broker.refuse_hello = None
+    await opening
+    await producer.send(message(1))
+    await asyncio.sleep(0)
+    await producer.close()
+
+    assert reported == [str(refusal), "None"]
+
+
+async def test_a_hello_that_is_refused_until_the_deadline_raises_the_refusal(broker: FakeBroker) -> None:
+    broker.refuse_hello = errors.DiskFull(SENTENCE)
+
+    with pytest.raises(errors.DiskFull, match=SENTENCE):
+        await Producer(broker.address, producer_epoch=3).open()
+
+    assert time() == pytest.approx(30, abs=0.1)
+
+
+async def test_a_refusal_is_not_given_as_the_reason_of_a_later_time_out(broker: FakeBroker, disk: Refusing) -> None:
+    async with Producer(broker.address, delivery_timeout_s=5) as producer:
+        with pytest.raises(errors.DiskFull):
+            await producer.send(message(1))
+        await asyncio.sleep(2)
+        broker.answering = False  # not even the route of another topic
+
+        with pytest.raises(errors.RequestTimeout, match="nothing was stored in 'others'"):
+            await producer.send(Message("others", b""))
 
 
 async def test_a_refusal_is_reported_at_once_and_once_and_so_is_its_end(

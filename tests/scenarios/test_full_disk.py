@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer
 from rmq.wire.errors import DiskFull
 
+from ..broker.faulty_files import FaultyFiles
 from support.processes import BrokerProcess, Running
 
 PRODUCE = "rmq.cli.rmq_produce"
@@ -28,6 +31,27 @@ async def test_a_send_to_a_full_disk_raises_disk_full_with_the_sentence_of_the_b
             await producer.send(Message("orders", b"1"), sharding_key="o-17")
 
     assert [type(error) for error in reported] == [DiskFull]
+
+
+@pytest.mark.virtual_time
+async def test_a_producer_learns_of_a_disk_that_is_full_to_the_last_byte_whatever_it_asks_for() -> None:
+    reported: list[object] = []
+    files = FaultyFiles()
+    async with (
+        InMemoryBroker(files=files) as broker,
+        Producer(broker.address, delivery_timeout_s=5, on_refusal=reported.append) as producer,
+    ):
+        files.fail("write", "commitlog", errno.ENOSPC)
+        with pytest.raises(DiskFull, match="nothing was stored in 'orders' within 5 s: the log could not be written"):
+            await producer.send(Message("orders", b"1"))
+        with pytest.raises(DiskFull, match="the log could not be written"):
+            await Producer(broker.address, delivery_timeout_s=5, producer_epoch=3, on_refusal=reported.append).open()
+
+        files.heal()
+        await producer.send(Message("orders", b"2"))
+        await asyncio.sleep(0)
+
+    assert [type(error) for error in reported] == [DiskFull, DiskFull, type(None)]
 
 
 @pytest.mark.slow

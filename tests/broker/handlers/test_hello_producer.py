@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 from rmq.broker.testing import InMemoryBroker
 from rmq.wire import frames
 from rmq.wire.batch import ProducerMark
-from rmq.wire.errors import ProducerFenced, SequenceConflict, StoreFailed, TopicNotFound
+from rmq.wire.errors import DiskFull, ProducerFenced, SequenceConflict, StoreFailed, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, OutgoingBatch
 
 from ..builders import ORDERS, files_limited_to, make_batch, segment_files
 from ..fakes import request
+from ..faulty_files import FaultyFiles
 from ..harness import Client, crash_copy
 from ..raw import GREETING, Raw
 from support.held_broker import HeldBroker
@@ -253,6 +255,26 @@ async def test_a_raised_epoch_is_answered_when_it_is_durable(held: HeldBroker) -
 
     assert (await raw.next())[3]["producer"] == [1, False, 1, []]
     await raw.close()
+
+
+async def test_a_raised_epoch_that_cannot_be_written_is_refused_at_once_until_it_can(memory_path: Path) -> None:
+    files = FaultyFiles()
+    async with InMemoryBroker(files=files, data_dir=str(memory_path)) as broker:
+        files.fail("write", "commitlog", errno.ENOSPC)
+        for _ in range(2):
+            raw = await Raw.open(broker)
+            reply = await asyncio.wait_for(raw.ask(hello(1, epoch=3)), 1.0)
+            assert reply[2:] == [DiskFull.code, ["the log could not be written: No space left on device"]]
+            await raw.close()
+        files.heal()
+        await asyncio.sleep(1)
+
+        assert await told(broker, epoch=3) == [1, False, 1, []]
+        copy = crash_copy(broker, memory_path.with_name(memory_path.name + "-copy"))
+    async with copy:
+        raw = await Raw.open(copy)
+        assert (await raw.ask(hello(1, epoch=2)))[2] == ProducerFenced.code
+        await raw.close()
 
 
 async def test_a_second_hello_with_a_raised_epoch_waits_as_the_first(held: HeldBroker) -> None:

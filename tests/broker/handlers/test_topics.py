@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
 from rmq.broker.testing import InMemoryBroker
 from rmq.client.connection import Connection
-from rmq.wire.errors import BadName, BadRequest, QueueNotFound, TopicExists, TopicNotFound
+from rmq.wire.errors import BadName, BadRequest, DiskFull, QueueNotFound, StoreFailed, TopicExists, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import CreateTopic, Join, Op, Route
 
+from ..faulty_files import FaultyFiles
 from ..harness import Client
 from ..test_app import held, turns
 
@@ -45,6 +47,37 @@ async def test_topics_are_not_made_where_that_is_switched_off() -> None:
 
         await client.create("orders", 1)
         assert len((await client.route("orders", create=True)).queues) == 1
+
+
+async def test_a_route_makes_no_topic_while_the_disk_has_too_little_room() -> None:
+    async with InMemoryBroker(min_free_bytes=1 << 60) as broker, Client(broker) as client:
+        with pytest.raises(DiskFull, match=r"the disk has \d+ MiB free"):
+            await client.route("orders", create=True)
+
+        with pytest.raises(TopicNotFound):
+            await client.route("orders")
+        await client.create("orders", 1)
+        assert len((await client.route("orders", create=True)).queues) == 1
+
+
+@pytest.mark.parametrize(("number", "refusal"), [(errno.ENOSPC, DiskFull), (errno.EIO, StoreFailed)])
+async def test_a_route_whose_topic_cannot_be_written_is_refused_at_once_until_it_can(
+    number: int, refusal: type[Exception]
+) -> None:
+    loop, files = asyncio.get_running_loop(), FaultyFiles()
+    async with InMemoryBroker(files=files) as broker, Client(broker) as client:
+        files.fail("write", "commitlog", number)
+        began = loop.time()
+        for topic in ("orders", "orders", "others"):
+            with pytest.raises(refusal, match="the log could not be written"):
+                await client.route(topic, create=True)
+        assert loop.time() - began < 1
+        files.heal()
+        await asyncio.sleep(1)
+
+        assert len((await client.route("orders", create=True)).queues) == 4
+        with pytest.raises(TopicNotFound):  # what cannot be written for now is not begun
+            await client.route("others")
 
 
 async def test_making_a_topic_again_is_no_error_unless_its_shape_differs(broker: InMemoryBroker) -> None:
