@@ -112,6 +112,8 @@ class QueueFacts:
     subscribed: bool = True
     expression: str = ALL
     selected: int = 0  # messages of the whole topic that came by the expression, as far as members tell
+    left_out: int = 0  # and those that it left out
+    has_past: bool = False  # the group read messages of the topic before members began to count these
     newest_tag: str | None = None  # of the last message; None: it was not looked at
     waiting: tuple[str, ...] = ()  # members that were refused the lock
     # its first message that is not done, and those behind it
@@ -186,6 +188,10 @@ class Members:
         """How many messages of a topic came to members by its tag expression, since they have their queues."""
         return sum(told.selected for (_, queue), told in self._told.items() if queue.topic == topic)
 
+    def left_out(self, topic: str) -> int:
+        """How many messages of a topic its tag expression left out since members have their queues."""
+        return sum(told.left_out for (_, queue), told in self._told.items() if queue.topic == topic)
+
     def errors(self) -> list[str]:
         """What listeners failed with, of any queue."""
         return [told.last_error for told in self._told.values() if told.last_error]
@@ -244,6 +250,10 @@ def of_group(
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
     silent = silent_members(described, members)
     selected = {topic: members.selected(topic) for topic in described.subscriptions}
+    left_out = {topic: members.left_out(topic) for topic in described.subscriptions}
+    with_past = {
+        queue.topic for queue in described.queues if _has_past(queue, members.told(queue.owner, queue_of(queue)))
+    }
     return [
         QueueFacts(
             group=described.group,
@@ -272,6 +282,8 @@ def of_group(
             subscribed=queue.topic in described.subscriptions,
             expression=described.subscriptions.get(queue.topic, ALL),
             selected=selected.get(queue.topic, 0),
+            left_out=left_out.get(queue.topic, 0),
+            has_past=queue.topic in with_past,
             waiting=tuple(members.waiting.get(name, ())),
             delayed=delayed.get(name, NOTHING_DELAYED),
             refuses_sends=refuses_sends,
@@ -280,6 +292,13 @@ def of_group(
         for queue in described.queues
         for name in [queue_of(queue)]
     ]
+
+
+def _has_past(queue: GroupQueue, told: Told | None) -> bool:
+    """Whether the group read messages of a queue that its owner has not counted as selected or left out."""
+    if told is None:
+        return queue.committed > 0
+    return max(queue.committed, told.end_offset or 0) > told.selected + told.left_out
 
 
 def silent_members(described: GroupDescription, members: Members) -> dict[str, SilentMember]:
@@ -306,6 +325,13 @@ def of_broadcast(
     """The facts of every queue with every member: each has its own progress, and no lock."""
     found = []
     selected = {topic: members.selected(topic) for topic in described.subscriptions}
+    left_out = {topic: members.left_out(topic) for topic in described.subscriptions}
+    with_past = {
+        queue.topic
+        for queue in described.queues
+        for member in described.members
+        if _has_past(queue, members.told(member.member, queue_of(queue)))
+    }
     for member in described.members:
         told_by = members.told_by(member.member)
         for queue in described.queues:
@@ -330,6 +356,8 @@ def of_broadcast(
                     connected=len(described.members),
                     expression=described.subscriptions.get(queue.topic, ALL),
                     selected=selected.get(queue.topic, 0),
+                    left_out=left_out.get(queue.topic, 0),
+                    has_past=queue.topic in with_past,
                     delayed=delayed.get(name, NOTHING_DELAYED),
                 )
             )

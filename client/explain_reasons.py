@@ -10,6 +10,7 @@ SUSPICIOUS_CALL_S: Final = 60.0  # and one that runs this long needs somebody
 SUSPICIOUS_ATTEMPT: Final = 4  # a message whose delivery has this number needs somebody
 CAREFUL_OWNERS: Final = 2  # lost at the same message, they are a pattern
 UNPOLLED_S: Final = 5.0  # a program that has not polled for longer is told of
+MANY_LEFT_OUT: Final = 100  # messages without a match, for a group whose tag filter may have matched earlier ones
 RETURN_S: Final = 10.0  # so long after the start of the broker, members may be on their way back to it
 COPY_SHOWN_S: Final = 86_400.0  # so long a copy of the store is mentioned
 LATE_S: Final = 1.0  # an event loop that is later than this is told of

@@ -9,6 +9,7 @@ from .explain_facts import BROADCASTING, QueueFacts
 from .explain_reasons import (
     LATE_S,
     LONG_CALL_S,
+    MANY_LEFT_OUT,
     SUSPICIOUS_ATTEMPT,
     SUSPICIOUS_CALL_S,
     UNPOLLED_S,
@@ -240,16 +241,23 @@ def standing_still(facts: QueueFacts) -> Finding:
 
 
 def _unmatched(facts: QueueFacts) -> Finding | None:
-    """Return what a tag filter that left out everything says of a queue with which nothing else is wrong."""
+    """
+    Return what a tag filter that left out everything says of a queue with which nothing else is wrong.
+
+    Members count since they have their queues. Of a group that has read messages before, a few say nothing: it may
+    wait for rare tags, and have been restarted.
+    """
     told = facts.told
     if told is None or not told.left_out or facts.selected or facts.expression == ALL or not facts.told_of_all:
         return None
-    count = "the one message" if told.left_out == 1 else f"any of the {told.left_out:,} messages"
+    if facts.has_past and facts.left_out < MANY_LEFT_OUT:
+        return None
+    count = "1 message" if told.left_out == 1 else f"{told.left_out:,} messages"
     return Finding(
         Reason.FILTER_MATCHES_NOTHING,
         Urgency.WATCH,
-        f"the tag filter {facts.expression!r} has not matched {count} that {facts.owner} has read past here, and no "
-        f"other of the topic.{words.newest(facts)}",
+        f"the tag filter {facts.expression!r} has matched no message of the topic since the members have their queues; "
+        f"{facts.owner} read past {count} here.{words.newest(facts)}",
         f"compare it with the tags that are sent: `rmq-admin message tail {facts.topic}`. Tags match exactly; if none "
         "was meant to match yet, there is nothing to do.",
     )

@@ -80,13 +80,40 @@ def test_a_queue_without_an_owner_is_that_of_the_silent_member_that_lost_it(
     assert back is None or back.answers is (back.member == B)
 
 
-def test_what_a_filter_selected_counts_for_all_queues_of_the_topic_and_what_it_left_out_for_one() -> None:
-    other = report(B, queue_id=1, selected=2)
+def test_what_a_filter_selected_and_left_out_counts_for_all_queues_of_the_topic() -> None:
+    other = report(B, queue_id=1, selected=2, left_out=5)
     facts = one(HELD, report(selected=0, left_out=7), other)
 
     assert facts.told is not None
-    assert (facts.told.left_out, facts.selected) == (7, 2)
+    assert (facts.told.left_out, facts.selected, facts.left_out) == (7, 2, 12)
     assert one(HELD, report(left_out=7)).selected == 0
+
+
+@pytest.mark.parametrize(
+    ("committed", "counted", "has_past"),
+    [
+        (-1, {}, False),  # it has read nothing yet
+        (7, {"end_offset": 7, "left_out": 7}, False),
+        (5, {"end_offset": 9, "selected": 2, "left_out": 7}, False),  # the others are not done yet
+        (7, {"end_offset": 7}, True),  # it took the queue over at 7
+        (7, {"end_offset": 17, "left_out": 10}, True),
+        (7, None, True),  # its owner tells nothing
+        (-1, None, False),
+    ],
+)
+def test_a_group_has_a_past_where_it_got_further_than_its_owner_has_read(
+    committed: int, counted: dict[str, int] | None, has_past: bool
+) -> None:
+    queue = HELD._replace(committed=committed)
+
+    assert one(queue, *([] if counted is None else [report(**counted)])).has_past is has_past
+
+
+def test_a_past_in_one_queue_is_one_of_the_topic() -> None:
+    other = HELD._replace(queue_id=1, owner=None, committed=3)
+    found = of_group(described(HELD._replace(committed=-1), other), Members([report()]))
+
+    assert [each.has_past for each in found] == [True, True]
 
 
 def test_who_does_not_answer_is_silent_and_who_has_no_connection_is_not() -> None:

@@ -158,8 +158,8 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
     ),
     "filter_matches_nothing": (
         "orders/0", Reason.FILTER_MATCHES_NOTHING, WATCH,
-        rf"the tag filter 'piad \|\| refunded' has not matched any of the 3 messages that {PAY_1} has read past here, "
-        r"and no other of the topic\. The newest has the tag 'paid'\.",
+        r"the tag filter 'piad \|\| refunded' has matched no message of the topic since the members have their queues; "
+        rf"{PAY_1} read past 3 messages here\. The newest has the tag 'paid'\.",
         r"compare it with the tags that are sent: `rmq-admin message tail orders`\. .*",
     ),
     "flow_control": (

@@ -11,6 +11,7 @@ import pytest
 from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
 from rmq.client.connection import Connection
+from rmq.client.explain import Reason
 from rmq.consumer import Consumer, ConsumeStatus
 from rmq.wire import batch as batches
 from rmq.wire.codec import decode_list
@@ -246,3 +247,32 @@ async def test_a_change_while_a_pull_is_parked_is_no_error_and_costs_no_pause(
 
     assert [message.tag for message in seen.messages] == [second]
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "reason"),
+    [
+        ([["a"] * 200], [["b"]], Reason.NO_NEW_MESSAGES),
+        ([["b"] * 200], [["b"]], Reason.NO_NEW_MESSAGES),
+        ([["a"] * 200], [["b"] * 100], Reason.FILTER_MATCHES_NOTHING),
+        ([], [["b"]], Reason.FILTER_MATCHES_NOTHING),
+        ([["b"]], [], Reason.NO_NEW_MESSAGES),
+    ],
+    ids=[
+        "the filter matched before the restart", "a few messages prove nothing after a restart",
+        "many without a match are worth a look", "the group is new", "nothing came since the restart",
+    ],
+)  # fmt: skip
+async def test_a_filter_for_rare_tags_is_not_suspected_after_a_restart(
+    broker: InMemoryBroker, earlier: list[list[str | None]], later: list[list[str | None]], reason: Reason
+) -> None:
+    for batches_ in (earlier, later):
+        made, _, _ = consumer(broker, "a")
+        async with made:
+            await asyncio.sleep(1.0)
+            await send(broker, *batches_)
+            await asyncio.sleep(40.0)  # so that the broker ends a pull, and knows how far the group is
+            async with Admin(broker.address) as admin:
+                (queue,) = [each for each in (await admin.explain("g")).queues if each.topic == "orders"]
+
+    assert queue.reason is reason
