@@ -1,17 +1,11 @@
-"""
-Reports a blocked event loop while it is blocked, with the stack of what blocks it.
-
-Nothing that runs on the loop can do that, so a thread looks at when the next tick of the stall watch is due.
-``Blockage`` is the rule, with the time as an argument; ``LoopWatcher`` is the thread.
-"""
+"""When a blocked event loop is to be reported, and the stack of what blocks it."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Final
@@ -27,14 +21,21 @@ class Blockage:
     """
     Decides when a blocked loop is to be reported: once for each stall, however often it blocks in that. Pure.
 
-    A look that comes late itself proves nothing: the whole process was stopped, or the machine suspended.
+    A look that comes late itself proves nothing: the whole process was stopped, or the machine suspended. A suspension
+    stops the timers of the loop and not our clock, so the next tick may be due ``tick_s`` after it.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self.every_s = min(max(limit_s / 4, 0.05), 1.0)
+    def __init__(self, limit_s: float, tick_s: float, now: float) -> None:
+        self.limit_s = limit_s
         self.reported = False
-        self._limit_s = limit_s
-        self._looked_at = float("-inf")
+        self._tick_s = tick_s
+        self._looked_at = now
+        self._excused_until = float("-inf")
+
+    @property
+    def every_s(self) -> float:
+        """The time between two looks."""
+        return min(max(self.limit_s / 4, 0.05), 1.0)
 
     def look(self, now: float, *, overdue_s: float, in_stall: bool) -> bool:
         """
@@ -44,32 +45,14 @@ class Blockage:
         """
         late_s = max(now - self._looked_at - self.every_s, 0.0)
         self._looked_at = now
-        if not in_stall and overdue_s <= self._limit_s:
+        if late_s > self.limit_s:
+            self._excused_until = now + self._tick_s + self.limit_s
+        if not in_stall and overdue_s <= self.limit_s:
             self.reported = False
-        if self.reported or overdue_s - late_s <= self._limit_s:
+        if self.reported or now < self._excused_until or overdue_s - late_s <= self.limit_s:
             return False
         self.reported = True
         return True
-
-
-class LoopWatcher:
-    """A thread that calls ``look`` every ``every_s`` until it is stopped, or the loop that it was made in is closed."""
-
-    def __init__(self, every_s: float, look: Callable[[int], None]) -> None:
-        self._every_s = every_s
-        self._look = look
-        self._loop = asyncio.get_running_loop()
-        self._watched = threading.get_ident()
-        self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="rmq loop watcher", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread; does not wait for it."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._every_s) and not self._loop.is_closed():
-            self._look(self._watched)
 
 
 def stack_of(thread: int) -> str:

@@ -2,18 +2,20 @@
 Notices when something on the loop keeps everything else waiting, renewals included, and has dispatch stop meanwhile.
 
 A timer that should fire every second is the measure. ``LoopLag`` is the rule, with the time as an argument;
-``StallWatch`` is the task that ticks. While nothing on the loop runs, a thread reports what blocks it.
+``StallWatch`` is the task that ticks. While nothing on the loop runs, a thread reports what blocks it:
+``LoopWatcher``, one for all consumers on a loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rmq.client.log import get_logger
 
-from .blocked_loop import Blockage, LoopWatcher, stack_of
+from .blocked_loop import Blockage, stack_of
 
 log = get_logger("rmq.consumer")
 
@@ -95,21 +97,21 @@ class StallWatch:
         calls: Callable[[], Sequence[str]] = tuple,
         by_thread: bool = False,
     ) -> None:
-        self._lag = LoopLag(limit_s)
-        self._blockage = Blockage(limit_s)
-        self._now = now
-        self._group = group
-        self._calls = calls
+        self.lag = LoopLag(limit_s)
+        self.now = now
+        self.group = group
+        self.calls = calls
+        self.watcher: LoopWatcher | None = None  # while it ticks
         self._by_thread = by_thread
 
     @property
     def lag_s(self) -> float:
         """How late the loop is; it grows while nothing on the loop gets to run."""
-        return self._lag.lag_s(self._now())
+        return self.lag.lag_s(self.now())
 
     def stalled(self, now: float) -> bool:
         """Whether no batch may start: the loop is late by more than ``stall_limit_s``."""
-        return self._lag.stalled(now)
+        return self.lag.stalled(now)
 
     async def run(self) -> None:
         """
@@ -118,44 +120,103 @@ class StallWatch:
         What is late is most likely behind a listener that is ``async def`` and blocks: make it a plain ``def``, then
         it runs in a thread.
         """
-        pause_s = self._lag.begin(self._now())
-        watcher = self._watch_by_thread() if self._by_thread else None
+        pause_s = self.lag.begin(self.now())
+        if self._by_thread:
+            self._watch_by_thread()
         try:
             while True:
                 await asyncio.sleep(pause_s)
-                pause_s = self._tick(self._now())
+                pause_s = self._tick(self.now())
         finally:
-            if watcher is not None:
-                watcher.stop()
+            if self.watcher is not None:
+                self.watcher.remove(self)
 
-    def _watch_by_thread(self) -> LoopWatcher | None:
+    def _watch_by_thread(self) -> None:
         try:
-            return LoopWatcher(self._blockage.every_s, self.look)
+            self.watcher = _watched_by(self)
         except RuntimeError as error:  # no further thread can be started: the tick reports a stall afterwards
             log.warning("loop.not_watched", error=str(error))
-            return None
 
     def _tick(self, now: float) -> float:
-        before = self._lag.stall
-        pause_s = self._lag.tick(now)
-        stall = self._lag.stall
+        before = self.lag.stall
+        pause_s = self.lag.tick(now)
+        stall = self.lag.stall
         if stall is not None and before is None:
-            if not self._blockage.reported:
+            if self.watcher is None or not self.watcher.blockage.reported:
                 log.warning("loop.stalled", seconds=round(stall.longest_s, 3), advice=ADVICE)
         elif stall is None and before is not None:
             log.warning("loop.recovered", after_s=round(now - before.began, 3), longest_s=round(before.longest_s, 3))
         return pause_s
 
-    def look(self, thread: int) -> None:
-        """Log what blocks the loop of a thread, if something does; for the thread that watches."""
-        now = self._now()
-        overdue_s = self._lag.overdue_s(now)
-        if self._blockage.look(now, overdue_s=overdue_s, in_stall=self._lag.stall is not None):
+
+class LoopWatcher:
+    """
+    A thread that reports a blocked loop, once for all stall watches on it.
+
+    It ends with the last of them, or when the loop that it was made in is closed.
+    """
+
+    def __init__(self, first: StallWatch) -> None:
+        self.blockage = Blockage(first.lag.limit_s, EVERY_S, first.now())
+        self._watches: tuple[StallWatch, ...] = (first,)  # replaced, never changed: the thread reads it
+        self._now = first.now
+        self._loop = asyncio.get_running_loop()
+        self._watched = threading.get_ident()
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="rmq loop watcher", daemon=True).start()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it watches the running loop."""
+        return self._loop is asyncio.get_running_loop() and not self._stopped.is_set()
+
+    def add(self, watch: StallWatch) -> None:
+        """Watch the loop for another one, too; the smallest limit counts."""
+        self._set(*self._watches, watch)
+
+    def remove(self, watch: StallWatch) -> None:
+        """Forget one; the last ends the thread, without waiting for it."""
+        left = [each for each in self._watches if each is not watch]
+        if left:
+            self._set(*left)
+        else:
+            self._stopped.set()
+
+    def _set(self, *watches: StallWatch) -> None:
+        self._watches = watches
+        self.blockage.limit_s = min(watch.lag.limit_s for watch in watches)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.blockage.every_s) and not self._loop.is_closed():
+            self.look()
+
+    def look(self) -> None:
+        """Log what blocks the loop, if something does."""
+        watches, now = self._watches, self._now()
+        overdue_s = max(watch.lag.overdue_s(now) for watch in watches)
+        in_stall = any(watch.lag.stall is not None for watch in watches)
+        if self.blockage.look(now, overdue_s=overdue_s, in_stall=in_stall):
             log.warning(
                 "loop.blocked",
-                group=self._group,
-                queues=", ".join(self._calls()[:MAX_QUEUES]),
+                group=", ".join(sorted({watch.group for watch in watches})),
+                queues=", ".join([queue for watch in watches for queue in watch.calls()][:MAX_QUEUES]),
                 seconds=round(overdue_s, 3),
                 advice=ADVICE,
-                stack=stack_of(thread),
+                stack=stack_of(self._watched),
             )
+
+
+class _Here(threading.local):
+    watcher: LoopWatcher | None = None  # of the loop that runs in this thread
+
+
+_here = _Here()
+
+
+def _watched_by(watch: StallWatch) -> LoopWatcher:
+    watcher = _here.watcher
+    if watcher is None or not watcher.is_here:
+        watcher = _here.watcher = LoopWatcher(watch)
+    else:
+        watcher.add(watch)
+    return watcher
