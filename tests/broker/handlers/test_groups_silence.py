@@ -191,3 +191,16 @@ async def test_other_members_are_never_given_a_silent_one_as_a_member(broker: In
 
         assert (await other.join()).members == [other.member]
         assert [member.state for member in (await describe(other)).members] == ["connected", "silent"]
+
+
+async def test_a_silent_member_that_lost_its_connection_is_not_named_next_to_others(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a", keep_alive=True)
+    async with Client(broker, "b") as other:
+        await other.join()
+        await until(61.0)
+        assert [member.state for member in (await describe(other)).members] == ["connected", "silent"]
+        await silent.connection.close()
+        await until(61.5)  # it may come back within the grace
+
+        assert [member.member for member in (await describe(other)).members] == [other.member]
+        assert (await other.request(Op.STATS, ()))["serving"]["silent_members"] == 0

@@ -15,6 +15,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Op, Push
 
 from ..harness import Client, crash_copy, holder, until
+from support.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -104,6 +105,22 @@ async def test_a_member_that_announced_its_leaving_is_never_counted_as_crashed(b
     assert "lock.abandoned" not in {entry["event"] for entry in logs}
     assert sum(entry["event"] == "group.leaving" for entry in logs) == 20
     await client.connection.close()
+
+
+async def test_that_a_member_is_leaving_is_answered_when_it_is_durable() -> None:
+    async with HeldBroker() as broker:
+        await filled(broker)
+        client, grant = await owner(broker)
+        broker.hold()
+        leaving = asyncio.create_task(client.renew(grant.epoch, leaving=True))
+        await asyncio.sleep(1.0)
+        assert not leaving.done()
+        assert (await client.renew(grant.epoch)).status == OK, "a beat records nothing, and waits for nothing"
+
+        broker.release()
+
+        assert (await leaving).status == OK
+        await client.connection.close()
 
 
 async def test_a_lease_that_expires_while_its_owner_drains_leaves_no_mark(broker: InMemoryBroker) -> None:

@@ -36,6 +36,17 @@ def test_an_owner_that_announced_its_leaving_is_leaving_until_its_lease_ends_als
     assert not granted(again.acquire("g", Q0, A, "a", now=501.0)).leaving, "a new grant is a new beginning"
 
 
+def test_an_owner_whose_epoch_is_revoked_while_it_leaves_is_still_leaving(table: LockTable) -> None:
+    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    table.announce_leaving("g", Q0, A, lease.epoch, now=1.0)
+
+    revoked = table.revoke("g", Q0, now=2.0)
+
+    assert revoked is not None
+    assert revoked.leaving
+    assert revoked.granted().leaving, "also after a restart"
+
+
 @pytest.mark.parametrize(
     ("session", "epoch_off", "at"), [(B, 0, 0.0), (A, 1, 0.0), (A, 0, 60.001)], ids=["other", "epoch", "expired"]
 )
