@@ -1,4 +1,10 @@
-"""Rules for queues that nobody works on: stopped ones, and those without an owner, or with one that cannot. Pure."""
+"""
+Rules for queues that nobody works on: stopped ones, and those without an owner, or with one that cannot. Pure.
+
+Two members may be silent. An *owner* that did not answer a question (``facts.answers`` is false) still has its lock:
+``silent``. A member that the broker took out of the group for its silence has none any more (``facts.silenced``, a
+``SilentMember``; its ``answers`` says that it answered just now, so it is about to come back): ``silenced``.
+"""
 
 from __future__ import annotations
 
