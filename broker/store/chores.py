@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue, Taken
-from .files import AnyPath, Files
+from .files import UNREADABLE, AnyPath, Files
 from .index_faults import IndexFaults
 from .key_blocks import Entry, hash_column
 from .key_index import KeyIndex
@@ -146,9 +145,9 @@ class RetentionSearch(NamedTuple):
             try:
                 begun_at = _begun_at(self.files.read_at(extent.path, _HEAD_BYTES, 0), self.now_us)
             except OSError as error:
-                if error.errno != errno.EIO:
+                if error.errno not in UNREADABLE:
                     raise
-                begun_at = None  # a bad sector keeps its segment, and no other one
+                begun_at = None  # a head that cannot be read keeps its segment, and no other one
             latest = max(latest, begun_at or 0)
             yield self.now_us if begun_at is None else latest
 
