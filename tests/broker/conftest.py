@@ -21,6 +21,12 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
         yield entries
 
 
+@pytest.fixture(autouse=True)
+def epochs_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a clock is behind, as those of many tests, log epochs count by one."""
+    monkeypatch.setattr("rmq.broker.store.history.EPOCH_SPREAD", 1)
+
+
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
     """A folder where syncing costs nothing, if the system has one."""
