@@ -54,7 +54,8 @@ def starting_offsets(queues: Iterable[MessageQueue | QueueRef], ranges: Iterable
     Return the ends of queues with their history, to be saved as JSON: the ``startingOffsets`` of the next scan.
 
     ``ranges`` is what :meth:`rmq.client.Admin.ranges` returned for ``queues``. The offsets are under the name of their
-    topic; they are the ``endingOffsets`` of a scan that ends there, without what is under ``"@history"``.
+    topic; they are the ``endingOffsets`` of a scan that ends there, without what is under ``"@history"``. A broker of
+    an older version names no store: its offsets have no history.
 
     Raises:
         RmqError: one of the queues does not exist.
@@ -72,5 +73,5 @@ def starting_offsets(queues: Iterable[MessageQueue | QueueRef], ranges: Iterable
             epochs.setdefault(topic, {})[str(queue_id)] = held.log_epoch
     if len(stores) > 1:
         raise ValueError("the ranges are of different stores: ask one broker for all of them, once more")
-    history = [{STORE: f"{store_id:016x}", EPOCHS: epochs} for store_id in stores]
+    history = [{STORE: f"{store_id:016x}", EPOCHS: epochs} for store_id in stores if store_id]
     return offsets | ({HISTORY: history[0]} if history else {})

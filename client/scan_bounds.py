@@ -139,7 +139,7 @@ def _offsets(name: str, text: str, default: int) -> Bound:
     return Bound(name, offsets=offsets, history=history)
 
 
-def _history(name: str, saved: object, offsets: Offsets, default: int) -> SavedHistory:
+def _history(name: str, saved: object, offsets: Offsets, default: int) -> SavedHistory | None:
     if default != OLDEST:
         raise ConfigError(f'the option "{name}" has "{HISTORY}", which belongs to startingOffsets only: leave it out')
     epochs = saved.get(EPOCHS) if isinstance(saved, dict) and saved.keys() == {STORE, EPOCHS} else None
@@ -159,7 +159,8 @@ def _history(name: str, saved: object, offsets: Offsets, default: int) -> SavedH
                 raise ConfigError(
                     f'the option "{name}" has a log epoch in "{HISTORY}" for queue {queue_id} of {topic}, and no offset'
                 )
-    return SavedHistory(_store_id(name, saved[STORE]), found)
+    store_id = _store_id(name, saved[STORE])
+    return SavedHistory(store_id, found) if store_id else None  # 0: of a broker that named no store
 
 
 def _store_id(name: str, value: object) -> int:

@@ -55,7 +55,7 @@ def archive_batch(spark: SparkSession, broker: str, topic: str, folder: Path) ->
     batch = folder / f"batch={done['batch']:06d}"
     messages.write.mode("overwrite").parquet(str(batch))
     following = folder / "progress.json.new"
-    saved = {"batch": done["batch"] + 1, "offsets": ends[topic], "@history": ends["@history"]}
+    saved = {"batch": done["batch"] + 1, "offsets": ends[topic], "@history": ends.get("@history")}
     following.write_text(json.dumps(saved))
     os.replace(following, progress)
     return spark.read.schema(messages.schema).parquet(str(batch)).count()

@@ -15,6 +15,7 @@ from rmq.wire.errors import OK, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.ops import Range
 from rmq.wire.stores import FormerStore, StoreIds
+from spark_incremental import next_range
 
 STORE = 0x9C0E5F7A1B2C3D4E
 QUEUES = [MessageQueue("a", 0), MessageQueue("a", 1), MessageQueue("b", 0)]
@@ -41,6 +42,17 @@ def test_the_ends_of_queues_are_the_starting_offsets_of_the_next_scan() -> None:
 
 def test_no_queue_has_no_history() -> None:
     assert starting_offsets([], []) == {}
+
+
+def test_offsets_of_a_broker_that_names_no_store_have_no_history() -> None:
+    saved = starting_offsets(QUEUES[:2], [Range(OK, 0, 17), Range(OK, 0, 5)])
+
+    assert saved == {"a": {"0": 17, "1": 5}}
+    assert start_of({"startingoffsets": json.dumps(saved)}).history is None
+    assert next_range({"offsets": saved["a"], "@history": saved.get("@history")}, "a", saved) == {
+        "startingOffsets": '{"a": {"0": 17, "1": 5}, "@history": null}',
+        "endingOffsets": '{"a": {"0": 17, "1": 5}}',
+    }
 
 
 def test_a_queue_that_was_refused_is_an_error() -> None:

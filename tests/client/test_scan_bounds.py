@@ -53,6 +53,7 @@ STORE = "9c0e5f7a1b2c3d4e"
     ("history", "saved"),
     [
         ("null", None),
+        ('{"store": "0000000000000000", "epochs": {}}', None),  # saved of an older broker, which names no store
         (f'{{"store": "{STORE}", "epochs": {{}}}}', SavedHistory(0x9C0E5F7A1B2C3D4E, {})),
         (
             f'{{"store": "{STORE}", "epochs": {{"a": {{"0": 26961234, "01": "7"}}}}}}',

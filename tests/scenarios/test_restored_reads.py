@@ -39,7 +39,7 @@ class Archive:
         given = next_range(self.done, "orders", ends)
         options = ScanOptions.parse({"broker": broker, "topic": "orders", **given})
         rows = [row for part in plan(options) for batch in rows_of(part, options.manner) for row in batch.to_pylist()]
-        saved = {"batch": self.done["batch"] + 1, "offsets": ends["orders"], "@history": ends["@history"]}
+        saved = {"batch": self.done["batch"] + 1, "offsets": ends["orders"], "@history": ends.get("@history")}
         self.done = json.loads(json.dumps(saved))
         return [row["body"].decode() for row in rows]
 
