@@ -261,7 +261,18 @@ class Ids(Sink):
 
 @pytest.mark.parametrize("stays", [True, False], ids=["stays", "new"])
 @pytest.mark.parametrize("orderly", [True, False], ids=["orderly", "concurrent"])
-async def test_ids_as_keys_book_once_also_copies_and_without_order(folder: Path, orderly: bool, stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("starts", "copy", "clock"),
+    [
+        (0, by_cp, "goes on"),
+        (0, by_restore, "was 10 days ahead"),
+        (1, by_cp, "was 10 days ahead"),
+        (3, by_restore, "goes on"),
+    ],
+)
+async def test_ids_as_keys_book_once_also_copies_and_without_order(
+    folder: Path, *, starts: int, copy: Copy, clock: str, orderly: bool, stays: bool
+) -> None:
     sink, gone = Ids(folder, orderly=orderly), set()
 
     async def find_effects_of_messages_that_are_gone(address: str) -> None:
@@ -273,8 +284,9 @@ async def test_ids_as_keys_book_once_also_copies_and_without_order(folder: Path,
                     gone.add(name)
 
     missing = await lose_what_follows_a_backup(
-        folder, sink, clock=Clock(), stays=stays, deferred=2, look=find_effects_of_messages_that_are_gone
-    )
+        folder, sink, copy=copy, starts=starts, clock=Clock(**CLOCKS[clock]), stays=stays, deferred=2,
+        look=find_effects_of_messages_that_are_gone,
+    )  # fmt: skip
 
     assert not missing
     assert not sink.repeated
