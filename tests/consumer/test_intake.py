@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from rmq.consumer import Consumer
+from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.gap import Gap
+from rmq.consumer.generation import Generation
+from rmq.consumer.intake import Asked, Intake
+from rmq.consumer.lease import Lease
+from rmq.consumer.process_queue import ProcessQueue
+from rmq.wire.errors import OtherHistory
 from rmq.wire.ops import EMPTY, Op, PullResult
+from rmq.wire.tags import ALL
 
 from .filtering_broker import FilteringBroker
 from .recorder import QUEUE, Recorder
@@ -340,3 +349,15 @@ async def test_another_filter_counts_anew_and_without_one_nothing_is_counted(bro
         await asyncio.sleep(20)
         (queue,) = consumer.running_info()["queues"]
         assert (queue["selected"], queue["left_out"]) == (0, 0)
+
+
+async def test_a_member_that_skips_gaps_stops_at_messages_of_another_history() -> None:
+    generation = Generation(Lease(QUEUE, 0, 0.0), ProcessQueue(15), on_lost=lambda *_: None, topic_generation=1)
+    unused: Any = None
+    broker: Any = SimpleNamespace(now=lambda: 0.0)
+    config = ConsumerConfig(group="g", on_gap="skip")
+    intake = Intake(config, broker, topics=unused, progressed=unused, room=unused)
+
+    await intake.take_in(generation, PullResult(0, OtherHistory.code, 5, 0, 30, b""), Asked(1, ALL))
+
+    assert generation.stopped is not None and generation.stopped.gap == Gap(OtherHistory.code, 5, 15)

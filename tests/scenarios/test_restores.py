@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
 from rmq.client.explain_reasons import Reason
 from rmq.consumer import Consumer, ConsumeStatus, PullConsumer
-from rmq.wire.errors import OtherHistory
+from rmq.wire.errors import LogTruncated, OtherHistory
 
 pytestmark = pytest.mark.virtual_time
 
@@ -105,11 +105,25 @@ class Site:
     def __init__(self, path: Path, clock: str) -> None:
         self.path = path
         self.clock = Clock(clock)
+        self.recognise_copies = True
         self.sent: dict[str, list[bytes]] = {"before": [], "live": [], "after": []}
         self.broker = self._broker("data")
 
     def _broker(self, name: str, listen: str = "127.0.0.1:0") -> InMemoryBroker:
-        return InMemoryBroker(data_dir=str(self.path / name), wall_us=self.clock, listen=listen, min_free_bytes=0)
+        return InMemoryBroker(
+            data_dir=str(self.path / name), wall_us=self.clock, listen=listen, min_free_bytes=0,
+            recognise_copies=self.recognise_copies,
+        )  # fmt: skip
+
+    async def serve(self, name: str) -> None:
+        """Start a broker on another folder in the place of the one that runs."""
+        await self.broker.stop()
+        self.broker = self._broker(name, self.broker.address)
+        await self.broker.start()
+
+    @property
+    def log_epoch(self) -> int:
+        return self.broker.broker._store.log_epoch
 
     async def send(self, era: str, count: int) -> None:
         where = Path(self.broker.config.data_dir).name
@@ -134,7 +148,6 @@ class Site:
 
     async def put_back(self, by: str, to: str = "restored") -> None:
         """Replace the data by the backup, and store other messages before any consumer is back."""
-        address = self.broker.address
         await self.broker.stop()
         self.clock.is_ahead = False
         if by == "restore":
@@ -146,8 +159,7 @@ class Site:
             for entry in (self.path / to).iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             shutil.copytree(self.path / "backup", self.path / to, dirs_exist_ok=True)
-        self.broker = self._broker(to, address)
-        await self.broker.start()
+        await self.serve(to)
         await self.send("after", 3 * len(self.sent["live"]) // 2 + 6)
 
     async def accept(self) -> None:
@@ -276,6 +288,116 @@ async def test_a_broadcasting_member_misses_nothing_of_a_backup_that_is_restored
         await at.accept()
         await asyncio.sleep(60)
         await reader.stop()
+
+    assert set(at.sent["after"]) <= set(reader.got)
+
+
+async def test_a_broadcasting_member_that_began_at_an_end_which_a_rolled_back_disk_does_not_have_stops_there(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path, "right") as at:
+        at.recognise_copies = False
+        await at.send("before", 10)
+        await at.back_up("cp")
+        await at.broker.restart()
+        await at.live_on()
+        reader = Reader(at.broker.address, "prices", "broadcasting", tmp_path, start_from="last")
+        reader.start()
+        await asyncio.sleep(8)
+        await reader.stop()
+        await at.put_back("cp")
+        returned = Reader(at.broker.address, "prices", "broadcasting", tmp_path, start_from="last")
+        returned.start()
+        await asyncio.sleep(60)
+        assert not reader.got and _is_stopped(returned)
+        await at.accept()
+        await asyncio.sleep(60)
+        await returned.stop()
+
+    assert set(at.sent["after"]) <= set(returned.got)
+
+
+@contextmanager
+def epochs_without_chance(step: int = 0) -> Iterator[None]:
+    """Take the random part out of log epochs, so that a clock that stands still repeats them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history.secrets, "randbelow", lambda most: 0)
+        if step:
+            patch.setattr(history, "COPY_STEP", step)
+        yield
+
+
+async def test_a_copy_that_cannot_be_recognised_and_has_the_epoch_of_the_original_is_told_by_its_start(
+    tmp_path: Path,
+) -> None:
+    with epochs_without_chance():
+        async with site(tmp_path) as at, Admin(at.broker.address) as admin:
+            readers = [Reader(at.broker.address, f"{kind}-stayed", kind, tmp_path) for kind in KINDS]
+            for reader in readers:
+                reader.start()
+            await at.send("before", 10)
+            await asyncio.sleep(8)
+            await at.back_up("cp")
+            await at.broker.restart()
+            await asyncio.sleep(8)
+            await at.live_on()
+            live_epoch = at.log_epoch
+            tail = admin.tail("orders")
+            await tail.begin()
+            follower = asyncio.create_task(anext(tail.follow()))
+            await asyncio.sleep(1)
+
+            at.recognise_copies = False
+            await at.put_back("cp")
+            assert at.log_epoch == live_epoch
+            with pytest.raises(LogTruncated, match="the broker is back with another store"):
+                await follower
+            await asyncio.sleep(60)
+            assert [reader.kind for reader in readers if _is_stopped(reader)] == ["broadcasting"]
+            await at.accept()
+            await asyncio.sleep(60)
+            for reader in readers:
+                await reader.stop()
+
+    assert {reader.kind for reader in readers if not set(at.sent["after"]) <= set(reader.got)} == set()
+
+
+@pytest.mark.parametrize("between", ["data", "other"])
+async def test_starts_of_a_copy_before_and_after_what_a_reader_has_read_elsewhere_do_not_hide_what_it_lacks(
+    tmp_path: Path, between: str
+) -> None:
+    """The copy has messages from before the reader's, of an epoch lower than its own, and an epoch that is higher."""
+    with epochs_without_chance(step=1):
+        async with site(tmp_path, "right") as at, Admin(at.broker.address) as admin:
+            await at.send("before", 10)
+            await at.back_up("restore")
+            restore(at.path / "backup", at.path / "other")
+            await at.put_back("restore")
+            await at.send("after", 20)
+            first_epoch = at.log_epoch
+
+            await asyncio.sleep(100)
+            await at.serve(between)
+            reader = Reader(at.broker.address, "prices", "broadcasting", tmp_path, start_from="last")
+            reader.start()
+            await asyncio.sleep(8)
+            await at.live_on()
+            assert set(at.sent["live"]) <= set(reader.got)
+            tail = admin.tail("orders")
+            await tail.begin()
+            follower = asyncio.create_task(anext(tail.follow()))
+            await asyncio.sleep(100)
+            read_epoch = at.log_epoch
+            await at.serve("restored")
+            assert first_epoch < read_epoch < at.log_epoch
+
+            with pytest.raises(OtherHistory if between == "data" else LogTruncated):
+                await follower
+            await asyncio.sleep(60)
+            assert _is_stopped(reader)
+            await at.accept()
+            await asyncio.sleep(60)
+            await reader.stop()
 
     assert set(at.sent["after"]) <= set(reader.got)
 
