@@ -147,3 +147,20 @@ async def test_the_change_is_told_once(broker: FakeBroker, make: Make, caplog: p
         await asyncio.sleep(1)
 
     assert caplog.text.count("broker.other_store") == 1
+
+
+@pytest.mark.parametrize("epochs", [(9, 5), (5, 9)])
+async def test_after_several_stores_the_group_joins_with_the_lowest_epoch_that_it_had_in_common_with_one(
+    broker: FakeBroker, make: Make, epochs: tuple[int, int]
+) -> None:
+    broker.create("t")
+    async with make(topics={"t": "*"}) as consumer:
+        await asyncio.sleep(1)
+        assert consumer._running is not None
+        rebalancer = consumer._running.rebalancer
+        for log_epoch in epochs:
+            rebalancer.another_store(log_epoch)
+        rebalancer.connected()
+        await asyncio.sleep(1)
+
+    assert [join.payload.log_epoch for join in broker.sent(Op.JOIN) if join.payload.log_epoch] == [5]
