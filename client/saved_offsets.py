@@ -29,7 +29,12 @@ class SavedHistory(NamedTuple):
     epochs: Mapping[str, Mapping[int, int]]
 
     def has_read(self, header: Header, stores: StoreIds) -> bool:
-        """Return whether the message before a saved offset, in a batch with this header, is the one that was read."""
+        """
+        Return whether the message before a saved offset, in a batch with this header, is the one that was read.
+
+        The message itself shows it. If it is another one, or cannot be read, :meth:`log_epoch` is what the broker needs
+        to say where the two histories part.
+        """
         if saved := self.epochs.get(header.topic, {}).get(header.queue_id, 0):
             return header.log_epoch == saved
         former = stores.find(self.store_id)
@@ -37,7 +42,7 @@ class SavedHistory(NamedTuple):
 
     def log_epoch(self, topic: str, queue_id: int, stores: StoreIds) -> int:
         """
-        Return the log epoch by which the offset of a queue is compared with a store that has these ids; 0: by none.
+        Return the log epoch for the broker to compare the offset of a queue by, in a store of these ids; 0: by none.
 
         Of a store that was copied since, the copy has no message that is later than its own first start.
         """

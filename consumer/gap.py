@@ -42,8 +42,8 @@ class Gap:
         """Return what an operator has to do before the queue continues."""
         if self.status == OtherHistory.code:
             return (
-                f"the broker's store is a copy that has other messages from {self.from_offset} on: to continue there, "
-                "run `rmq-admin broker accept-history`"
+                "the broker's store is a copy and is not known to have the messages that were read from "
+                f"{self.from_offset} on: to get all that it has from there on, run `rmq-admin broker accept-history`"
             )
         cause = "a part of the log is damaged" if self.status == Damaged.code else "retention was faster than the group"
         return f'{cause}: to go on at {self.end_offset} without them, run with on_gap = "skip"'

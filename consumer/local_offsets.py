@@ -106,7 +106,7 @@ class LocalOffsets:
 
         A store that comes back, since the other was a mistake, continues where it was left. A copy takes over the
         progress in its original: a pull finds out whether it has the messages that the progress is about. Of another
-        copy of the same original nothing shows that: there the progress is of no position, and every queue stops.
+        copy of the same original nothing shows that: every queue in which something was read stops there.
         """
         store_id = stores.current
         if store_id == self.progress.store_id:

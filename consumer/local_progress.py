@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import MAX_LOG_EPOCH
 
 from .offsets_content import OffsetsContent, QueueProgress
+
+OF_ANOTHER_LOG: Final = MAX_LOG_EPOCH  # a broker refuses positions of epochs above its own, and none gets to this one
 
 
 class LocalProgress:
@@ -45,10 +48,10 @@ class LocalProgress:
         return before if before.topics or before.queues else None
 
     def disown(self, log_epoch: int) -> None:
-        """Mark positions from ``log_epoch`` on, or of none, as of another log: no broker has the highest epoch."""
+        """Mark positions from ``log_epoch`` on, or of none, as of another log: a broker stops there."""
         for queue, at in self._queues.items():
             if at.offset and (not at.log_epoch or at.log_epoch >= log_epoch):
-                self._queues[queue] = at._replace(log_epoch=MAX_LOG_EPOCH)
+                self._queues[queue] = at._replace(log_epoch=OF_ANOTHER_LOG)
 
     def is_known(self, topic: str) -> bool:
         """Whether it was decided before where the queues of a topic begin."""
@@ -91,5 +94,5 @@ def in_copy(content: OffsetsContent, store_id: int, log_epoch: int) -> OffsetsCo
 
 def in_another_copy(content: OffsetsContent, store_id: int) -> OffsetsContent:
     """Return progress for a store that has an original in common with its own: nothing shows how far the two agree."""
-    queues = {queue: at._replace(log_epoch=MAX_LOG_EPOCH) if at.offset else at for queue, at in content.queues.items()}
+    queues = {queue: at._replace(log_epoch=OF_ANOTHER_LOG) if at.offset else at for queue, at in content.queues.items()}
     return replace(content, store_id=store_id, queues=queues)

@@ -32,6 +32,7 @@ from rmq.wire.errors import (
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import unwrap
 from rmq.wire.ops import MAX_ENTRIES, Grant, TopicInfo
+from rmq.wire.stores import NOTHING_IN_COMMON
 
 from . import timers
 from .allocation import Strategy, parse_strategy
@@ -94,7 +95,7 @@ class Rebalancer:
         )
         self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
-        self._parted_from = 0  # the log epoch of the broker before, if its store has a history in common with this one
+        self._parted_from = NOTHING_IN_COMMON  # the last log epoch that this store has in common with the one before
         self._members_version = 0  # a list with a lower one is older than the one we have
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics = KnownTopics()
@@ -162,11 +163,11 @@ class Rebalancer:
             self._join_due = min(self._join_due, asyncio.get_running_loop().time() + JOIN_RETRY_S)
             self.notice()
 
-    def another_store(self, log_epoch: int = 0) -> None:
+    def another_store(self, log_epoch: int = NOTHING_IN_COMMON) -> None:
         """
         Forget all topics: the broker has others than before, some maybe of the same names.
 
-        ``log_epoch`` is the last one that this store has in common with the one before; 0 if there is none.
+        ``log_epoch`` is the last one that this store has in common with the one before.
         """
         # Several stores may follow each other before one is joined: the group was last in the first of them.
         self._parted_from = min(log_epoch, self._parted_from or log_epoch)
@@ -262,7 +263,7 @@ class Rebalancer:
             if self._broker.connected:
                 self._join_due = loop.time() + JOIN_RETRY_S
             return
-        self._parted_from = 0
+        self._parted_from = NOTHING_IN_COMMON
         self._learn_members(reply.members, reply.version)
         self._topics.joined(asked, reply.topics)
         self._end_dead()

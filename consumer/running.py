@@ -254,7 +254,8 @@ class Running:
             log_epoch=hello.log_epoch,
             store_id_before=f"{before.store_id:016x}",
             log_epoch_before=before.log_epoch,
-            advice="it is a copy: the group continues at the offsets that it has there, and gets what follows them"
+            advice="it is a copy, or was rolled back: a group continues at the offsets that it has there; broadcasting "
+            "members stop where it does not have what they have read"
             if is_related
             else "its topics and its messages are others: what was done before does not count there",
         )

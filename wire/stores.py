@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_LOG_EPOCH = (1 << 31) - 1  # a lease epoch is log_epoch << 32 | counter, in 64 bits with a sign
+NOTHING_IN_COMMON = 0  # in place of the last log epoch that two stores have in common
+UNKNOWN_IN_COMMON = 1  # the first one: they have a history in common, and nothing shows how much of it
 
 
 class FormerStore(NamedTuple):
@@ -56,14 +58,14 @@ class StoreIds(NamedTuple):
         """
         Return the highest log epoch whose messages a reader of ``before``, up to ``log_epoch``, can have from here.
 
-        0 if the stores have nothing in common, 1 if they have and nothing shows how much.
+        Of unrelated stores this is :data:`NOTHING_IN_COMMON`, and :data:`UNKNOWN_IN_COMMON` where nothing shows it.
         """
         if before.current == self.current:
             return log_epoch
         former = self.find(before.current)
         if former is not None:
             return min(log_epoch, former.log_epoch - 1)
-        return 1 if self.is_related(before) else 0
+        return UNKNOWN_IN_COMMON if self.is_related(before) else NOTHING_IN_COMMON
 
     def copied(self, store_id: int, until: int, log_epoch: int, copied_at: int) -> StoreIds:
         """Return the ids of a copy that continues under ``store_id`` from the position ``until`` on."""

@@ -27,10 +27,15 @@ _CLOCK_LIMIT = MAX_LOG_EPOCH - (1 << 24)  # a clock beyond is wrong, and must no
 
 
 class Parted(NamedTuple):
-    """The offset up to which a reader and a queue agree; ``is_copy``: a copy parts them, else a crash of the broker."""
+    """
+    The offset up to which a reader and a queue agree; ``is_copy``: a copy parts them, else a crash of the broker.
+
+    Without ``is_known`` nothing shows how far they agree, and the offset is the first that the queue has.
+    """
 
     offset: int
     is_copy: bool
+    is_known: bool = True
 
 
 class PositionRefused(Refused):
@@ -67,14 +72,16 @@ class History(NamedTuple):
         reached nothing shows how far the two agree.
         """
         if log_epoch > self.log_epoch:
-            return Parted(queue.min_offset, is_copy=True)
+            return Parted(queue.min_offset, is_copy=True, is_known=False)
         epoch, end = queue.epoch_after(log_epoch) or (self.log_epoch, queue.readable)
         is_copy = any(log_epoch < former.log_epoch <= epoch for former in self.stores.former)
-        if is_copy and queue.forgot_epochs and epoch == queue.epochs[0]:
-            end = queue.min_offset  # the copy may have begun before what the queue remembers
+        # The copy may have begun before what the queue remembers.
+        is_known = not (is_copy and queue.forgot_epochs and epoch == queue.epochs[0])
+        if not is_known:
+            end = queue.min_offset
         if offset <= end or epoch <= log_epoch:
             return None
-        return Parted(end, is_copy)
+        return Parted(end, is_copy, is_known)
 
     def check(self, queue: ConsumeQueue, of: MessageQueue, log_epoch: int, offset: int, *, in_group: bool) -> None:
         """
@@ -96,7 +103,9 @@ class History(NamedTuple):
                 f"the log lost {of} from offset {end} on, which this reader has got: the broker went down before it "
                 "was on the disk"
             )
-        elif not in_group and not self.accepted:
+        elif not parted.is_known:
+            text = f"this store is a copy: nothing shows how far it has what the reader has read of {of} up to {offset}"
+        if parted.is_copy and not in_group and not self.accepted:
             code = OtherHistory.code
             text += f"; `rmq-admin broker accept-history` lets readers continue at {end}"
         raise PositionRefused(code, text, end)

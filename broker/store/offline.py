@@ -168,12 +168,14 @@ class OfflineLog:
 
     def _refused(self, of: MessageQueue, asked: ops.PullQueue) -> ops.PullResult | None:
         """Refuse a reader whose position is not of this log, as a broker does."""
-        queue = self._known().queue(of)
+        queue, history = self._known().queue(of), self._known().history
         try:
-            self._known().history.check(queue, of, asked.log_epoch, asked.queue_offset, in_group=False)
+            history.check(queue, of, asked.log_epoch, asked.queue_offset, in_group=False)
         except PositionRefused as error:
-            held = error.next_offset, queue.min_offset, queue.readable
-            return ops.PullResult(0, error.code, *held, b"", error.text)
+            text = error.text
+            if asked.log_epoch > history.log_epoch:
+                text = f"{self._path} ends before offset {asked.queue_offset} of {of} was saved: read a later backup"
+            return ops.PullResult(0, error.code, error.next_offset, queue.min_offset, queue.readable, b"", text)
         return None
 
     def _read(self, of: MessageQueue, offset: int, max_bytes: int, expression: str | None = None) -> ops.PullResult:
@@ -227,16 +229,19 @@ class OfflineLog:
 
     def _stores(self) -> StoreIds:
         """
-        Return what the log says, else ``store.json``.
+        Return the ids that the last start in the log has.
 
-        With a hint the log is not walked: ``store.json`` has the id of the last start, the log begins with the first.
+        A log that has no start, or is not walked since there is a hint, is named by ``store.json``, which has the
+        current id, and by its first segment, which may have a former one.
         """
-        if self._index is not None and self._index.history.stores.current:
-            return self._index.history.stores
-        first, named = first_store_id(self._files, self._extents[0]) or 0, self._named()
-        return StoreIds(first or named if self._hinted is None else named or first)
+        walked = self._index
+        if walked is not None and walked.history.stores.current:
+            return walked.history.stores
+        in_log, in_file = first_store_id(self._files, self._extents[0]) or 0, self._id_in_file()
+        return StoreIds(in_log or in_file if walked is not None else in_file or in_log)
 
-    def _named(self) -> int:
+    def _id_in_file(self) -> int:
+        """Return the id in ``store.json``, or 0."""
         try:
             return int(json.loads(self._files.read_file(self._path / "config" / "store.json"))["store_id"], 16)
         except (FileNotFoundError, KeyError, TypeError, ValueError):

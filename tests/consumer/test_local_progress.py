@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rmq.consumer.local_progress import LocalProgress, in_copy
+from rmq.consumer.local_progress import OF_ANOTHER_LOG, LocalProgress, in_copy
 from rmq.consumer.offsets_content import OffsetsContent, QueueProgress
 from rmq.wire.model import MessageQueue
-from rmq.wire.stores import MAX_LOG_EPOCH
 
 QUEUE = MessageQueue("t", 0)
 FOUND = OffsetsContent("g", "a", 7, frozenset({"t", "later"}), {QUEUE: QueueProgress(3, 17, 2)})
@@ -108,4 +107,4 @@ def test_positions_of_a_start_that_the_store_has_not_seen_are_of_an_epoch_that_n
     assert progress.of(QUEUE, 3) == QueueProgress(3, 17, 2)
 
     progress.disown(2)
-    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, MAX_LOG_EPOCH)
+    assert progress.of(QUEUE, 3) == QueueProgress(3, 17, OF_ANOTHER_LOG)

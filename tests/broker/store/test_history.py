@@ -99,7 +99,7 @@ A_COPY = StoreIds(7).copied(8, 1000, 6, 0)
         (StoreIds(7), 6, 12, None),  # the newest epoch that stored something
         (StoreIds(7), 6, 13, Parted(12, is_copy=False)),  # the start after it found less
         (StoreIds(7), 8, 13, None),  # this start: the readable end is for others to judge
-        (StoreIds(7), 9, 2, Parted(0, is_copy=True)),  # this log was never as far
+        (StoreIds(7), 9, 2, Parted(0, is_copy=True, is_known=False)),  # this log was never as far
         (A_COPY, 1, 6, Parted(5, is_copy=False)),  # a crash before the copy
         (A_COPY, 3, 9, None),  # what the copy has of the original
         (A_COPY, 3, 10, Parted(9, is_copy=True)),
@@ -123,7 +123,7 @@ def test_where_more_starts_than_a_queue_remembers_lie_between_reader_and_copy_no
     queue.restore(0, 400, [number for start in range(MAX_EPOCHS) for number in (100 + start, 10 * start + 50)])
     history = NO_HISTORY._replace(stores=A_COPY, log_epoch=200)
 
-    assert history.parted(queue, 5, 20) == Parted(0, is_copy=True)  # it parted at an offset that is not known any more
+    assert history.parted(queue, 5, 20) == Parted(0, is_copy=True, is_known=False)
     assert history.parted(queue, 99, 50) is None
     assert history.parted(queue, 120, 300) == Parted(260, is_copy=False)
 
@@ -166,6 +166,8 @@ def test_a_reader_in_a_copy_stops_until_it_is_accepted_and_a_group_goes_back(
         history.check(queue, ORDERS, 5, 10, in_group=in_group)
 
     assert (raised.value.code, raised.value.next_offset) == (error.code, 9)
+    with pytest.raises(PositionRefused, match=r"nothing shows how far it has what .* orders/0 up to 4"):
+        history.check(queue, ORDERS, 9, 4, in_group=in_group)
     history.check(queue, ORDERS, 3, 9, in_group=in_group)
 
 
