@@ -2,13 +2,13 @@
 The checkpoint: all that was true at a position of the log, so that a start need not read what lies before.
 
 It is written when everything below its position is durable in the log *and* in the indexes. It is a shortcut only: a
-missing or damaged one is passed over, and the log tells the same. One that the disk cannot read just now is not: it
-would be replaced, and with it go the proof of what was synced and the indexes that belong to it.
+missing or damaged one is passed over, and the log tells the same. One that cannot be read just now is not: it would be
+replaced, and with it goes the proof of what was synced. That proof counts also where the indexes are missing: then the
+whole log is read.
 """
 
 from __future__ import annotations
 
-import errno
 import operator
 from pathlib import Path
 from typing import NamedTuple
@@ -98,19 +98,17 @@ def load(files: Files, directory: Path) -> Checkpoint | None:
 
     Raises:
         BadCheckpoint: there is a file that cannot be used.
-        Unreadable: the disk cannot read it.
+        Unreadable: it cannot be read, which says nothing about what it holds.
     """
     try:
         return unpack(files.read_file(directory / NAME))
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.EIO:
-            raise Unreadable(
-                f"{directory / NAME} cannot be read ({error.strerror}): check the disk and try again; if it stays so, "
-                "remove the file, and a start reads the whole log instead"
-            ) from error
-        raise BadCheckpoint(error.strerror or str(error)) from error
+        raise Unreadable(
+            f"{directory / NAME} cannot be read ({error.strerror}): check the disk and the owner of the file, and try "
+            "again; if it stays so, remove it, and a start reads the whole log instead"
+        ) from error
 
 
 def save(files: Files, directory: Path, checkpoint: Checkpoint) -> None:
@@ -118,9 +116,9 @@ def save(files: Files, directory: Path, checkpoint: Checkpoint) -> None:
     files.replace_file(directory / NAME, pack(checkpoint))
 
 
-def judge(known: Checkpoint, files: Files, log: CommitLog, index_directory: str) -> None:
+def judge(known: Checkpoint, files: Files, log: CommitLog) -> None:
     """
-    Refuse a checkpoint that does not belong to a log and its indexes.
+    Refuse a checkpoint that does not belong to a log.
 
     One that reaches beyond the log is believed: what lies between was durable, and is lost.
 
@@ -132,25 +130,18 @@ def judge(known: Checkpoint, files: Files, log: CommitLog, index_directory: str)
     store_id = first_store_id(files, log.extents()[0])
     if store_id is not None and not known.stores.has(store_id):
         raise BadCheckpoint("it is of another store")
-    try:
-        there = set(files.names(index_directory))
-    except OSError as error:
-        raise BadCheckpoint(f"{index_directory} cannot be read: {error.strerror}") from error
-    judge_indexes(known, there)
     _judge_last(known, files, log)
 
 
-def judge_indexes(known: Checkpoint, there: set[str]) -> None:
-    """
-    Refuse a checkpoint whose indexes are not all ``there``; these are the names in their directory.
-
-    Raises:
-        BadCheckpoint: one is missing.
-    """
+def missing_index(known: Checkpoint, files: Files, index_directory: str) -> str | None:
+    """Return why the indexes do not hold the log up to a checkpoint; None if they are there."""
+    try:
+        there = set(files.names(index_directory))
+    except OSError as error:
+        return f"{index_directory} cannot be read: {error.strerror}"
     holds = [change for change in known.changes if isinstance(change, QueueHolds)]
     needed = {f"{held.topic}@{held.generation}" for held in holds if held.min_offset < held.end_offset}
-    if not needed <= there:
-        raise BadCheckpoint(f"the index of {min(needed - there)} is missing")
+    return f"the index of {min(needed - there)} is missing" if needed - there else None
 
 
 def _judge_last(known: Checkpoint, files: Files, log: CommitLog) -> None:

@@ -117,27 +117,33 @@ class MessageStore:
             Unreadable: the disk cannot read all that is needed; nothing of the log was changed.
         """
         known = self._load_checkpoint()
+        missing = checkpoints.missing_index(known, self.files, self._index_directory) if known is not None else None
+        reads_all = known is None or missing is not None
         rebuild = Rebuild(
-            self, tables, needs_head=known is None and self.log.start > 0, after_batch=self._after_recovered_batch
+            self, tables, needs_head=reads_all and self.log.start > 0, after_batch=self._after_recovered_batch
         )
-        begin = self.log.start
+        begin, proven = self.log.start, 0
+        obsolete: list[str] = []
         if known is None:
-            self.files.remove_tree(self._index_directory)
+            self.files.remove_tree(self._index_directory)  # no start uses it without a checkpoint
         else:
-            begin = known.position
+            proven = known.position
             rebuild.log_epoch, rebuild.stored_at, rebuild.last = known.log_epoch, known.stored_at, known.last
+        if known is not None and missing is not None:
+            log.warning("checkpoint.without_index", reason=missing, then="the whole log is read")
+            rebuild.expect(known.position, known.changes)
+        elif known is not None:
+            begin = known.position
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
                 obsolete = rebuild.raise_minimums(head.changes if head is not None else ())
-                remove_indexes(self.files, obsolete, self.faults)
-        self.keys.recover([segment.start for segment in self.log.segments], begin, anew=known is None)
+        starts = [segment.start for segment in self.log.segments]
+        self.keys.recover(starts, max(begin, proven), anew=known is None)  # what it keeps is passed over by the walk
         self.backlog.begin(begin)
-        recovery = Recovery(
-            self.files, self.log, self.directory.quarantine, rebuild, proven=known.position if known else 0
-        )
-        cut = recovery.run(begin)
+        cut = Recovery(self.files, self.log, self.directory.quarantine, rebuild, proven).run(begin)
         rebuild.ended()
+        remove_indexes(self.files, obsolete, self.faults)
         self.newest_us = rebuild.stored_at
         self._last = self._last_written = rebuild.last
         self.history = begin_history(self.directory, self.log, rebuild.started, rebuild.log_epoch, self._wall_us())
@@ -151,7 +157,7 @@ class MessageStore:
         try:
             known = checkpoints.load(self.files, self.directory.path)
             if known is not None:
-                checkpoints.judge(known, self.files, self.log, self._index_directory)
+                checkpoints.judge(known, self.files, self.log)
         except BadCheckpoint as error:
             log.warning("checkpoint.unusable", reason=str(error), then="the whole log is read")
             return None

@@ -20,6 +20,7 @@ from rmq.wire.model import MessageQueue
 from ..log import get_logger
 from ..services.state import (
     Change,
+    DelaysWaiting,
     ProducerKnown,
     QueueHolds,
     SnapshotEnded,
@@ -82,6 +83,8 @@ class Rebuild:
         self._in_head = needs_head
         self._after_batch = after_batch
         self._damaged_at = 0
+        self._expected: list[Change] = []
+        self._expected_at = 0
         self.batches = 0
         self.messages = 0
         self.damages: list[Damage] = []
@@ -108,6 +111,21 @@ class Rebuild:
             self.started = change
         self._tables.change(change)
 
+    def expect(self, position: int, changes: list[Change]) -> None:
+        """
+        Repeat the changes of a checkpoint when the walk comes to its position.
+
+        Where the log before it is damaged, they name the offsets that were given. The walk has met what waits itself.
+        """
+        self._expected = [change for change in changes if not isinstance(change, DelaysWaiting)]
+        self._expected_at = position
+
+    def _reached(self, position: int) -> None:
+        if self._expected and position >= self._expected_at:
+            expected, self._expected = self._expected, []
+            for change in expected:
+                self._change(change)
+
     def raise_minimums(self, head: Iterable[Change]) -> list[str]:
         """
         The log begins with this head: what its queues held before is gone, whatever the checkpoint says.
@@ -127,6 +145,7 @@ class Rebuild:
     def batch(self, checked: batches.Checked, data: memoryview) -> None:
         """A sound batch."""
         header = checked.header
+        self._reached(header.physical_offset)
         self.log_epoch = max(self.log_epoch, header.log_epoch)
         self.stored_at = max(self.stored_at, header.stored_at)
         self.last = (header.physical_offset, header.header_crc)
@@ -208,6 +227,7 @@ class Rebuild:
         self._damaged_at = damage.position
         if self._in_head:
             raise _headless(damage.position)
+        self._reached(damage.position)
         header = damage.header
         if header is not None and header.kind == layout.KIND_PARKED:
             self._tables.parked(header)  # it is passed when it is due
@@ -226,6 +246,7 @@ class Rebuild:
         """The walk is over."""
         if self._in_head:
             raise _headless(0)
+        self._reached(self._expected_at)
 
 
 def _headless(position: int) -> StoreError:

@@ -240,9 +240,7 @@ def _checkpoint(files: Files, path: Path, pieces: list[Piece]) -> Checkpoint | N
         known = checkpoints.load(files, path)
         if known is None or known.position < pieces[0].start:
             return None
-        indexes = path / "consumequeue"
-        checkpoints.judge_indexes(known, set(files.names(indexes)) if files.exists(indexes) else set())
-    except (BadCheckpoint, OSError):
+    except BadCheckpoint:
         return None
     store_id = first_store_id(files, Extent(pieces[0].start, pieces[0].path))
     if store_id is not None and not known.stores.has(store_id):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rmq.broker.store import checkpoint as checkpoints
 from rmq.broker.store.checkpoint import BadCheckpoint, Checkpoint
 from rmq.broker.store.files import Files
 from rmq.broker.store.reading import DamagedRange
+from rmq.broker.store.scan import Unreadable
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files
 from ..faulty_files import FaultyFiles, flip
@@ -60,15 +62,19 @@ def test_any_shorter_or_longer_file_is_refused() -> None:
         checkpoints.unpack(packed + b"\0")
 
 
-def test_a_missing_file_is_none_and_one_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    assert checkpoints.load(Files(), tmp_path) is None
-    checkpoints.save(Files(), tmp_path, SAMPLE)
-    assert checkpoints.load(Files(), tmp_path) == SAMPLE
+@pytest.mark.parametrize("op", ["open_to_read", "read"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EUCLEAN, errno.EMFILE])
+def test_a_missing_file_is_none_and_one_that_cannot_be_read_is_unreadable(
+    memory_path: Path, op: str, number: int
+) -> None:
+    assert checkpoints.load(Files(), memory_path) is None
+    checkpoints.save(Files(), memory_path, SAMPLE)
+    assert checkpoints.load(Files(), memory_path) == SAMPLE
     files = FaultyFiles()
-    files.fail("read", "checkpoint", errno.EACCES)
+    files.fail(op, "checkpoint", number)
 
-    with pytest.raises(BadCheckpoint, match="Permission denied"):
-        checkpoints.load(files, tmp_path)
+    with pytest.raises(Unreadable, match=os.strerror(number)):
+        checkpoints.load(files, memory_path)
 
 
 @pytest.mark.parametrize("op", ["open", "write", "sync", "rename"])

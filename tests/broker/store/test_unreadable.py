@@ -16,6 +16,7 @@ from rmq.broker.store.backup import Backup
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import UNREADABLE, Files
 from rmq.broker.store.log_reader import LogReader
+from rmq.broker.store.key_index import Gap
 from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.reading import DamagedRange
 from rmq.broker.store.scan import Unreadable
@@ -349,15 +350,19 @@ def stopped(killed: Path) -> Path:
     return killed
 
 
-def test_nothing_is_made_anew_while_the_checkpoint_cannot_be_read(stopped: Path) -> None:
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [("read", errno.EIO), ("open_to_read", errno.EACCES), ("read", errno.ESTALE), ("read", errno.EUCLEAN)],
+)
+def test_nothing_is_made_anew_while_the_checkpoint_cannot_be_read(stopped: Path, operation: str, number: int) -> None:
     """The newest batch is damaged: with the checkpoint it is known that it was whole; without, it looks torn."""
     (segment,) = segment_files(stopped)
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-100] + bytes(100))
+    files = FaultyFiles()
+    files.fail(operation, "checkpoint", number)
 
-    refused(
-        stopped, UnreadableFiles("checkpoint"), r"checkpoint cannot be read \(Input/output error\): .*remove the file"
-    )
+    refused(stopped, files, rf"checkpoint cannot be read \({os.strerror(number)}\): .*remove it")
 
     opened = Opened(stopped)
     assert opened.recovered.cut is None
@@ -367,6 +372,81 @@ def test_nothing_is_made_anew_while_the_checkpoint_cannot_be_read(stopped: Path)
     opened = Opened(stopped)
     assert opened.bodies() == [*BODIES, b"new"]
     opened.close()
+
+
+def without_index(path: Path) -> FaultyFiles:
+    shutil.rmtree(path / "consumequeue")
+    return FaultyFiles()
+
+
+def with_index_unlistable(path: Path) -> FaultyFiles:
+    files = FaultyFiles()
+    files.fail("names", "/consumequeue")
+    return files
+
+
+@pytest.mark.parametrize("files_of", [without_index, with_index_unlistable])
+@pytest.mark.parametrize("rotten", [100, 3100], ids=["body", "header"])
+def test_a_checkpoint_proves_what_was_synced_also_without_the_indexes(
+    stopped: Path, files_of: Callable[[Path], FaultyFiles], rotten: int, logs: list[dict[str, Any]]
+) -> None:
+    """The offset of the newest batch, which is damaged, is given to no other message."""
+    (segment,) = segment_files(stopped)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-rotten] + bytes(rotten))
+
+    opened = Opened(stopped, files=files_of(stopped))
+
+    assert logs[0]["event"] == "checkpoint.without_index"
+    assert (opened.recovered.read_from, opened.recovered.cut) == (0, None)
+    assert len(opened.recovered.damages) == 1
+    assert opened.append(b"new").base_offset == 8
+    with pytest.raises(DamagedRange) as failure:
+        pull(opened, 7)
+    assert failure.value.next_offset == 8
+    assert pull(opened, 8)[0] == [b"new"]
+    opened.store.abandon()
+
+
+def test_a_start_that_is_refused_leaves_the_indexes_of_a_checkpoint(stopped: Path) -> None:
+    files = CountingFiles(
+        [
+            Fault("names", 1, Fails(errno.EIO), "*/consumequeue"),
+            Fault("read", 2, Fails(errno.EIO), f"*/commitlog/{SEGMENT}", times=1 << 30),
+        ]
+    )
+    indexes = {path: path.read_bytes() for path in stopped.glob("[ci]*/**/*") if path.is_file()}
+    assert any("consumequeue" in str(path) for path in indexes)
+
+    refused(stopped, files)
+
+    assert {path: path.read_bytes() for path in indexes} == indexes
+    again = Opened(stopped)
+    assert again.recovered.read_from > 0
+    assert again.bodies() == BODIES
+    again.close()
+
+
+@pytest.mark.parametrize("gone", [["consumequeue"], ["consumequeue", "index"]])
+def test_keys_are_found_by_the_index_after_indexes_were_lost(memory_path: Path, gone: list[str]) -> None:
+    opened = Opened(memory_path, segment_bytes=600)
+    for key in ("a", "b", "c", "d"):
+        opened.append(b"x" * 300, keys=[[key]])
+    opened.checkpoint()
+    segments = [segment.start for segment in opened.store.log.segments]
+    assert len(segments) > 1
+    opened.store.abandon()
+    for name in gone:
+        shutil.rmtree(memory_path / name)
+
+    again = Opened(memory_path, segment_bytes=600)
+    again.checkpoint()
+
+    assert again.store.keys.segments() == segments
+    listed = [item for segment in segments for item in again.store.keys.listed(segment)]
+    assert sum(isinstance(item, tuple) and not isinstance(item, Gap) for item in listed) == 4
+    assert not any(isinstance(item, Gap) for item in listed)
+    again.close()
 
 
 def test_the_log_suffices_if_a_checkpoint_that_cannot_be_read_is_removed(stopped: Path) -> None:
