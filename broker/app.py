@@ -52,6 +52,7 @@ from .services.topics import TopicTable
 from .serving import Serving, Tables
 from .snapshot import Snapshot
 from .store.chores import CheckpointWork
+from .store.commitlog import Moved
 from .store.directory import DataDirectory
 from .store.files import Files
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
@@ -93,6 +94,7 @@ class Broker:
         self.address = ""
         self.recovered: Recovered | None = None
         self.failed = asyncio.Event()
+        self.failure = "the disk failed, so nothing more can be promised: start the broker again"  # once it has
         self.max_in_flight = config.max_in_flight
         self.high_water = config.write_high_water_bytes
         self.shared_buffer = memoryview(bytearray(RECEIVE_BUFFER))
@@ -337,9 +339,23 @@ class Broker:
         for connection in list(self._connections):
             connection.check_patience(now, limits)
         self._producers.expire(now=now)
+        if self._is_replaced():  # upkeep goes by the path
+            return
         self._upkeep.each_second()
         self._delivery.each_second()
         self._watch_disk()
+
+    def _is_replaced(self) -> bool:
+        """End if another directory has the path of ours; a path that leads nowhere may come back."""
+        try:
+            self._store.log.check_place()
+        except Moved as error:
+            self.failure = str(error)
+            self._poisoned(error)
+            return True
+        except OSError:
+            pass
+        return False
 
     def _watch_disk(self) -> None:
         self._disk.look(self._store.log.written)
@@ -347,7 +363,7 @@ class Broker:
         self._delivery.is_paused = self._disk.is_scarce
 
     def _poisoned(self, error: Exception) -> None:
-        """A failed fsync: what is on disk is unknown, so nothing more may be acknowledged."""
+        """What is on disk is unknown, or is not ours: nothing more may be acknowledged."""
         log.critical("store.poisoned", error=str(error) or repr(error))
         self._stopping = True
         self._delivery.stop()

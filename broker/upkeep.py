@@ -143,7 +143,7 @@ class Upkeep:
         store = self._store
         self._captured_from = store.delays.oldest
         indexes = self._take_index_work(everything=True)
-        return CheckpointWork(indexes, store.directory.path, store.checkpoint(self._snapshot(True)))
+        return CheckpointWork(indexes, store.log, store.directory.path, store.checkpoint(self._snapshot(True)))
 
     def _saved(self, work: CheckpointWork, error: Exception | None) -> None:
         self._checkpoint_at = self._now()

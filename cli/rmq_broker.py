@@ -121,7 +121,7 @@ async def _serve(config: BrokerConfig) -> None:
         finally:
             await broker.stop()
     if broker.failed.is_set():
-        raise Failure("the disk failed, so nothing more can be promised: start the broker again", exit_codes.TEMPORARY)
+        raise Failure(broker.failure, exit_codes.TEMPORARY)
 
 
 def _say_ready(broker: Broker) -> None:

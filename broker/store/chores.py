@@ -16,7 +16,7 @@ from rmq.wire.errors import Refused
 from ..services.state import Change
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
-from .commitlog import Extent
+from .commitlog import CommitLog, Extent
 from .consume_queue import ConsumeQueue, Taken
 from .files import UNREADABLE, AnyPath, Files
 from .index_faults import IndexFaults
@@ -86,12 +86,14 @@ class CheckpointWork(NamedTuple):
     """A checkpoint, and the index work that must be on the disk before it."""
 
     indexes: IndexWork
+    log: CommitLog
     directory: Path
     checkpoint: Checkpoint
 
     def run(self) -> None:
         """Do it; the log must be durable up to the checkpoint's position. Raises OSError; the old one then stands."""
         files = self.indexes.files
+        self.log.check_place()
         self.indexes.run()
         self.indexes.key_index.flush()
         files.sync_filesystem(self.directory)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +38,10 @@ class Extent(NamedTuple):
     path: str
 
 
+class Moved(OSError):
+    """Another directory has the path of the log that is in use; the sentence says what to do."""
+
+
 class CommitLog:
     """
     The segments of a data directory.
@@ -57,8 +60,6 @@ class CommitLog:
         if paths:
             files.unshare(paths[-1])
         self.segments = [Segment.open(files, path) for path in paths] or [Segment.create(files, directory, 0)]
-        for segment, following in pairwise(self.segments):
-            self._end_before(segment, following.start)
         self.segments[-1].reopen()
         self._starts = [segment.start for segment in self.segments]
         self._extents: tuple[Extent, ...] | None = None
@@ -72,13 +73,6 @@ class CommitLog:
         self.head_end = 0  # of the snapshot that the newest segment begins with; told by the store
         self._staged: list[Buffer] = []
         self._roll_error: int | None = None  # why no new segment could be made, the last time
-
-    def _end_before(self, segment: Segment, following: int) -> None:
-        """Cut what lies where the next segment begins: what a failed append left, and cut off without a sync."""
-        if segment.end > following:
-            self._files.unshare(segment.path)
-            with segment.opened():
-                segment.truncate(following - segment.start)
 
     @property
     def start(self) -> int:
@@ -148,6 +142,7 @@ class CommitLog:
         Raises:
             OSError: the old one goes on.
         """
+        self.check_place()
         self.segments[-1].tidy()
         segment = self.readers.make_room(lambda: Segment.create(self._files, self._directory, self.written))
         while self._held[0] is not self._unsynced[0]:  # the flusher takes from the front only what is synced for good
@@ -155,6 +150,20 @@ class CommitLog:
         self._held.append(segment)
         self._add(segment)
         self._unsynced.append(segment)
+
+    def check_place(self) -> None:
+        """
+        Make sure that the path of the log leads to the directory that was opened; any thread may call it.
+
+        Raises:
+            Moved: it leads to another one, where no file must be made, replaced or removed.
+            OSError: it leads nowhere, or cannot be looked up.
+        """
+        if not self._files.is_same(self._directory, self._directory_fd):
+            raise Moved(
+                f"{self._directory.parent} is not the data directory any more that this broker opened: it was moved or "
+                "replaced; move it back, or start the broker with its new path as --data-dir"
+            )
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)

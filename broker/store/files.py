@@ -140,6 +140,10 @@ class Files:
         """The inode of a file or directory, and when it came into being in nanoseconds; 0 where the system has none."""
         return os.stat(path).st_ino, _born_ns(path)
 
+    def is_same(self, path: AnyPath, fd: int) -> bool:
+        """Whether a path leads to what a descriptor was opened for."""
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+
     def is_file(self, path: AnyPath) -> bool:
         """Whether there is a regular file of that name, not a directory or a pipe. A failing disk is no answer."""
         try:

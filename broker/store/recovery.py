@@ -21,17 +21,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rmq.wire import batch as batches
 from rmq.wire import layout
 
+from ..log import get_logger
 from .commitlog import CommitLog
 from .directory import StoreError
 from .files import Files
 from .scan import Bad, Range, Scan, Unreadable, read_needed
 from .segment import Segment
+
+log = get_logger(__name__)
 
 _COPY_BYTES = 8 << 20
 
@@ -91,6 +95,7 @@ class Walk:
             piece._replace(end=min(piece.end, following))
             for piece, following in zip(pieces, [*starts, pieces[-1].end], strict=True)
         ]
+        self._pairs = list(pairwise(pieces))
         self._visitor = visitor
         self.proven = proven
         self._looked_ahead = False
@@ -101,8 +106,11 @@ class Walk:
         Show everything from ``begin`` on to the visitor; return where a torn tail begins, if there is one.
 
         Raises:
+            StoreError: two logs are mixed, and it must read all of one.
             Unreadable: the disk cannot read all of it, and must.
         """
+        if self._must_read and (mixed := self.mixed()) is not None:
+            raise StoreError(mixed)
         position = begin
         while (piece := self._piece(position)) is not None:
             bad = self._walk(piece, position)
@@ -116,6 +124,28 @@ class Walk:
         if end < self.proven:
             self._visitor.damaged(Damage(end, self.proven, "the log is shorter than it was when it was synced"))
         return None
+
+    def mixed(self) -> str | None:
+        """
+        Return which two files cannot be of one log, and what to do; None if there are none.
+
+        One may hold bytes where the next begins: whole batches of a failed write, whose removal had not reached the
+        disk. Nothing there was ever synced; what proves the contrary is of another log.
+        """
+        for piece, following in self._pairs:
+            if piece.end > following.start and self._is_synced_beyond(following.start, piece):
+                return (
+                    f"{piece.path} holds what had been stored durably where {following.path} begins, so the files of "
+                    "two logs are mixed: move away the one that does not belong here, see 'Two logs are mixed' in "
+                    "docs/operations.md"
+                )
+        return None
+
+    def _is_synced_beyond(self, position: int, piece: Piece) -> bool:
+        if position <= piece.start:
+            return True
+        with self._scan(piece) as scan:
+            return any(_proves(header) > position for header in scan.headers(position))
 
     def _piece(self, position: int) -> Piece | None:
         """The file to go on in: the one that holds ``position``, or the first one behind it."""
@@ -209,11 +239,24 @@ class Recovery:
             raise StoreError(
                 f"this version cannot read the log at {torn.position} ({torn.reason}): start the version that wrote it"
             )
+        self._cut_overlaps()
         cut = self._cut(torn.position, torn.reason) if torn is not None else None
         if self._log.segments[-1].end < self._walk.proven:
             self._log.skip_to(self._walk.proven)
         self._log.settle(self._walk.proven)
         return cut
+
+    def _cut_overlaps(self) -> None:
+        """Put aside what lies where the next segment begins (see :meth:`Walk.mixed`)."""
+        for segment, following in pairwise(self._log.segments):
+            if segment.end > following.start:
+                good = following.start - segment.start
+                kept_in = self._unused(self._quarantine / f"{following.start:020d}")
+                size = self._copy_tail([segment], good, kept_in)
+                self._files.unshare(segment.path)
+                with segment.opened():
+                    segment.truncate(good)
+                log.warning("log.overlap_cut", position=following.start, size=size, kept_in=str(kept_in))
 
     def _cut(self, position: int, reason: str) -> Cut:
         segments = self._log.segments

@@ -121,6 +121,8 @@ class Verification:
                 self._find(True, pieces[0].path, "the oldest segment does not begin with a whole snapshot")
             walk = Walk(self._files, pieces, self, known.position if known is not None else 0)
             self._starts = [piece.start for piece in pieces]
+            if (mixed := walk.mixed()) is not None:
+                self._find(True, "commitlog", mixed)
             torn = walk.run(pieces[0].start)
             if torn is not None and torn.newer:
                 self._find(True, str(torn.position), f"a newer version wrote here: {torn.reason}")

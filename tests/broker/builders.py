@@ -134,8 +134,9 @@ class Opened:
         """Take a checkpoint of all that is durable."""
         self.sync()
         work = CheckpointWork(
-            self.store.take_index_work(everything=True), self.directory.path, self.store.checkpoint(self.snapshot())
-        )
+            self.store.take_index_work(everything=True), self.store.log, self.directory.path,
+            self.store.checkpoint(self.snapshot()),
+        )  # fmt: skip
         work.run()
         self.store.backlog.done(work.indexes, None)
 

@@ -146,6 +146,40 @@ async def test_a_failed_sync_poisons_the_store_and_the_next_start_writes_the_tai
         assert found in ([b"kept"], [b"kept", b"unknown"])
 
 
+# ---- a directory that is moved or replaced
+
+
+async def test_a_broker_whose_directory_was_replaced_ends_and_leaves_the_other_one_as_it_is(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    """Another broker uses the path by now: both have the lock of a directory of their own."""
+    data = memory_path / "data"
+    broker = over(data, segment_bytes=4096, retention_hours=0.001)
+    await broker.start()
+    client = await Client(broker).__aenter__()
+    await client.create()
+    data.rename(memory_path / "moved")
+    async with over(data) as other, Client(other) as theirs:
+        await theirs.create()
+        for i in range(20):
+            await theirs.send(b"%d" % i * 400)
+        before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+
+        for _ in range(8):  # several segments, if it could
+            await client.send(b"mine" * 500)
+        await asyncio.sleep(1.5)
+
+        assert broker.broker.failed.is_set()
+        assert broker.broker.failure.startswith(f"{data} is not the data directory any more that this broker opened")
+        await client.connection.close()
+        await broker.stop()
+        assert [entry["event"] for entry in logs if entry["log_level"] == "critical"] == ["store.poisoned"]
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        assert len(await every_body(theirs)) == 20
+    async with over(memory_path / "moved") as broker, Client(broker) as client:
+        assert len(await every_body(client)) == 8
+
+
 # ---- starts
 
 

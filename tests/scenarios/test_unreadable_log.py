@@ -165,6 +165,16 @@ async def test_bytes_of_any_segment_that_a_start_cannot_read_are_all_there_when_
 
 
 @pytest.mark.slow
+def test_the_command_ends_with_75_when_its_data_directory_was_replaced(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker:
+        data.rename(tmp_path / "moved")
+        with BrokerProcess(data):
+            assert broker.wait() == exit_codes.TEMPORARY
+            assert broker.errors[-1].startswith(f"rmq-broker: {data} is not the data directory any more")
+
+
+@pytest.mark.slow
 async def test_the_command_ends_with_75_and_names_the_bytes_and_a_start_on_a_sound_disk_has_everything(
     tmp_path: Path,
 ) -> None:

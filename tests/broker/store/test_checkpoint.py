@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rmq.broker.services.state import Change, Committed, ProducerKnown, QueueHolds, SnapshotEnded, Started, TopicMade
 from rmq.broker.store import checkpoint as checkpoints
 from rmq.broker.store.checkpoint import BadCheckpoint, Checkpoint
+from rmq.broker.store.commitlog import Moved
 from rmq.broker.store.files import Files
 from rmq.broker.store.reading import DamagedRange
 from rmq.broker.store.scan import Unreadable
@@ -75,6 +76,21 @@ def test_a_missing_file_is_none_and_one_that_cannot_be_read_is_unreadable(
 
     with pytest.raises(Unreadable, match=os.strerror(number)):
         checkpoints.load(files, memory_path)
+
+
+def test_no_checkpoint_is_written_to_another_directory_of_the_same_name(memory_path: Path) -> None:
+    data = memory_path / "data"
+    opened = build(data)
+    data.rename(memory_path / "moved")
+    other = Opened(data)
+    before = sorted(data.rglob("*"))
+
+    with pytest.raises(Moved, match=f"{data} is not the data directory any more"):
+        opened.checkpoint()
+
+    assert sorted(data.rglob("*")) == before
+    other.close()
+    opened.store.abandon()
 
 
 @pytest.mark.parametrize("op", ["open", "write", "sync", "rename"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.commitlog import MAX_UNSYNCED, CommitLog, Extent
+from rmq.broker.store.commitlog import MAX_UNSYNCED, CommitLog, Extent, Moved
 from rmq.broker.store.files import Files
 
 from ..builders import descriptors_limited_to, files_limited_to
@@ -408,6 +408,29 @@ def test_a_log_without_free_descriptors_grows_on_in_one_segment_and_recovers_by_
     log.close()
 
 
+def test_no_segment_begins_in_another_directory_of_the_same_name(memory_path: Path) -> None:
+    (memory_path / "log").mkdir()
+    log = make(memory_path / "log", 4)
+    append(log, b"1234")
+    (memory_path / "log").rename(memory_path / "moved")
+    assert not log.try_roll()
+    (memory_path / "log").mkdir()
+
+    with pytest.raises(Moved, match=f"{memory_path} is not the data directory any more that this broker opened"):
+        log.roll()
+    assert not log.try_roll()
+    log.stage(b"56", b"78", 4)
+    log.write()
+    assert log.sync() == 8
+
+    assert not list((memory_path / "log").iterdir())
+    (memory_path / "log").rmdir()
+    (memory_path / "moved").rename(memory_path / "log")
+    assert log.try_roll()
+    assert (names(memory_path / "log"), read(log, 0, 8)) == ([0, 8], b"12345678")
+    log.close()
+
+
 def test_no_segment_follows_one_that_a_failed_write_left_ragged(tmp_path: Path) -> None:
     files = FaultyFiles()
     log = make(tmp_path, 4, files)
@@ -423,19 +446,4 @@ def test_no_segment_follows_one_that_a_failed_write_left_ragged(tmp_path: Path) 
     log.roll()
 
     assert [segment.path.stat().st_size for segment in log.segments] == [4, 0]
-    log.close()
-
-
-def test_a_segment_ends_where_the_next_one_begins(tmp_path: Path) -> None:
-    log = make(tmp_path, 4)
-    append(log, b"1234")
-    append(log, b"5678")
-    log.close()
-    with (tmp_path / f"{0:020d}").open("ab") as file:
-        file.write(b"refused")  # cutting it off had not reached the disk when the power went
-
-    log = make(tmp_path, 4)
-
-    assert [segment.path.stat().st_size for segment in log.segments] == [4, 4]
-    assert [segment.end for segment in log.segments] == [4, 8]
     log.close()

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
 
 from rmq.broker.store.directory import StoreError
+from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.verify import Verification
 from rmq.wire import batch as batches
 from rmq.wire import layout
 from rmq.wire.batch import Rows
 from rmq.wire.layout import Buffer
 
-from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, make_batch, segment_files
+from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, segment_files
 from ..faulty_files import FaultyFiles, flip
 from .small_log import Small, build, check_everything_readable
 from support.batches import patched
@@ -284,19 +287,70 @@ def test_a_tail_over_hundreds_of_segments_is_put_aside_with_few_descriptors(memo
     opened.close()
 
 
-def test_whole_batches_of_a_failed_write_do_not_come_back_before_a_later_segment(tmp_path: Path) -> None:
-    opened = Opened(tmp_path, segment_bytes=4096)
-    opened.append(b"a" * 5000)
-    opened.append(b"b")
+@pytest.mark.parametrize("length", [1 << 20, 100], ids=["whole", "torn"])
+def test_whole_batches_of_a_failed_write_do_not_come_back_before_a_later_segment(
+    memory_path: Path, length: int, logs: list[dict[str, Any]]
+) -> None:
+    """The segment was cut back, and the power went before that had reached the disk."""
+    data, failing = memory_path / "data", FaultyFiles()
+    opened = Opened(data, segment_bytes=4096, files=failing)
+    failing.fail("open", "commitlog", errno.ENOSPC, times=1)  # the next segment can be made one write later
+    opened.append(b"a" * 4096)
+    left: list[bytes] = []
+    failing.before = lambda done: left.append(segment_files(data)[0].read_bytes()) if done.op == "truncate" else None
+    failing.fail("write", "commitlog", errno.EIO, times=1, after=length)
+    for body in (b"refused", b"too"):
+        opened.stage(body)
+    with pytest.raises(OSError, match="Input/output"):
+        opened.store.write()
+    opened.write()
+    opened.append(b"b" * 100)
+    opened.append(b"c")
     opened.close()
-    first = segment_files(tmp_path)[0]
-    first.write_bytes(first.read_bytes() + make_batch(b"refused"))
+    first = segment_files(data)[0]
+    kept = first.read_bytes()
+    first.write_bytes(left[0])
+    overlap = left[0][len(kept) :]
+    assert overlap
 
-    assert Verification(tmp_path).run().findings == []
-    opened = Opened(tmp_path, segment_bytes=4096)
+    assert Verification(data).run().findings == []
+    opened = Opened(data, segment_bytes=4096)
 
     assert (opened.recovered.cut, opened.recovered.damages) == (None, [])
-    assert opened.bodies() == [b"a" * 5000, b"b"]
+    assert opened.bodies() == [b"a" * 4096, b"b" * 100, b"c"]
+    assert first.read_bytes() == kept
+    (event,) = [entry for entry in logs if entry["event"] == "log.overlap_cut"]
+    assert (event["position"], event["size"]) == (len(kept), len(overlap))
+    assert Path(event["kept_in"]).read_bytes() == overlap
+    assert Path(event["kept_in"]).parent == data / "quarantine"
+    opened.close()
+
+
+@pytest.mark.parametrize("name", [f"{500:020d}", "500"])
+def test_a_start_on_the_files_of_two_logs_is_refused_and_changes_nothing(memory_path: Path, name: str) -> None:
+    opened = Opened(memory_path)
+    bodies = [b"%d" % i * 100 for i in range(8)]
+    for body in bodies:
+        opened.append(body)
+    opened.store.abandon()
+    (first,) = segment_files(memory_path)
+    stored = first.read_bytes()
+    stray = first.with_name(name)
+    stray.write_bytes(b"of another broker")
+
+    for _ in range(2):
+        with pytest.raises(StoreError, match=rf"{first} holds .* where {stray} begins, so the files of two logs"):
+            Opened(memory_path)
+
+    assert (first.read_bytes(), stray.read_bytes()) == (stored, b"of another broker")
+    report = Verification(memory_path).run()
+    assert "the files of two logs are mixed" in report.findings[0].text
+    assert not report.log_is_sound
+    with pytest.raises(StoreError, match="the files of two logs are mixed"):
+        OfflineLog(str(memory_path))
+    stray.unlink()
+    opened = Opened(memory_path)
+    assert opened.bodies() == bodies
     opened.close()
 
 
