@@ -233,6 +233,7 @@ class Upkeep:
             "checkpoint_age_s": round(self._now() - self._saved_at, 3),
             "key_index_lag_bytes": self._store.index_lag,
             "failed_index_reads": self._store.faults.failed_reads,
+            "failed_index_writes": self._store.faults.failed_writes,
             "failures": self.failures,
         }
 

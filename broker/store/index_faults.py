@@ -16,6 +16,7 @@ from .files import AnyPath, Files
 
 log = get_logger(__name__)
 
+ASIDE = ".unreadable"  # behind the name of a file that was put aside
 _PASSING = (
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.EAGAIN, errno.EINTR,
 )  # fmt: skip
@@ -27,10 +28,11 @@ def is_passing(error: OSError) -> bool:
 
 
 class IndexFaults:
-    """Counts failed reads of index files since the start, and logs each file once. Any thread may use it."""
+    """Counts failed reads and writes of index files since the start, and logs each file once. Any thread may use it."""
 
     def __init__(self) -> None:
         self.failed_reads = 0
+        self.failed_writes = 0
         self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
@@ -70,6 +72,8 @@ class IndexFaults:
         """
         if is_passing(error):
             raise error
+        with self._lock:
+            self.failed_writes += 1
         if self.is_first("unwritable", path):
             log.error(
                 "index.unwritable", file=str(path), error=error.strerror, then="the log is read instead",
@@ -84,6 +88,6 @@ def put_aside(files: Files, path: AnyPath) -> None:
     Raises:
         OSError: it keeps its name.
     """
-    kept_as = f"{path}.unreadable"
+    kept_as = f"{path}{ASIDE}"
     files.rename(path, kept_as)
     log.warning("index.put_aside", file=str(path), kept_as=kept_as)

@@ -18,12 +18,13 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ..log import get_logger
 from .files import Files
-from .index_faults import IndexFaults, put_aside
+from .index_faults import ASIDE, IndexFaults, put_aside
 from .key_blocks import BLOCK_HASHES, HEADER, Block, Entry, Growing, Head, cut, parse_head
 
 log = get_logger(__name__)
@@ -262,9 +263,16 @@ class KeyIndex:
             self._files.close(fd)
 
     def drop(self, segment: int) -> None:
-        """Remove the file of a segment; one that has none is no error, and one that stays is not read any more."""
+        """
+        Remove the file of a segment, and one that was put aside.
+
+        A file that is missing is no error, and one that stays is not read any more.
+        """
+        path = self._path(segment)
+        with suppress(OSError):
+            self._files.unlink(f"{path}{ASIDE}")
         try:
-            self._files.unlink(self._path(segment))
+            self._files.unlink(path)
         except FileNotFoundError:
             pass
         except OSError:

@@ -122,6 +122,7 @@ async def test_an_index_that_cannot_be_used_stops_neither_the_broker_nor_a_query
         told = await stats(client)
         assert told["failures"] == 0
         assert told["failed_index_reads"] > 0
+        assert bool(told["failed_index_writes"]) == any(entry["event"] == "index.unwritable" for entry in logs)
         assert told["checkpoint_age_s"] < 60  # the log can be shortened
     check_logs(logs)
     assert any(index in entry["file"] for entry in logs if entry["event"] == "index.unreadable")

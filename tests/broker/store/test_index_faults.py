@@ -32,11 +32,13 @@ def test_what_is_not_the_fault_of_a_file_is_raised_and_neither_logged_nor_counte
         with pytest.raises(OSError, match=os.strerror(number)):
             note("f", error_of(number))
 
-    assert (faults.failed_reads, logs) == (0, [])
+    assert (faults.failed_reads, faults.failed_writes, logs) == (0, 0, [])
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ESPIPE])
-def test_each_file_is_logged_once_and_every_failed_read_is_counted(number: int, logs: list[dict[str, Any]]) -> None:
+def test_each_file_is_logged_once_and_every_failed_read_and_write_is_counted(
+    number: int, logs: list[dict[str, Any]]
+) -> None:
     faults = IndexFaults()
 
     for _ in range(3):
@@ -44,7 +46,7 @@ def test_each_file_is_logged_once_and_every_failed_read_is_counted(number: int, 
             faults.read_failed(path, error_of(number))
             faults.write_failed(path, error_of(number))
 
-    assert faults.failed_reads == 6
+    assert (faults.failed_reads, faults.failed_writes) == (6, 6)
     told = [(entry["event"], entry["file"], entry["error"]) for entry in logs]
     assert sorted(told) == [
         (f"index.{what}", file, os.strerror(number)) for what in ("unreadable", "unwritable") for file in "ab"
@@ -68,6 +70,25 @@ def test_a_file_or_a_directory_is_put_aside_and_kept(memory_path: Path) -> None:
 
         assert not path.exists()
         assert (memory_path / f"{name}.unreadable").exists()
+
+
+def test_a_key_index_that_was_put_aside_goes_with_its_segment(memory_path: Path) -> None:
+    files = FaultyFiles()
+    index = KeyIndex(files, memory_path)
+    for segment in (0, 100, 200):
+        index.extend(segment, [Entry(segment, 1, HASH)], segment, segment + 100)
+        index.flush()
+    files.fail("open", str(memory_path), times=2)
+    again = KeyIndex(files, memory_path)
+    again.recover([0, 100, 200], 50, anew=False)
+    again.extend(0, [Entry(50, 1, HASH)], 50, 100)
+    again.flush()
+    names = [f"{segment:020d}" for segment in (0, 100, 200)]
+    assert files.names(memory_path) == [names[0], f"{names[0]}.unreadable", f"{names[1]}.unreadable", names[2]]
+
+    again.drop(0)
+
+    assert files.names(memory_path) == [f"{names[1]}.unreadable", names[2]]
 
 
 @pytest.mark.parametrize("op", ["open", "truncate"])
