@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 _NAME = "lock"
-_IN_USE = (errno.EAGAIN, errno.EACCES)
+_IN_USE = (errno.EAGAIN, errno.EWOULDBLOCK)
+# Of a file system that cannot lock a directory; EBADF where a lock needs a descriptor to write with, as on NFS.
+_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.EBADF, errno.ENOSYS)
 
 
 class InUse(Exception):
@@ -40,7 +42,7 @@ class DirectoryLock:
 
         Raises:
             InUse: another process has one of them.
-            OSError: the file cannot be opened or locked.
+            OSError: one cannot be opened or locked.
         """
         try:
             unsupported = self._lock_directory()
@@ -54,6 +56,8 @@ class DirectoryLock:
         try:
             self._lock(self._path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
             return error
         return None
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from rmq.broker.services.state import Started
 from rmq.broker.store.directory import DataDirectory, StoreError, remedy
+from rmq.broker.store.held import Held
 
 from ..builders import Opened
 
@@ -64,7 +65,7 @@ def test_a_broker_of_an_older_version_keeps_a_newer_one_off_by_its_file_and_the_
         newer.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.ENOSYS, errno.EISDIR])
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.ENOSYS])
 def test_a_file_system_that_cannot_lock_directories_is_logged_once_and_the_file_still_locks(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,32 @@ def test_a_file_system_that_cannot_lock_directories_is_logged_once_and_the_file_
     with pytest.raises(StoreError, match="another broker uses the data directory"):
         DataDirectory(tmp_path)
     first.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ENOMEM, errno.ESTALE])
+@pytest.mark.parametrize("take", [DataDirectory, lambda path: Held(path, "x").take()], ids=["write", "read"])
+def test_a_directory_that_cannot_be_locked_just_now_is_refused_with_the_error(
+    memory_path: Path, take: Callable[[Path], object], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a file system that cannot lock directories at all is one: else the next one could lock this directory."""
+    monkeypatch.setattr(fcntl, "flock", lock_files_only(number))
+
+    with capture_logs() as logged, pytest.raises((StoreError, OSError), match=os.strerror(number)):
+        take(memory_path)
+
+    assert logged == []
+    monkeypatch.undo()
+    DataDirectory(memory_path).close()  # the refused one had let go
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EWOULDBLOCK])
+def test_a_directory_that_another_process_has_locked_is_in_use(
+    memory_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", lock_files_only(number))
+
+    with pytest.raises(StoreError, match="another broker uses the data directory"):
+        DataDirectory(memory_path)
 
 
 def lock_files_only(number: int) -> Callable[[int, int], None]:
