@@ -15,8 +15,8 @@ import pytest
 from rmq.broker.store.backup import Backup
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import UNREADABLE, Files
-from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.key_index import Gap
+from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.offline import OfflineLog
 from rmq.broker.store.reading import DamagedRange
 from rmq.broker.store.scan import Unreadable
