@@ -55,6 +55,8 @@ class DirectoryLock:
     def _lock_directory(self) -> OSError | None:
         try:
             self._lock(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None  # for its reader to report
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise

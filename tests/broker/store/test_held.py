@@ -51,6 +51,11 @@ def test_a_copy_without_a_lock_is_free(memory_path: Path) -> None:
         assert not (memory_path / "lock").exists()
 
 
+def test_a_directory_that_is_missing_is_for_its_reader_to_report(memory_path: Path) -> None:
+    with Held(memory_path / "missing", "x"):
+        assert not (memory_path / "missing").exists()
+
+
 def test_closed_once_or_again_it_lets_a_broker_start(memory_path: Path) -> None:
     DataDirectory(memory_path).close()
     held = Held(memory_path, "x")
