@@ -323,6 +323,9 @@ class RecordingFiles(Files):
     def identity(self, path: AnyPath) -> tuple[int, int]:
         return self._inner.identity(path)
 
+    def is_same(self, path: AnyPath, fd: int) -> bool:
+        return self._inner.is_same(path, fd)
+
     def is_file(self, path: AnyPath) -> bool:
         return self._inner.is_file(path)
 

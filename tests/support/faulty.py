@@ -166,6 +166,10 @@ class FaultyFiles(Files):
     def identity(self, path: AnyPath) -> tuple[int, int]:
         return self._inner.identity(path)
 
+    def is_same(self, path: AnyPath, fd: int) -> bool:
+        self._effect("is_same", str(path))
+        return self._inner.is_same(path, fd)
+
     def is_file(self, path: AnyPath) -> bool:
         self._effect("is_file", str(path))
         return self._inner.is_file(path)
