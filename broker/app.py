@@ -370,7 +370,7 @@ class Broker:
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            connection.fail(ShuttingDown("the disk failed; the broker must be started again"))
+            connection.fail(ShuttingDown(self.failure))
         self.failed.set()
 
     # ---- stop

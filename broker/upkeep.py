@@ -212,6 +212,11 @@ class Upkeep:
             self._ended(_error(found))
             return
         store = self._store
+        try:
+            store.log.check_place()
+        except OSError as error:
+            self._ended(error)
+            return
         segments, index_files = store.forget_before(found.start, found.head)
         log.info("log.retention", segments=len(segments), starts_at=found.start)
         paths = [segment.path for segment in segments]

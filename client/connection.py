@@ -116,6 +116,11 @@ class Connection:
         self._futures: dict[int, asyncio.Future[tuple[int, Any]]] = {}
 
     @property
+    def refusal(self) -> WireError | None:
+        """Why the broker refused the last hello, if that may pass."""
+        return self._last_error if isinstance(self._last_error, TEMPORARY) else None
+
+    @property
     def connected(self) -> bool:
         """Whether requests can be made now."""
         return self._link is not None
@@ -148,8 +153,8 @@ class Connection:
                 await self.wait_connected()
         except TimeoutError:
             await self.close()
-            if isinstance(self._last_error, TEMPORARY):
-                raise self._last_error from None
+            if self.refusal is not None:
+                raise self.refusal from None
             raise unreachable(self.address, self._last_error, reached=self._reached) from self._last_error
         except BaseException:
             await self.close()

@@ -297,8 +297,8 @@ def of_group(
 def _has_past(queue: GroupQueue, told: Told | None) -> bool:
     """Whether the group read messages of a queue that its owner has not counted as selected or left out."""
     if told is None:
-        return queue.committed > 0
-    return max(queue.committed, told.end_offset or 0) > told.selected + told.left_out
+        return queue.committed > queue.min_offset
+    return max(queue.committed, told.end_offset or 0) - queue.min_offset > told.selected + told.left_out
 
 
 def silent_members(described: GroupDescription, members: Members) -> dict[str, SilentMember]:

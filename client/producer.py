@@ -401,7 +401,7 @@ class Producer:
         return "" if self._connection.connected else f", not connected to {self._connection.address}"
 
     def _refusal(self) -> WireError | None:
-        return self._sender.refusal if self._connection.connected else None
+        return self._sender.refusal if self._connection.connected else self._connection.refusal
 
     def _refuse(self) -> NoReturn:
         self._check_open()

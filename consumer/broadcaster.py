@@ -110,9 +110,9 @@ class Broadcaster(GroupClient):
                 pull.reschedule(asyncio.get_running_loop().time())  # it waits for tags that are not wanted any more
         return reply
 
-    async def leave(self, leases: list[ops.LeaseEnd]) -> None:
+    async def leave(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
         """Leave; there is nothing to give back."""
-        await super().leave([])
+        return await super().leave([])
 
     # Queues
 

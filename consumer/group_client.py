@@ -139,10 +139,11 @@ class GroupClient:
         """Commit and give back."""
         return await self._outcomes(Op.RELEASE, ops.Release, leases)
 
-    async def leave(self, leases: list[ops.LeaseEnd]) -> None:
+    async def leave(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
         """Commit, give back and leave, in one request; what a request cannot hold is given back before."""
-        await self.release(leases[MAX_ENTRIES:])
-        await self._request(Op.LEAVE, ops.Leave(self.group, leases[:MAX_ENTRIES]))
+        first, rest = leases[:MAX_ENTRIES], leases[MAX_ENTRIES:]
+        outcomes = await self.release(rest)
+        return await self._list(Op.LEAVE, ops.Leave(self.group, first), ops.Outcome, len(first)) + outcomes
 
     async def commit(self, entries: list[ops.CommitEntry]) -> list[ops.Outcome]:
         """Store progress."""

@@ -9,7 +9,7 @@ progress that was not committed is told by the next commit, once; the others are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rmq.client.log import get_logger
 from rmq.wire.errors import OK, ConnectionLost, Fenced, RequestTimeout, RmqError, code_name, from_wire
@@ -83,10 +83,10 @@ class PullCommits:
         await self.commit_these(list(self._generations.values()))
         self.report_losses()
 
-    def left_without_answer(self) -> None:
-        """Note the queues that were given up without a word of the broker: it may not have their progress."""
+    def left(self, taken: Collection[Generation]) -> None:
+        """Note the queues that were given up and whose progress the broker has not ``taken``, as far as is known."""
         for generation in self._generations.values():
-            if cache_of(generation).uncommitted:
+            if generation not in taken and cache_of(generation).uncommitted:
                 self.note(generation)
 
     def report_losses(self) -> None:

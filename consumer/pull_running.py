@@ -84,10 +84,10 @@ class PullRunning(Running):
     def _waits_for_user(self) -> bool:
         return super()._waits_for_user() or (self._on_revoked is not None and bool(self.generations))
 
-    async def _leave(self) -> bool:
-        if not (left := await super()._leave()):
-            self.commits.left_without_answer()
-        return left
+    async def _leave(self) -> list[Generation]:
+        taken = await super()._leave()
+        self.commits.left(taken)
+        return taken
 
     def start_generation(self, generation: Generation) -> None:
         """Pull a queue, unless the user has paused it."""

@@ -409,30 +409,30 @@ class Running:
         for generation in self.generations.values():
             generation.ended.set()  # what is to be committed goes with the request that leaves
 
-    async def _leave(self) -> bool:
+    async def _leave(self) -> list[Generation]:
         """
-        Give everything back; return whether the broker has taken it.
+        Give everything back; return the generations of which the broker has taken the progress.
 
         A broker that is away is waited for as long as for an answer.
         """
         if not self.rebalancer.joined:
-            return False
+            return []
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     await self._link.wait_connected()
                     await self._agree()
                     log_epoch = self._broker.log_epoch
-                    leases = [lease_end(g, log_epoch) for g in self.generations.values() if not g.lease.lost]
+                    held = [g for g in self.generations.values() if not g.lease.lost]
                     try:
-                        await self._broker.leave(leases)
-                        log.info("group.left", group=self._broker.group, leases=len(leases))
-                        return True
+                        outcomes = await self._broker.leave([lease_end(g, log_epoch) for g in held])
+                        log.info("group.left", group=self._broker.group, leases=len(held))
+                        return [g for g, outcome in zip(held, outcomes, strict=False) if outcome.status == OK]
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:
             log.warning("group.left_without_answer", group=self._broker.group, error=str(error) or "no connection")
-            return False
+            return []
 
     async def _agree(self) -> None:
         """Have a broker that started anew say whether it has what was done; without an answer nothing is said of it."""

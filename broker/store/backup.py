@@ -91,6 +91,8 @@ class Backup:
                 continue
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
+                if is_there:
+                    shutil.rmtree(self._target / "commitlog", ignore_errors=True)
                 raise
             self._files.sync_directory(self._target.parent)
             return copied

@@ -140,7 +140,7 @@ class RetentionSearch(NamedTuple):
         """
         Yield when each segment was begun; the present time where that is not known.
 
-        A segment is not older than those before it, so a clock that was set back ages nothing.
+        A segment is not older than those before it: of one that seems to be, the clock was set back.
         """
         latest = 0
         for extent in self.extents:
@@ -150,8 +150,11 @@ class RetentionSearch(NamedTuple):
                 if error.errno not in UNREADABLE:
                     raise
                 begun_at = None  # a head that cannot be read keeps its segment, and no other one
-            latest = max(latest, begun_at or 0)
-            yield self.now_us if begun_at is None else latest
+            if begun_at is None or begun_at < latest:
+                yield self.now_us
+            else:
+                latest = begun_at
+                yield latest
 
 
 def _begun_at(head: bytes, now_us: int) -> int | None:

@@ -251,8 +251,7 @@ class Recovery:
         for segment, following in pairwise(self._log.segments):
             if segment.end > following.start:
                 good = following.start - segment.start
-                kept_in = self._unused(self._quarantine / f"{following.start:020d}")
-                size = self._copy_tail([segment], good, kept_in)
+                kept_in, size = self._put_aside([segment], good)
                 self._files.unshare(segment.path)
                 with segment.opened():
                     segment.truncate(good)
@@ -262,18 +261,22 @@ class Recovery:
         segments = self._log.segments
         index = max(i for i, segment in enumerate(segments) if segment.start <= position)
         good = min(position - segments[index].start, segments[index].size)
-        kept_in = self._unused(self._quarantine / f"{position:020d}")
-        try:
-            size = self._copy_tail(segments[index:], good, kept_in)
-        except Unreadable:
-            self._files.unlink(kept_in)
-            raise
+        kept_in, size = self._put_aside(segments[index:], good)
         if not segments[index].is_open:
             self._files.unshare(segments[index].path)
         with segments[index].opened():
             segments[index].truncate(good)
         self._log.drop_behind(index)
         return Cut(position, size, reason, kept_in)
+
+    def _put_aside(self, segments: list[Segment], at: int) -> tuple[Path, int]:
+        """Copy what lies from a place of the first segment on into a new file; return that and its size."""
+        kept_in = self._unused(self._quarantine / f"{segments[0].start + at:020d}")
+        try:
+            return kept_in, self._copy_tail(segments, at, kept_in)
+        except Unreadable:
+            self._files.unlink(kept_in)
+            raise
 
     def _unused(self, path: Path) -> Path:
         """A name that nothing has: what an earlier start put aside is never written over."""

@@ -12,7 +12,7 @@ import pytest
 from rmq.wire.errors import Fenced, RequestTimeout
 from rmq.wire.ops import Op
 
-from .fake_broker import FakeBroker
+from .fake_broker import FakeBroker, Held
 from .polling import MakePull, offsets
 from .recorder import QUEUE, Make, Recorder, now
 
@@ -395,6 +395,26 @@ async def test_a_commit_after_a_stop_that_the_broker_did_not_answer_does_not_cou
     with pytest.raises(RequestTimeout):
         await consumer.commit()
     await consumer.stop()
+
+    with pytest.raises(Fenced):
+        await consumer.commit()
+
+
+async def test_a_commit_after_a_stop_that_was_fenced_reports_that(broker: FakeBroker, pull: MakePull) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    consumer = pull(batch=1, auto_commit_every_s=0)
+    consumer.start()
+    assert await consumer.poll()
+    hold = broker.hold_request(Op.COMMIT)
+    committing = asyncio.create_task(consumer.commit())
+    await hold.reached.wait()
+    committing.cancel()  # the progress is marked, and no answer came
+
+    stopping = asyncio.create_task(consumer.stop())
+    broker.leases["g", QUEUE] = Held(b"thief", "thief", 77, now())  # and nobody is told
+    hold.let_go.set()
+    await stopping
 
     with pytest.raises(Fenced):
         await consumer.commit()
