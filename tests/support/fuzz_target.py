@@ -234,8 +234,12 @@ class Target:
     def finish(self, peer: FuzzPeer) -> None:
         """The peer is still served, or waited for no longer than it may be; it goes and leaves nothing behind."""
         if not peer.connection.closing:
+            reader = peer.connection._reader
+            waits = reader.unfinished
             answers = peer.give(request(PING_ID, Op.PING, []))
-            if not any(answer[:3] == [frames.REPLY, PING_ID, 0] for answer in answers):
+            if waits and not _is_pinged(answers) and not reader.unfinished and not peer.connection.closing:
+                answers = peer.give(request(PING_ID, Op.PING, []))  # the first was just what the frame lacked
+            if not _is_pinged(answers):
                 self._check_stalled(peer, answers)
         peer.transport.close()
         broker = self.memory.broker
@@ -291,6 +295,10 @@ class Target:
         assert len(broker._sessions._sessions) == 1
         assert not self._leases()
         assert not broker._members.members(GROUP)
+
+
+def _is_pinged(answers: Iterable[list[Any]]) -> bool:
+    return any(answer[:3] == [frames.REPLY, PING_ID, 0] for answer in answers)
 
 
 def _is_one_frame(data: bytes) -> bool:
