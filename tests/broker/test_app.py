@@ -268,7 +268,9 @@ async def test_a_failed_sync_answers_nothing_more_and_the_next_start_judges(memo
     await turns()
 
     flusher.failed(OSError(errno.EIO, os.strerror(errno.EIO)))
-    with pytest.raises(ConnectionLost, match=r"the disk failed; the broker must be started again"):
+    with pytest.raises(
+        ConnectionLost, match=r"the disk failed, so nothing more can be promised: start the broker again"
+    ):
         await creating
     assert broker.failed.is_set()
     with pytest.raises(OSError):

@@ -200,6 +200,14 @@ def watchers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "rmq loop watcher"]
 
 
+@pytest.fixture
+def no_watcher_yet() -> None:
+    """Nobody waits for the thread of a consumer that was stopped, so those of tests before may still be ending."""
+    for thread in watchers():
+        thread.join(10.0)
+
+
+@pytest.mark.usefixtures("no_watcher_yet")
 def test_a_thread_ends_with_a_loop_that_was_closed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     async def leave() -> None:
         monkeypatch.setattr(LoopWatcher, "remove", lambda self, watch: None)
@@ -215,6 +223,7 @@ def test_a_thread_ends_with_a_loop_that_was_closed_without_a_word(monkeypatch: p
     assert watchers() == []
 
 
+@pytest.mark.usefixtures("no_watcher_yet")
 @pytest.mark.parametrize("by_thread", [False, True])
 async def test_one_thread_lives_as_long_as_the_ticks_of_any_consumer_and_only_if_it_is_wanted(by_thread: bool) -> None:
     for _ in range(2):

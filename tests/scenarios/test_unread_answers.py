@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rmq.broker.allocator import KEPT
 from rmq.wire.batch import Rows, encode
 from rmq.wire.ops import Op
 
@@ -84,6 +85,8 @@ async def test_200_clients_that_never_read_stay_within_the_budget_while_another_
             print(f"{DEAF} deaf clients: {held / MIB:.0f} MiB held, {(most - before) / MIB:.0f} MiB more resident")
             print(f"{numbers['connections']} connections left, {numbers['evicted_readers']} evicted")
             assert 0 < held <= LIMIT + 8 * MIB
-            assert most - before < LIMIT + 48 * MIB  # cold reads of the two threads, and what malloc keeps
-            assert (numbers["evicted_readers"] > 0) == evicts
+            # What two threads read and the loop has not taken, 8 MiB each, and what malloc keeps of what was freed.
+            assert most - before < LIMIT + 4 * 8 * MIB + KEPT
+            # How many small answers are left to the broker depends on what the system's sockets take.
+            assert numbers["evicted_readers"] > 0 or not evicts
             assert sum("connection.evicted" in line for line in broker.errors) == numbers["evicted_readers"]
