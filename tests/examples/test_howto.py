@@ -23,7 +23,7 @@ from .running import EXAMPLES
 NEEDS_SOMEBODY = 4
 TRIED: list[str] = []
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("logging_as_before")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("logging_as_before", "plain_signals")]
 
 
 @pytest.fixture(scope="module")
