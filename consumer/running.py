@@ -427,6 +427,7 @@ class Running:
                     try:
                         outcomes = await self._broker.leave([lease_end(g, log_epoch) for g in held])
                         log.info("group.left", group=self._broker.group, leases=len(held))
+                        # strict=False: a broadcasting member has queues, and no leases to be answered
                         return [g for g, outcome in zip(held, outcomes, strict=False) if outcome.status == OK]
                     except ConnectionLost:
                         continue

@@ -93,7 +93,7 @@ class TopicHandler:
         if request.create and self._auto_create and self._topics.get(request.topic) is None:
             self._check_room()
             self._make(request.topic, self._default_queues)
-        # A producer asks again, so it is better told of a disk that takes nothing than left without an answer.
+        # A producer asks again: a refusal gives it the reason, and waiting for the disk would look like no answer.
         refuse = partial(connection.refuse, request_id) if request.create else None
         return self._later(connection, request_id, self.info(request.topic), refuse)
 

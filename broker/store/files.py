@@ -145,14 +145,14 @@ class Files:
         return os.path.samestat(os.stat(path), os.fstat(fd))
 
     def is_file(self, path: AnyPath) -> bool:
-        """Whether there is a regular file of that name, not a directory or a pipe. A failing disk is no answer."""
+        """Whether there is a regular file of that name, not a directory or a pipe; raises if that cannot be read."""
         try:
             return stat.S_ISREG(os.stat(path).st_mode)
         except FileNotFoundError:
             return False
 
     def exists(self, path: AnyPath) -> bool:
-        """Whether there is something of that name. A failing disk is no answer."""
+        """Whether there is something of that name; raises if that cannot be read."""
         try:
             os.stat(path)
         except FileNotFoundError:

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _NAME = "lock"
-_IN_USE = (errno.EAGAIN, errno.EWOULDBLOCK)
 # Of a file system that cannot lock a directory; EBADF where a lock needs a descriptor to write with, as on NFS.
-_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.EBADF, errno.ENOSYS)
+_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF, errno.ENOSYS)
 
 
 class InUse(Exception):
@@ -75,10 +74,8 @@ class DirectoryLock:
         self._fds.append(fd)
         try:
             fcntl.flock(fd, self._how)
-        except OSError as error:
-            if error.errno in _IN_USE:
-                raise InUse from error
-            raise
+        except BlockingIOError as error:
+            raise InUse from error
 
     def close(self) -> None:
         """Release both locks; may be called again."""

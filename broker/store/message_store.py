@@ -117,23 +117,20 @@ class MessageStore:
             Unreadable: the disk cannot read all that is needed; nothing of the log was changed.
         """
         known = self._load_checkpoint()
-        missing = checkpoints.missing_index(known, self.files, self._index_directory) if known is not None else None
-        reads_all = known is None or missing is not None
-        rebuild = Rebuild(
-            self, tables, needs_head=reads_all and self.log.start > 0, after_batch=self._after_recovered_batch
-        )
-        begin, proven = self.log.start, 0
+        missing = None if known is None else checkpoints.missing_index(known, self.files, self._index_directory)
+        begin = self.log.start if known is None or missing is not None else known.position
+        proven = 0 if known is None else known.position
+        needs_head = self.log.start > 0 and (known is None or missing is not None)
+        rebuild = Rebuild(self, tables, needs_head=needs_head, after_batch=self._after_recovered_batch)
         obsolete: list[str] = []
+        if known is not None:
+            rebuild.log_epoch, rebuild.stored_at, rebuild.last = known.log_epoch, known.stored_at, known.last
         if known is None:
             self.files.remove_tree(self._index_directory)  # no start uses it without a checkpoint
-        else:
-            proven = known.position
-            rebuild.log_epoch, rebuild.stored_at, rebuild.last = known.log_epoch, known.stored_at, known.last
-        if known is not None and missing is not None:
+        elif missing is not None:
             log.warning("checkpoint.without_index", reason=missing, then="the whole log is read")
             rebuild.expect(known.position, known.changes)
-        elif known is not None:
-            begin = known.position
+        else:
             rebuild.restore(known.changes)
             if self.log.start > 0:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)

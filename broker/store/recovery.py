@@ -19,7 +19,7 @@ hold pages for clean that never got there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -274,8 +274,9 @@ class Recovery:
         kept_in = self._unused(self._quarantine / f"{segments[0].start + at:020d}")
         try:
             return kept_in, self._copy_tail(segments, at, kept_in)
-        except Unreadable:
-            self._files.unlink(kept_in)
+        except (OSError, Unreadable):  # the next start begins anew
+            with suppress(OSError):
+                self._files.unlink(kept_in)
             raise
 
     def _unused(self, path: Path) -> Path:

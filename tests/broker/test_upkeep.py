@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -346,6 +347,21 @@ def test_a_retention_that_fails_is_tried_again(memory_path: Path) -> None:
     shorten(rig)
 
     assert rig.store.log.start > 0
+    rig.opened.store.abandon()
+
+
+def test_retention_removes_nothing_from_another_directory_of_the_same_name(memory_path: Path) -> None:
+    data = memory_path / "data"
+    rig = Rig(data, segment_bytes=300)
+    fill(rig, 6)
+    data.rename(memory_path / "moved")
+    shutil.copytree(memory_path / "moved", data)
+    before = sorted(data.rglob("*"))
+
+    shorten(rig)
+
+    assert (rig.store.log.start, rig.upkeep.failures, rig.upkeep.idle) == (0, 1, True)
+    assert sorted(data.rglob("*")) == before
     rig.opened.store.abandon()
 
 

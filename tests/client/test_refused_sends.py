@@ -183,6 +183,17 @@ async def test_a_hello_that_is_refused_until_the_deadline_raises_the_refusal(bro
     assert time() == pytest.approx(30, abs=0.1)
 
 
+async def test_a_hello_that_is_refused_after_a_reconnect_is_raised_by_what_waits(broker: FakeBroker) -> None:
+    async with Producer(broker.address, producer_epoch=3, delivery_timeout_s=5) as producer:
+        await producer.send(message(1))
+        await broker.stop()
+        broker.refuse_hello = errors.DiskFull(SENTENCE)
+        await broker.start()
+
+        with pytest.raises(errors.DiskFull, match=f"nothing was stored in .* within 5 s: .*{SENTENCE}"):
+            await producer.send(message(2))
+
+
 async def test_a_refusal_is_not_given_as_the_reason_of_a_later_time_out(broker: FakeBroker, disk: Refusing) -> None:
     async with Producer(broker.address, delivery_timeout_s=5) as producer:
         with pytest.raises(errors.DiskFull):

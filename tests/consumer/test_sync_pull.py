@@ -173,6 +173,9 @@ def test_a_commit_after_a_signal_has_nothing_left_to_do(broker: BrokerThread, to
         polling.stop()
         polling.commit()
 
+    with pulling(broker, topic) as again:
+        assert again.poll(0.2) == [], "everything was committed"
+
 
 def test_a_second_signal_interrupts_the_work_on_a_batch_which_is_not_done(
     broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch

@@ -107,10 +107,8 @@ def test_synchronous_consumers_that_stay_connected_get_all_that_was_acknowledged
         with sync_client.Producer(address) as producer:
             producer.send_bodies("orders", bodies, queue_id=0)
         for body in bodies:  # what the copy does not know to be done comes again before
-            while heard.get(timeout=20) != body:
-                pass
-            while polling.poll(20)[0].body != body:
-                pass
+            assert body in iter(lambda: heard.get(timeout=20), None)
+            assert body in (batch[0].body for batch in iter(lambda: polling.poll(20), []))
 
     with ExitStack() as members:
         with BrokerThread(data_dir=str(live), min_free_bytes=0) as broker:

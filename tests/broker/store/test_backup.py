@@ -63,13 +63,20 @@ def test_a_broker_on_a_linked_copy_never_changes_the_original(live: Opened, memo
     assert shared.read_bytes() != original.read_bytes()
 
 
+FAULTS = [
+    ("sync", "copy"), ("write", "copy"), ("rename", "copy"), ("read", "data/commitlog"), ("sync_directory", "copy"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("op", "part"),
-    [("sync", "copy"), ("write", "copy"), ("rename", "copy"), ("read", "data/commitlog"), ("sync_directory", "copy")],
+    ("op", "part", "is_there"),
+    [*((*fault, is_there) for fault in FAULTS for is_there in (False, True)), ("rename", "copy/config", True)],
 )
 def test_a_copy_that_fails_leaves_nothing_behind(
-    live: Opened, memory_path: Path, op: str, part: str, monkeypatch: pytest.MonkeyPatch
+    live: Opened, memory_path: Path, op: str, part: str, *, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if is_there:
+        (memory_path / "copy").mkdir()
     files = FaultyFiles()
     files.fail(op, part, errno.EIO)
     backup = Backup(live.directory.path, memory_path / "copy", live.store.log.durable)
@@ -78,7 +85,8 @@ def test_a_copy_that_fails_leaves_nothing_behind(
     with pytest.raises((OSError, StoreError), match="Input/output error"):
         backup.run()
 
-    assert [path.name for path in memory_path.iterdir()] == ["data"]
+    assert sorted(path.name for path in memory_path.iterdir()) == ["copy", "data"][not is_there :]
+    assert not is_there or not list((memory_path / "copy").iterdir())
     live.close()
 
 

@@ -314,6 +314,11 @@ def test_whole_batches_of_a_failed_write_do_not_come_back_before_a_later_segment
     assert overlap
 
     assert Verification(data).run().findings == []
+    failing = FaultyFiles()
+    failing.fail("write", "quarantine", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        Opened(data, segment_bytes=4096, files=failing)
+    assert first.read_bytes() == left[0] and not list((data / "quarantine").iterdir())
     opened = Opened(data, segment_bytes=4096)
 
     assert (opened.recovered.cut, opened.recovered.damages) == (None, [])
