@@ -20,7 +20,7 @@ from support.recorded_numbers import RecordedNumbers
 from support.virtual_time import VirtualTimeLoop
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("wire", "broker", "client", "consumer", "spark", "bench", "cli")
+PACKAGES = (ROOT / "scripts" / "packages").read_text().split()
 
 
 @pytest.fixture
@@ -71,20 +71,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _first_difference() -> str | None:
-    for package in PACKAGES:
-        try:
-            spec = importlib.util.find_spec(f"rmq.{package}")
-        except ModuleNotFoundError:
-            spec = None
-        if spec is None or not spec.submodule_search_locations:
-            return f"rmq.{package} is not installed"
-        installed, sources = Path(spec.submodule_search_locations[0]), ROOT / package
-        theirs = {path.relative_to(installed) for path in installed.rglob("*.py")}
-        ours = {path.relative_to(sources) for path in sources.rglob("*.py")}
-        for name in sorted(theirs | ours):
-            there, here = installed / name, sources / name
-            if not there.exists() or not here.exists() or there.read_bytes() != here.read_bytes():
-                return f"{package}/{name} differs"
+    spec = importlib.util.find_spec("rmq")
+    if spec is None or not spec.submodule_search_locations:
+        return "rmq is not installed"
+    installed = Path(spec.submodule_search_locations[0])
+    theirs = {path.relative_to(installed): path for path in installed.rglob("*.py")}
+    sources = (path for top in PACKAGES for path in (ROOT / top).rglob("*.py"))
+    packaged = [path for path in sources if (path.parent / "__init__.py").exists()]
+    ours = {path.relative_to(ROOT / "api" if path.parts[-2] == "api" else ROOT): path for path in packaged}
+    for name in sorted(theirs.keys() | ours.keys()):
+        if name not in theirs or name not in ours or theirs[name].read_bytes() != ours[name].read_bytes():
+            return f"{name} differs"
     return None
 
 

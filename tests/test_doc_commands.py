@@ -65,7 +65,7 @@ def sentences_of(source: str) -> list[str]:
     return [match[1] for quoted in re.findall(r"`(rmq-[^`\n]+)`", source) for match in _TYPED.finditer(quoted)]
 
 
-@pytest.mark.parametrize("folder", ["wire", "broker", "client", "consumer", "spark", "bench", "cli"])
+@pytest.mark.parametrize("folder", (ROOT / "scripts" / "packages").read_text().split())
 def test_every_command_line_that_a_sentence_tells_to_type_is_one_that_exists(folder: str) -> None:
     sources = [path.read_text() for path in sorted((ROOT / folder).rglob("*.py"))]
     faults = [fault_of(line) for source in sources for line in sentences_of(source)]

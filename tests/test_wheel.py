@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("wire", "broker", "client", "consumer", "spark", "bench", "cli")
+PACKAGES = (ROOT / "scripts" / "packages").read_text().split()
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +33,9 @@ def pip(*arguments: str | Path, cwd: Path, **more: str) -> None:
 
 def build(copy: Path, **more: str) -> Path:
     """Built from a copy, so that no build folder is left in the checkout, and with the tools at hand: no network."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    for name in PACKAGES:
+    for name in ("scripts", *PACKAGES):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     options = ("--quiet", "--no-build-isolation", "--no-deps", "--no-index")
     pip("wheel", *options, "-w", copy / "dist", ".", cwd=copy, **more)
@@ -97,13 +97,10 @@ def test_spark_finds_its_module_as_a_file(installed: Path) -> None:
 
 
 def test_every_source_is_in_the_wheel(installed: Path) -> None:
-    missing = []
-    for name in PACKAGES:
-        for path in [*(ROOT / name).rglob("*.py"), ROOT / name / "py.typed"]:
-            if not (site_packages(installed) / "rmq" / path.relative_to(ROOT)).is_file():
-                missing.append(str(path.relative_to(ROOT)))
+    sources = {path for name in PACKAGES for path in (ROOT / name).rglob("*.py")} | {ROOT / "api" / "py.typed"}
+    expected = {path.relative_to(ROOT / "api" if path.parent == ROOT / "api" else ROOT) for path in sources}
 
-    assert missing == []
+    assert [name for name in sorted(expected) if not (site_packages(installed) / "rmq" / name).is_file()] == []
 
 
 def test_nothing_else_is_installed_beside_it(installed: Path) -> None:

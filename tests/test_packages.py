@@ -1,0 +1,80 @@
+"""A folder that is added to scripts/packages is installed, fingerprinted and checked without another list."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WRONG = "def answer() -> int:\n    return 'not a number'\n"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A small checkout with the folder ``extra``, which nothing but scripts/packages names."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("scripts", "api", "spark"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "extra" / "inner").mkdir(parents=True)
+    for folder in (tmp_path / "extra", tmp_path / "extra" / "inner"):
+        (folder / "__init__.py").touch()
+    (tmp_path / "extra" / "inner" / "answer.py").write_text(WRONG)
+    (tmp_path / "scripts" / "packages").write_text("api\nspark\nextra\n")
+    pyproject = (tmp_path / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text("".join(x for x in pyproject.splitlines(True) if "ext-modules" not in x))
+    return tmp_path
+
+
+def run(cwd: Path, *command: str) -> str:
+    """Return what a command prints, whether or not it succeeds."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_an_added_folder_is_in_the_wheel(copy: Path) -> None:
+    run(copy, sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", ".")
+
+    (wheel,) = copy.glob("rmq-*.whl")
+    assert {"rmq/__init__.py", "rmq/extra/inner/answer.py"} <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_a_change_in_an_added_folder_changes_the_fingerprint_of_the_sources(copy: Path) -> None:
+    before = run(copy, sys.executable, "scripts/fingerprint").split()
+    (copy / "extra" / "inner" / "answer.py").write_text(WRONG + "\n")
+    after = run(copy, sys.executable, "scripts/fingerprint").split()
+
+    assert before[0] == after[0]
+    assert before[1] != after[1]
+
+
+@pytest.mark.slow
+def test_mypy_checks_an_added_folder(copy: Path) -> None:
+    run(copy, "scripts/typing-links")
+
+    assert "extra/inner/answer.py:2: error: Incompatible return value" in run(
+        copy, sys.executable, "-m", "mypy", ".typing/rmq/extra"
+    )
+
+
+def test_import_linter_sees_an_added_folder(copy: Path) -> None:
+    run(copy, "scripts/typing-links")
+    code = "import grimp; print(sorted(grimp.build_graph('rmq', cache_dir=None).modules))"
+
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy / ".typing")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "'rmq.extra.inner.answer'" in found.stdout
