@@ -84,5 +84,5 @@ run: install
 	$(BIN)/rmq-broker start $(ARGS)
 
 clean:
-	rm -rf .venv .cache .typing build dist spark/rmq.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .cache .typing build dist spark/plugin/rmq.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

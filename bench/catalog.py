@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from .figures import Report, Verdict
-from .loads import Load
+from .load import Load
 from .options import Options, Steps
 
 QUICK_MESSAGES = 10_000  # of a quick run: enough to see that it works
@@ -27,7 +27,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One of them; ``rmq.bench.NAME`` has its ``measure``."""
+    """One of them; ``rmq.bench.loads.NAME`` has its ``measure``."""
 
     name: str  # as it is typed: "end-to-end"
     heeds: tuple[str, ...] = LOAD  # the fields of a load that make a difference to it
@@ -36,9 +36,14 @@ class Benchmark:
     takes_broker: bool = True  # whether a broker that runs will do
     rounds: int = 5
 
+    @property
+    def module(self) -> str:
+        """Where it is implemented."""
+        return "rmq.bench.peers" if self.name == "peers" else f"rmq.bench.loads.{self.name.replace('-', '_')}"
+
     def measure(self, load: Load, options: Options, steps: Steps, **more: Any) -> Report:
         """Run it; of the load it tells what it heeds, and a quick run shows no target as met or not."""
-        module = importlib.import_module(f"rmq.bench.{self.name.replace('-', '_')}")
+        module = importlib.import_module(self.module)
         report = cast(Measure, module.measure)(load, options, steps, **more)
         load_told = report.about.get("load", {})
         report.about["load"] = {name: value for name, value in load_told.items() if name in self.heeds}

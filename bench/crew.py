@@ -17,10 +17,10 @@ import uvloop
 from rmq.client import Admin, Producer
 from rmq.wire.model import MessageQueue
 
-from .loads import Load
+from .load import Load
 from .options import Options
 from .processes import START_S, BenchError, Child, free_bytes, free_memory, scratch, worker_process
-from .sending import prepared, send_all, warm_up
+from .workers.sending import prepared, send_all, warm_up
 
 OVERHEAD = 64  # bytes that a message takes beside its body, at most: its key, its share of a header, its index
 OBJECT = 200  # bytes that a message takes in memory beside its body, about
@@ -147,7 +147,9 @@ def senders(ground: Ground, load: Load, style: str) -> Iterator[list[Child]]:
         raise BenchError(f"{load.producers} producers of {load.messages} messages: some would have nothing to send")
     about = {"address": ground.address, "topic": ground.topic, "warm_topic": ground.warm_topic, "style": style}
     parts = range(load.producers)
-    with crew("rmq.bench.sending", [{**about, "load": load.share(n).as_object(), "part": n} for n in parts]) as ready:
+    with crew(
+        "rmq.bench.workers.sending", [{**about, "load": load.share(n).as_object(), "part": n} for n in parts]
+    ) as ready:
         yield ready
 
 
@@ -161,7 +163,7 @@ def receivers(ground: Ground, load: Load, style: str, *, warm: int, paused: bool
         "warm_topic": ground.warm_topic, "warm_messages": warm, "group": f"bench-{secrets.token_hex(4)}",
         "queues": load.queues, "consumers": load.consumers, "paused": paused,
     }  # fmt: skip
-    with crew("rmq.bench.receiving", [{**about, "part": number} for number in range(load.consumers)]) as ready:
+    with crew("rmq.bench.workers.receiving", [{**about, "part": number} for number in range(load.consumers)]) as ready:
         yield ready
 
 

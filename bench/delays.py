@@ -33,13 +33,13 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.processes import BrokerProcess, own_broker
 from rmq.client import Admin, Connection, Producer
-from rmq.wire import ops
-from rmq.wire.batch import Rows, encode
-from rmq.wire.codec import decode_list
-from rmq.wire.ops import Op
+from rmq.wire.batch.batch import Rows, encode
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 TOPIC = "delays"
 QUEUES = 8

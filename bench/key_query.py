@@ -30,7 +30,7 @@ from rmq.broker.store.key_blocks import Entry
 from rmq.broker.store.key_index import KeyIndex, Wanted
 from rmq.client import Admin, Connection, Message, Producer
 from rmq.wire.errors import RmqError
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 SEGMENT = 1 << 30
 GROUP = 1000  # batches that the index gets at once

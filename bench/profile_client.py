@@ -10,7 +10,7 @@ from typing import Any
 from rmq.client import Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 
-from .loads import Load
+from .load import Load
 from .worker import go, run, say
 
 TOPIC = "profile"

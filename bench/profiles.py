@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmq.bench import samples
-from rmq.bench.loads import Load
-from rmq.bench.processes import START_S, BrokerProcess, Child, scratch, worker
+from . import samples
+from .load import Load
+from .processes import START_S, BrokerProcess, Child, scratch, worker
 
 CLIENT = "rmq.bench.profile_client"
 LAUNCHER = "rmq.bench.profiled"

@@ -18,7 +18,7 @@ LOOP = "(event loop and its system calls)"
 class Frame:
     """A place in a stack; without a line where it stands for no code of Python's."""
 
-    name: str  # "client/producer.py send"
+    name: str  # "client/producer/producer.py send"
     line: int = 0
 
 

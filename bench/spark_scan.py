@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from rmq.client.blocking import BlockingConnection
+from rmq.engine.native.blocking import BlockingConnection
 from rmq.spark import session
-from rmq.wire import ops
-from rmq.wire.batch import Rows, encode
-from rmq.wire.codec import decode_list
+from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.errors import OK
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -261,10 +261,10 @@ class TupleReader(DataSourceReader):
         return list(self._ours.partitions())
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        from rmq.client.fetch import MAX_PULL
-        from rmq.client.pull_source import source_of
-        from rmq.client.scan_plan import Manner
-        from rmq.wire.batch import read_all
+        from rmq.client.scan.plan import Manner
+        from rmq.client.scan.reader import MAX_PULL
+        from rmq.engine.native.source import source_of
+        from rmq.wire.batch.batch import read_all
 
         part = partition.value
         source, at = source_of(part, Manner(())), part.start

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rmq.wire import checksum, native
+from rmq.wire.batch import checksum, native
 from rmq.wire.errors import RmqError
 
 from .catalog import CATALOG, Benchmark, quickly
 from .figures import Report, Verdict
-from .loads import Load
+from .load import Load
 from .options import Options
 from .processes import BenchError, scratch
 from .progress import Show, Whole
@@ -101,7 +101,7 @@ ENTRIES = (
 
 def about_machine() -> dict[str, Any]:
     """What numbers depend on, and how long the disk takes to sync an append."""
-    from . import floor
+    from .floor import floor
 
     return {
         "cores": len(os.sched_getaffinity(0)),

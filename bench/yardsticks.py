@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .loads import Load
+from .load import Load
 from .processes import BenchError
 
 
 class Floor(Protocol):
-    """The functions of :mod:`rmq.bench.floor` that loads are compared with, each one sample."""
+    """The functions of :mod:`rmq.bench.floor.floor` that loads are compared with, each one sample."""
 
     def produce(self, load: Load) -> float:
         """Messages a second that are packed, sent, appended and answered."""
@@ -27,7 +27,7 @@ class Floor(Protocol):
 
 def machine() -> Floor:
     """The floor of this machine."""
-    from . import floor
+    from .floor import floor
 
     return floor
 

@@ -15,50 +15,50 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rmq.wire import checksum, native
+from rmq.runtime.clock import boottime, wall_us
+from rmq.runtime.logging import get_logger
+from rmq.runtime.timers import Timers
 from rmq.wire.address import Address, parse_address
+from rmq.wire.batch import checksum, native
 from rmq.wire.errors import Fatal, ShuttingDown
 from rmq.wire.model import MessageQueue
 
-from .admission import Admission
-from .answer_budget import AnswerBudget
-from .clock import boottime, wall_us
-from .committer import Committer
 from .config import BrokerConfig
-from .connection import Connection
 from .delay_levels import parse_levels
 from .descriptors import possible_connections
-from .disk_watch import DiskWatch
 from .handlers.stats import StatsHandler
-from .log import get_logger
-from .outgoing import Outgoing
-from .patience import Limits
-from .process_numbers import cpu_s, resident_bytes
-from .read_pool import ReadPool
-from .receive_budget import ReceiveBudget
-from .replay import Replay
-from .service import Handler
-from .services.delay_clock import DelayClock
-from .services.delays import Delays
-from .services.hold_table import HoldTable
-from .services.ledger import Ledger
-from .services.lock_table import LockTable
-from .services.membership import Membership
-from .services.parked_log import ParkedLog
-from .services.producers import ProducerTable
-from .services.sessions import SessionTable
-from .services.state import LeaseEnded
-from .services.topics import TopicTable
-from .serving import Serving, Tables
-from .snapshot import Snapshot
-from .store.chores import CheckpointWork
+from .jobs.chores import CheckpointWork
+from .jobs.disk_watch import DiskWatch
+from .jobs.maintenance import Schedule, Upkeep
+from .jobs.read_pool import ReadPool
+from .net.admission import Admission
+from .net.answer_budget import AnswerBudget
+from .net.connection import Connection
+from .net.limits import Limits
+from .net.outgoing import Outgoing
+from .net.receive_budget import ReceiveBudget
+from .net.service import Handler
+from .process import cpu_s, resident_bytes
+from .state.delay_clock import DelayClock
+from .state.delays import Delays
+from .state.groups import Membership
+from .state.leases import LockTable
+from .state.ledger import Ledger
+from .state.parked_log import ParkedLog
+from .state.parked_pulls import HoldTable
+from .state.producers import ProducerTable
+from .state.replay import Replay
+from .state.sessions import SessionTable
+from .state.snapshot import Snapshot
+from .state.topics import TopicTable
+from .store.changes import LeaseEnded
 from .store.commitlog import Moved
+from .store.committer import Committer
 from .store.directory import DataDirectory
 from .store.files import Files
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
-from .timers import Timers
-from .upkeep import Schedule, Upkeep
+from .wiring import Serving, Tables
 
 log = get_logger(__name__)
 

@@ -6,7 +6,7 @@ import resource
 import sys
 from typing import Final
 
-from .log import get_logger
+from rmq.runtime.logging import get_logger
 
 log = get_logger(__name__)
 

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from rmq.bench.catalog import EXTRA, LOAD, Benchmark, quickly
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.options import Options
 from rmq.wire.names import MAX_QUEUES
 
-from .command import run
-from .reach import admin_of
+from .shell.command import run
+from .shell.reach import admin_of
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

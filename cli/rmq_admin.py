@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
-from .admin_broker import broker as broker_group
-from .admin_completion import completion
-from .admin_delays import delay
-from .admin_dlq import dlq
-from .admin_explain import explain
-from .admin_groups import group as group_group
-from .admin_import import import_rocketmq
-from .admin_locks import lock_status
-from .admin_messages import message
-from .admin_top import top
-from .admin_topics import topic
-from .command import Group, version_option
+from .admin.broker import broker as broker_group
+from .admin.completion import completion
+from .admin.deferrals import delay
+from .admin.dlq import dlq
+from .admin.explain import explain
+from .admin.groups import group as group_group
+from .admin.locks import lock_status
+from .admin.messages import message
+from .admin.rocketmq_import import import_rocketmq
+from .admin.topics import topic
+from .shell.command import Group, version_option
+from .top.command import top
 
 
 @click.group(

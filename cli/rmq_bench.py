@@ -11,12 +11,12 @@ import click
 
 from rmq.bench.catalog import CATALOG
 
-from . import exit_codes
 from .bench_options import load_of, load_options, options_of, quick_option, rounds_option, together, unheeded
 from .bench_progress import Bar
-from .command import Command, Failure, Group, version_option
-from .options import json_option, log_options
-from .render import counted, to_json
+from .output.render import counted, to_json
+from .shell import exit_codes
+from .shell.command import Command, Failure, Group, version_option
+from .shell.options import json_option, log_options
 
 
 @click.group(

@@ -13,11 +13,11 @@ import click
 
 from rmq.broker.config import BrokerConfig
 
-from . import exit_codes
-from .command import Command, Failure, Group, run, version_option
-from .options import config_options, log_options
-from .output import silence_stdout
-from .stopping import first_of, stop_signals
+from .output.output import silence_stdout
+from .shell import exit_codes
+from .shell.command import Command, Failure, Group, run, version_option
+from .shell.options import config_options, log_options
+from .shell.stopping import first_of, stop_signals
 
 if TYPE_CHECKING:
     from rmq.broker.app import Broker
@@ -76,7 +76,7 @@ def restore(backup: Path, directory: Path) -> None:
     BACKUP is one of `rmq-admin broker backup`, or the data folder of a stopped broker; it stays as it is. Leases end,
     groups continue at the offsets that the backup has, and messages keep their ids.
     """
-    from rmq.broker.store.backup import restore as copy
+    from rmq.broker.offline.backup import restore as copy
     from rmq.broker.store.directory import StoreError
     from rmq.broker.store.scan import Unreadable
 

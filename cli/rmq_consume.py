@@ -14,18 +14,18 @@ import click
 from rmq.consumer.config import ConsumerConfig
 from rmq.wire.names import check_readable, wrap
 
-from . import exit_codes, logs
-from .command import Command, Failure, run, version_option
-from .options import config_options, json_option, log_options
-from .stopping import first_of, stop_signals
+from .shell import exit_codes, logs
+from .shell.command import Command, Failure, run, version_option
+from .shell.options import config_options, json_option, log_options
+from .shell.stopping import first_of, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rmq.consumer.listeners import Listener
+    from rmq.consumer.listener import Listener
 
-    from .listeners import Printer
-    from .output import Output
+    from .consume.listeners import Printer
+    from .output.output import Output
 
 _LOOK_AT_PIPE_S = 0.25
 _FLAGS = {
@@ -106,7 +106,7 @@ def command(
     wanted = dict.fromkeys(topics, tags)
     names = names_of(config, wanted)  # before anybody waits for a topic that there can never be
     if no_wait:
-        from .waiting import require
+        from .consume.waiting import require
 
         run(require(config.broker, names))
     with logs.hidden("consumer.failed", "connection.failed", "topic.awaited"):  # which this command says itself
@@ -136,8 +136,8 @@ def _given(*names: str) -> str | None:
 async def _print(
     config: ConsumerConfig, topics: Mapping[str, str], as_json: bool, count: int | None, *, pull: bool
 ) -> None:
-    from .listeners import Printer
-    from .output import Output, OutputClosed
+    from .consume.listeners import Printer
+    from .output.output import Output, OutputClosed
 
     if count is not None:
         config = replace(config, batch=1)  # a batch is committed as a whole
@@ -146,7 +146,7 @@ async def _print(
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(_watch_reader(output, printer))
         if pull:
-            from .polling import poll_and_print
+            from .consume.polling import poll_and_print
 
             await poll_and_print(config, topics, printer)
         else:
@@ -166,7 +166,7 @@ async def _watch_reader(output: Output, printer: Printer) -> None:
 
 
 async def _hand_over(config: ConsumerConfig, topics: Mapping[str, str], listener: str) -> None:
-    from .listeners import load_listener
+    from .consume.listeners import load_listener
 
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # prints are seen at once, in a file or a journal too
@@ -177,8 +177,8 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
     """Consume until ``done`` or a signal; then stop cleanly."""
     from rmq.consumer import Consumer
 
-    from .reach import refuse_missing_topic
-    from .waiting import saying_what_is_missing
+    from .consume.waiting import saying_what_is_missing
+    from .shell.reach import refuse_missing_topic
 
     if not topics:
         await refuse_missing_topic(config.broker)

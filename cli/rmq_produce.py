@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from rmq.wire.compression import NUMBERS as COMPRESSIONS
-from rmq.wire.delays import MAX_LEVEL
+from rmq.wire.batch.compression import NUMBERS as COMPRESSIONS
+from rmq.wire.batch.layout import MAX_BODY
+from rmq.wire.deferral import MAX_LEVEL
 from rmq.wire.errors import Refused, WireError
-from rmq.wire.layout import MAX_BODY
 from rmq.wire.names import check_topic, wrap
 
-from . import exit_codes
-from .command import Command, Failure, run, version_option
-from .input import read_lines
-from .options import broker_option, json_option, log_options
-from .output import Output
-from .times import duration_of_option
+from .output.output import Output
+from .produce.lines import read_lines
+from .shell import exit_codes
+from .shell.command import Command, Failure, run, version_option
+from .shell.options import broker_option, json_option, log_options
+from .shell.times import duration_of_option
 
 if TYPE_CHECKING:
     from rmq.client import Message, Producer, Receipt
@@ -160,7 +160,7 @@ class Receipts:
 
     def text(self, topic: str, receipts: Sequence[Receipt]) -> bytes:
         """A line for each."""
-        from .render import receipt_line, receipt_object, to_json
+        from .output.render import receipt_line, receipt_object, to_json
 
         if self.quiet:
             return b""
@@ -183,7 +183,7 @@ async def _produce(
 ) -> None:
     from rmq.client import Producer
 
-    from .reach import refuse_missing_topic, require_broker
+    from .shell.reach import refuse_missing_topic, require_broker
 
     if topic is None:
         await refuse_missing_topic(broker)

@@ -1,4 +1,4 @@
-"""Connection, producer and admin calls; tables of messages are in :mod:`rmq.client.table`."""
+"""Connection, producer and admin calls; tables of messages are in :mod:`rmq.client.scan.table`."""
 
 from __future__ import annotations
 
@@ -34,45 +34,46 @@ from rmq.wire.errors import (
     TopicNotFound,
     WireError,
 )
-from rmq.wire.group_ops import GroupDescription, GroupRow, MemberReport
 from rmq.wire.model import Message, MessageQueue
-from rmq.wire.topic_ops import TopicDescription
+from rmq.wire.protocol.ops.groups import GroupDescription, GroupRow, MemberReport
+from rmq.wire.protocol.ops.topics import TopicDescription
 
 if TYPE_CHECKING:
-    from .admin import Admin
-    from .connection import Connection
-    from .delays import WaitingDelays
-    from .explain import QueueStory
-    from .explain_reasons import Reason, Urgency
-    from .explaining import Explanation
-    from .producer import Producer
-    from .receipts import Receipt, SendStatus
-    from .saved_offsets import starting_offsets
-    from .stored_messages import FoundMessages, Head
-    from .tail import Tail
+    from rmq.engine.native.connection import Connection
+
+    from .admin.admin import Admin
+    from .admin.deferrals import WaitingDelays
+    from .admin.messages import FoundMessages, Head
+    from .admin.tail import Tail
+    from .explain.collect import Explanation
+    from .explain.explain_reasons import Reason, Urgency
+    from .explain.rules import QueueStory
+    from .producer.producer import Producer
+    from .producer.receipts import Receipt, SendStatus
+    from .scan.saved_offsets import starting_offsets
 else:
     _LATER = {
-        "Admin": "admin",
-        "Connection": "connection",
-        "Explanation": "explaining",
-        "FoundMessages": "stored_messages",
-        "Head": "stored_messages",
-        "Producer": "producer",
-        "QueueStory": "explain",
-        "Reason": "explain_reasons",
-        "Receipt": "receipts",
-        "SendStatus": "receipts",
-        "Tail": "tail",
-        "Urgency": "explain_reasons",
-        "WaitingDelays": "delays",
-        "starting_offsets": "saved_offsets",
+        "Admin": ".admin.admin",
+        "Connection": "rmq.engine.native.connection",
+        "Explanation": ".explain.collect",
+        "FoundMessages": ".admin.messages",
+        "Head": ".admin.messages",
+        "Producer": ".producer.producer",
+        "QueueStory": ".explain.rules",
+        "Reason": ".explain.explain_reasons",
+        "Receipt": ".producer.receipts",
+        "SendStatus": ".producer.receipts",
+        "Tail": ".admin.tail",
+        "Urgency": ".explain.explain_reasons",
+        "WaitingDelays": ".admin.deferrals",
+        "starting_offsets": ".scan.saved_offsets",
     }
 
     def __getattr__(name: str) -> object:
         """Import what needs an event loop when it is first asked for: the workers of Spark never do."""
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+        value = getattr(importlib.import_module(_LATER[name], __name__), name)
         globals()[name] = value
         return value
 

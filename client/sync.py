@@ -19,16 +19,16 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from rmq.runtime import client_clock
+from rmq.runtime.loop_thread import LoopEnded, LoopThread
+from rmq.wire.batch.hashing import ShardingKey
 from rmq.wire.errors import ConfigError, ConnectionLost, WireError
-from rmq.wire.hashing import ShardingKey
 from rmq.wire.model import Message
 
-from . import clock
-from .loop_thread import LoopEnded, LoopThread
-from .producer import MAX_IN_FLIGHT
-from .producer import Producer as AsyncProducer
-from .receipts import Receipt
-from .routing import Selector
+from .producer.producer import MAX_IN_FLIGHT
+from .producer.producer import Producer as AsyncProducer
+from .producer.receipts import Receipt
+from .producer.routing import Selector
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         namespace: str = "",
-        wall_us: Callable[[], int] = clock.wall_us,
+        wall_us: Callable[[], int] = client_clock.wall_us,
         on_refusal: Callable[[WireError | None], None] | None = None,
     ) -> None:
         self._producer = AsyncProducer(

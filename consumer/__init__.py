@@ -3,16 +3,16 @@
 from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
-from .allocation import PlacedQueue, Strategy
 from .config import ConsumerConfig
 from .consumer import Consumer
 from .context import ConcurrentContext, ConsumeContext
+from .dispatch.results import ResultType
+from .group.allocation import PlacedQueue, Strategy
 from .hooks import CallInfo
-from .listeners import AsyncListener, BlockingListener, Listener
-from .pull_consumer import PullConsumer
-from .pull_service import RebalanceHook
-from .pulled_batch import NotAssigned, PulledBatch
-from .results import ResultType
+from .listener import AsyncListener, BlockingListener, Listener
+from .poll.polls import RebalanceHook
+from .poll.pull_consumer import PullConsumer
+from .poll.pulled_batch import NotAssigned, PulledBatch
 from .statistics import Rate, TopicStatistics
 
 __all__ = [

@@ -1,7 +1,8 @@
 """
 Whether a broker that started anew has what our progress is about: asked where no pull would show it any more.
 
-While a queue is ours, its pulls find that out (see :meth:`~rmq.consumer.generation.Generation.agrees`). One that is
+While a queue is ours, its pulls find that out (see :meth:`~rmq.consumer.group.assignment.Generation.agrees`). One
+that is
 given up has none: what was done in it while the broker was away would not be said, and done again by the next owner.
 """
 
@@ -9,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from rmq.engine.native.group import GroupClient
 from rmq.wire.errors import OK, Damaged, Fenced, MessagesLost
-from rmq.wire.ops import EMPTY, NO_OFFSET, PullQueue
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, PullQueue
 
-from .generation import Generation
-from .group_client import GroupClient
+from .group.assignment import Generation
 
 AGREEING: Final = (
     OK,

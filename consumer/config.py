@@ -9,11 +9,11 @@ from typing import Any
 from rmq.wire.address import parse_address
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_group, check_namespace, wrap
-from rmq.wire.rooms import check_room
+from rmq.wire.zones import check_room
 
-from .allocation import needs_room, parse_strategy
-from .offsets_file import check_instance
-from .start_from import parse_start
+from .broadcast.offsets_file import check_instance
+from .fetch.start_from import parse_start
+from .group.allocation import needs_room, parse_strategy
 
 SUSPEND_MIN_S = 0.01
 SUSPEND_MAX_S = 30.0

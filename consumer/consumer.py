@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from rmq.client.clock import boottime
-from rmq.client.connection import Connection
-from rmq.client.log import get_logger
+from rmq.engine.native.connection import Connection
+from rmq.engine.native.group import BROADCASTING
+from rmq.runtime.client_clock import boottime
+from rmq.runtime.log import get_logger
 from rmq.wire import names
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_readable, wrap
 
-from .allocation import Allocate, Strategy, named
 from .config import ConsumerConfig, configure
-from .group_client import BROADCASTING
+from .group.allocation import Allocate, Strategy, named
+from .group.tag_filter import Subscription
 from .hooks import Hooks
-from .listeners import Listener, adapt
+from .listener import Listener, adapt
 from .member import Member
 from .running import Connect, Running
-from .subscription import Subscription
 
 log = get_logger("rmq.consumer")
 
@@ -66,7 +66,8 @@ class Consumer(Member[Running]):
         ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one.
 
         ``strategy`` is the setting of that name, or a way to share queues out of your own: a
-        :class:`~rmq.consumer.allocation.Strategy`, or a function ``(queues, members, member) -> queues`` that says
+        :class:`~rmq.consumer.group.allocation.Strategy`, or a function ``(queues, members, member) -> queues`` that
+        says
         the same in every member. With a ``namespace`` the group and its topics are apart from those of others; you
         name them, and see them, without it. ``handle_signals=False`` leaves SIGTERM and SIGINT to you, see :meth:`run`.
 

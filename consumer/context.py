@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmq.wire.model import MessageQueue
 
-from .generation import Generation, Lost
+from .group.assignment import Generation, Lost
 
 
 class CallContext:

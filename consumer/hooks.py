@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.client.log import get_logger
+from rmq.runtime.log import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
 from .context import CallContext
-from .listeners import AsyncListener, Result
-from .results import ResultType, is_success, result_type
+from .dispatch.results import ResultType, is_success, result_type
+from .listener import AsyncListener, Result
 
 log = get_logger("rmq.consumer")
 

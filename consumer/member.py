@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Self, TypeVar
 
-from rmq.client.log import get_logger
-from rmq.client.stop_signals import StopSignals
+from rmq.runtime.log import get_logger
+from rmq.runtime.stop_signals import StopSignals
 from rmq.wire.errors import RmqError
 
 from .config import ConsumerConfig
-from .generation import Generation
-from .pauses import Pauses, Target
+from .fetch.pauses import Pauses, Target
+from .group.assignment import Generation
 from .running import Running
 from .statistics import TopicStatistics
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .cache import MakeCache
-from .generation import Generation
-from .listeners import AsyncListener
-from .presence import Presence
-from .pull_cache import PullCache
-from .pull_commits import PullCommits
-from .pull_seeks import Seeks
-from .pull_service import PullService, RebalanceHook
+from .dispatch.service import ConsumeService
+from .fetch.cache import MakeCache
+from .group.assignment import Generation
+from .listener import AsyncListener
+from .poll.commits import PullCommits
+from .poll.polls import PullService, RebalanceHook
+from .poll.queue import PullCache
+from .poll.seeks import Seeks
+from .poll.watchdog import Presence
 from .running import Running
-from .service import ConsumeService
 
 
 class PullRunning(Running):

@@ -9,57 +9,58 @@ from typing import Any, Protocol
 
 import msgpack
 
-from rmq.client.clock import boottime
-from rmq.client.greeting import version
-from rmq.client.log import get_logger
-from rmq.wire import ops
-from rmq.wire.codec import decode
+from rmq.engine.native.greeting import version
+from rmq.engine.native.group import BROADCASTING, GroupClient, Link
+from rmq.runtime.client_clock import boottime
+from rmq.runtime.log import get_logger
+from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import OK, BadRequest, ConnectionLost, RmqError, code_name
-from rmq.wire.group_ops import RunningInfo
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.hello import HelloReply
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op, Push
+from rmq.wire.protocol.ops.groups import RunningInfo
 
 from .agreement import agree
-from .allocation import EVERYTHING, Strategy
-from .broadcaster import Broadcaster
-from .cache import MakeCache
-from .concurrent import ConcurrentService
-from .concurrent_queue import ConcurrentQueue
+from .broadcast.local_offsets import LocalOffsets, open_offsets
+from .broadcast.member import Broadcaster
 from .config import ConsumerConfig
-from .generation import Generation
-from .group_client import BROADCASTING, GroupClient, Link
+from .dispatch.concurrent import ConcurrentService
+from .dispatch.orderly import OrderlyScheduler
+from .dispatch.passing import Passing
+from .dispatch.service import ConsumeService
+from .dispatch.stall_watch import StallWatch
+from .fetch.cache import MakeCache
+from .fetch.concurrent_queue import ConcurrentQueue
+from .fetch.pauses import Pauses
+from .fetch.process_queue import ProcessQueue
+from .fetch.puller import Puller
+from .group.allocation import EVERYTHING, Strategy
+from .group.assignment import Generation
+from .group.leases import LeaseKeeper
+from .group.rebalancer import Rebalancer
+from .group.tag_filter import Subscription
+from .group.unleased import Unleased
 from .hooks import Hooks
-from .lease_keeper import LeaseKeeper
-from .listeners import AsyncListener
-from .local_offsets import LocalOffsets, open_offsets
-from .offsets import OffsetReporter, lease_end
-from .orderly import OrderlyScheduler
-from .passing import Passing
-from .pauses import Pauses
-from .process_queue import ProcessQueue
-from .puller import Puller
-from .rebalancer import Rebalancer
-from .running_info import Program, running_info
-from .service import ConsumeService
-from .stall_watch import StallWatch
+from .introspection import Program, running_info
+from .listener import AsyncListener
+from .progress import OffsetReporter, lease_end
 from .statistics import Statistics
-from .subscription import Subscription
-from .tasks import TaskSet
-from .unleased import Unleased
 
 log = get_logger("rmq.consumer")
 
 
 class Connect(Protocol):
-    """Makes the connection; :class:`~rmq.client.connection.Connection` unless a test has its own."""
+    """Makes the connection; :class:`~rmq.engine.native.connection.Connection` unless a test has its own."""
 
     def __call__(
         self,
         address: str,
         *,
         on_push: Callable[[int, list[Any]], None],
-        on_connected: Callable[[ops.HelloReply], None],
+        on_connected: Callable[[HelloReply], None],
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
@@ -108,7 +109,7 @@ class Running:
             open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
         )
         self._broker = self._client(group, now)
-        self._hello: ops.HelloReply | None = None  # the broker's newest
+        self._hello: HelloReply | None = None  # the broker's newest
         self._began_at = now()
         self._build(listener)
         self._rebalancing: asyncio.Task[None] | None = None
@@ -233,7 +234,7 @@ class Running:
 
     # What the broker says
 
-    def _on_connected(self, hello: ops.HelloReply) -> None:
+    def _on_connected(self, hello: HelloReply) -> None:
         if self._local is not None:
             self._local.enter(hello.stores, None if self._hello is None else self._hello.stores)
         before, self._hello = self._hello, hello
@@ -245,7 +246,7 @@ class Running:
             self._compare_logs(hello)
         self.rebalancer.connected()
 
-    def _another_store(self, before: ops.HelloReply, hello: ops.HelloReply) -> None:
+    def _another_store(self, before: HelloReply, hello: HelloReply) -> None:
         is_related = hello.stores.is_related(before.stores)
         log.warning(
             "broker.other_history" if is_related else "broker.other_store",
@@ -263,13 +264,13 @@ class Running:
             self._local.disown(hello.log_epoch)
         self.rebalancer.another_store(hello.stores.common_epoch(before.stores, before.log_epoch))
 
-    def _compare_logs(self, hello: ops.HelloReply) -> None:
+    def _compare_logs(self, hello: HelloReply) -> None:
         """A log that is another may have lost messages: the next pull tells."""
         for generation in self.generations.values():
             if not generation.agrees(hello.log_epoch):
                 generation.ask_now()
 
-    def _resume(self, keeper: LeaseKeeper, hello: ops.HelloReply) -> None:
+    def _resume(self, keeper: LeaseKeeper, hello: HelloReply) -> None:
         """A lease that the broker still lists under our epoch goes on; any other is lost, on either side."""
         held = {
             (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
@@ -444,7 +445,7 @@ class Running:
         await asyncio.gather(*asked, return_exceptions=True)
 
 
-def _is_another_store(before: ops.HelloReply, hello: ops.HelloReply) -> bool:
+def _is_another_store(before: HelloReply, hello: HelloReply) -> bool:
     """Return whether a broker has other topics and members than before, as after a backup was put back."""
     return hello.store_id != before.store_id or hello.is_rolled_back(before)
 

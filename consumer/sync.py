@@ -24,15 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rmq.client.clock import boottime
-from rmq.client.connection import Connection
-from rmq.client.loop_thread import LoopEnded
-from rmq.client.stop_signals import StopSignals
+from rmq.engine.native.connection import Connection
+from rmq.runtime.client_clock import boottime
+from rmq.runtime.loop_thread import LoopEnded
+from rmq.runtime.stop_signals import StopSignals
 
-from .allocation import Allocate, Strategy
 from .config import ConsumerConfig
 from .consumer import Consumer as AsyncConsumer
-from .listeners import Listener
+from .group.allocation import Allocate, Strategy
+from .listener import Listener
 from .running import Connect
 from .sync_base import STOPPED, BlockingConsumer
 from .sync_pull import PullConsumer

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from rmq.client.loop_thread import LoopEnded, LoopThread
-from rmq.client.stop_signals import StopSignals
+from rmq.runtime.loop_thread import LoopEnded, LoopThread
+from rmq.runtime.stop_signals import StopSignals
 from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
 from .consumer import Consumer
-from .pauses import Target
-from .pull_consumer import PullConsumer
+from .fetch.pauses import Target
+from .poll.pull_consumer import PullConsumer
 from .statistics import TopicStatistics
 
 P = ParamSpec("P")

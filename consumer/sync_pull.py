@@ -25,24 +25,24 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
-from rmq.client.clock import boottime
-from rmq.client.connection import Connection
-from rmq.client.log import get_logger
-from rmq.client.loop_thread import LoopEnded
-from rmq.client.stop_signals import StopSignals
+from rmq.engine.native.connection import Connection
+from rmq.runtime.client_clock import boottime
+from rmq.runtime.log import get_logger
+from rmq.runtime.loop_thread import LoopEnded
+from rmq.runtime.stop_signals import StopSignals
+from rmq.runtime.thread_tasks import ThreadTasks
 from rmq.wire.model import MessageQueue
 
-from .allocation import Allocate, Strategy
 from .config import ConsumerConfig
-from .pauses import Target
-from .pull_consumer import DEFAULT_POLL_S
-from .pull_consumer import PullConsumer as AsyncPullConsumer
-from .pull_service import RebalanceHook
-from .pull_targets import Queue
-from .pulled_batch import PulledBatch
+from .fetch.pauses import Target
+from .group.allocation import Allocate, Strategy
+from .poll.polls import RebalanceHook
+from .poll.pull_consumer import DEFAULT_POLL_S
+from .poll.pull_consumer import PullConsumer as AsyncPullConsumer
+from .poll.pulled_batch import PulledBatch
+from .poll.targets import Queue
 from .running import Connect
 from .sync_base import STOPPED, BlockingConsumer
-from .thread_tasks import ThreadTasks
 
 log = get_logger("rmq.consumer")
 

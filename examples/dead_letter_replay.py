@@ -18,9 +18,9 @@ import secrets
 import sys
 from collections.abc import Callable
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, MessageQueue, Producer, RmqError
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq.testing.broker import InMemoryBroker
 
 TOPIC = GROUP = "dead_letter_replay"
 INVOICES = ("10.00", "20.00", "30,00", "40.00")  # a customer of ours writes a comma

@@ -17,9 +17,9 @@ import secrets
 import sys
 from datetime import UTC, datetime, timedelta
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer, RmqError
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq.testing.broker import InMemoryBroker
 
 TOPIC = GROUP = "delayed_reminders"
 PATIENCE_S = 30.0

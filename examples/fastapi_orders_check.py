@@ -13,9 +13,9 @@ import fastapi_orders
 import pytest
 from fastapi.testclient import TestClient
 
-from rmq.broker.testing import BrokerThread
+from rmq.testing.broker import BrokerThread
 
-pytest_plugins = ["rmq.broker.pytest_fixtures"]
+pytest_plugins = ["rmq.testing.plugin"]
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import sqlite3
 import tempfile
 from contextlib import closing
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue, StoredMessage
+from rmq.testing.broker import InMemoryBroker
 
 TOPIC = "payments"
 GROUP = "ledger"

@@ -17,9 +17,9 @@ import secrets
 import sys
 from dataclasses import dataclass, field
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer, RmqError
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq.testing.broker import InMemoryBroker
 
 TOPIC = GROUP = "order_processing"
 STEPS = ("created", "paid", "packed", "shipped")

@@ -16,9 +16,9 @@ import secrets
 import sys
 from collections import defaultdict
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer, RmqError
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq.testing.broker import InMemoryBroker
 
 TOPIC = GROUP = "seed_orders"
 COUNT, ORDERS = 100, 10

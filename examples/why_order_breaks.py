@@ -16,13 +16,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue, StoredMessage
-from rmq.wire import batch, ops
-from rmq.wire.codec import decode_list
-from rmq.wire.ops import Op
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 STEPS = 8

@@ -1,4 +1,4 @@
-"""The options of the source, which are those of any scan (:mod:`rmq.client.scan_options`), and its schema."""
+"""The options of the source, which are those of any scan (:mod:`rmq.client.scan.options`), and its schema."""
 
 from __future__ import annotations
 

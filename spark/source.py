@@ -10,16 +10,16 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from rmq.client.scan_options import ScanOptions
+from rmq.client.scan.options import ScanOptions
 from rmq.wire.errors import ConfigError
 
+from .batch import TopicReader
 from .options import COLUMNS, ddl
-from .reader import TopicReader
 from .shipping import shipped
 
 
 class RmqDataSource(DataSource):
-    """Reads a topic as a DataFrame; the options are in :mod:`rmq.client.scan_options`."""
+    """Reads a topic as a DataFrame; the options are in :mod:`rmq.client.scan.options`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)

@@ -11,13 +11,13 @@ from itertools import repeat, starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from .delays import Delay, delay_of
-from .layout import KIND_PARKED, MAX_TAG
+from .batch.layout import KIND_PARKED, MAX_TAG
+from .batch.native import native
+from .deferral import Delay, delay_of
 from .names import ORIGIN_TOPIC, RETRIES, unwrap
-from .native import native
 
 if TYPE_CHECKING:
-    from .batch import BatchOrigin
+    from .batch.batch import BatchOrigin
 
 
 class MessageQueue(NamedTuple):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from ..loads import Load
+from ..load import Load
 from ..worker import go, say, settle
 
 STREAM = "messages"

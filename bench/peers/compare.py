@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..crew import check_stored, durability, new_ground, no_room, send, senders
-from ..end_to_end import PEER_MESSAGES, our_side
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
-from ..loads import Load
+from ..load import Load
+from ..loads.end_to_end import PEER_MESSAGES, our_side
 from ..options import Options, Steps
 from ..yardsticks import Peer, Tried, native_rate
 from .peer import one_each, peers, rate

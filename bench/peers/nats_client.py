@@ -14,7 +14,7 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
-from ..loads import Load
+from ..load import Load
 from ..worker import run
 from .client import Listener, fetched, work
 from .counts import Count

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..loads import Load
+from ..load import Load
 from ..processes import BenchError, free_bytes, scratch, worker
 from .server import Server, found
 

@@ -14,7 +14,7 @@ from typing import Any
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from ..loads import Load
+from ..load import Load
 from ..worker import run
 from .client import Listener, fetched, work
 from .counts import Confirms

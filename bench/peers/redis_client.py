@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from ..loads import Load
+from ..load import Load
 from ..worker import run
 from .client import Listener, fetched, work
 from .server import LOCAL

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from rmq.wire.errors import DiskFull, Refused
 
-from ..committer import Committer, refusal_of
-from ..services.delays import Delays
-from ..services.ledger import Entry, Ledger
-from ..services.topics import Topic
-from ..store.message_store import MessageStore, Placed
+from ..state.delays import Delays
+from ..state.ledger import Entry, Ledger
+from ..state.topics import Topic
+from ..store.committer import Committer, refusal_of
+from ..store.message_store import MessageStore
+from ..store.staged import Placed
 from .copies import Copy
 
 

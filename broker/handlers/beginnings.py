@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from rmq.runtime.logging import get_logger
 from rmq.wire import names
 from rmq.wire.model import MessageQueue
 
-from ..log import get_logger
-from ..services.membership import Membership
-from ..services.topics import Topic, TopicTable
+from ..state.groups import Membership
+from ..state.topics import Topic, TopicTable
 
 log = get_logger(__name__)
 

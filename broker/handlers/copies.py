@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from rmq.wire import batch as batches
 from rmq.wire import names
-from rmq.wire.batch import Batch, Rows
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import Batch, Rows
 from rmq.wire.errors import BatchTooLarge, Damaged, Refused
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.stores import StoreIds

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from rmq.wire.errors import Refused, TooManyInFlight
 
-from ..connection import Connection
+from ..net.connection import Connection
 
 MAX_MESSAGES: Final = 1 << 18  # that all requests in line name together; each takes about 100 bytes
 

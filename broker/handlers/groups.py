@@ -2,7 +2,7 @@
 Groups: who is in, who holds which queue, and what silence ends.
 
 A grant and an unlock are answered when the change is in the log. Whoever loses a queue without giving it back leaves
-a mark if it had messages in hand: see :mod:`~rmq.broker.services.suspects`. All groups work under leases but for
+a mark if it had messages in hand: see :mod:`~rmq.broker.state.crash_suspects`. All groups work under leases but for
 broadcasting ones, which have none.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from rmq.runtime.logging import get_logger, lines_of
 from rmq.wire import names
-from rmq.wire.codec import decode
 from rmq.wire.errors import Fenced, GroupMismatch, LockHeld, NotAMember, Refused
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import (
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.core import (  # fmt: skip
     NO_OFFSET,
     Acquire,
     Grant,
@@ -29,20 +30,19 @@ from rmq.wire.ops import (
     Release,
     Renew,
     TopicInfo,
-)  # fmt: skip
+)
 
-from ..committer import Committer
-from ..connection import DEFERRED, Connection
-from ..log import get_logger, lines_of
-from ..services.ledger import Ledger
-from ..services.lock_table import Lease, LockTable, shown
-from ..services.membership import BROADCASTING, GroupMode, Membership
-from ..services.sessions import Session, SessionTable
-from ..services.state import LeaseEnded
-from ..services.topics import TopicTable
-from .limits import check_entries
-from .notices import Notices
+from ..net.connection import DEFERRED, Connection
+from ..state.groups import BROADCASTING, GroupMode, Membership
+from ..state.leases import Lease, LockTable, shown
+from ..state.ledger import Ledger
+from ..state.sessions import Session, SessionTable
+from ..state.topics import TopicTable
+from ..store.changes import LeaseEnded
+from ..store.committer import Committer
+from .notify import Notices
 from .progress import ProgressHandler, session_of
+from .requests import check_entries
 
 log = get_logger(__name__)
 

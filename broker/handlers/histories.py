@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rmq.wire.ops import HistoryAccepted
+from rmq.runtime.logging import get_logger
+from rmq.wire.protocol.ops.core import HistoryAccepted
 
-from ..committer import Committer
-from ..connection import DEFERRED, Connection
-from ..log import get_logger
-from ..services.state import Started
+from ..net.connection import DEFERRED, Connection
+from ..store.changes import Started
+from ..store.committer import Committer
 from ..store.message_store import MessageStore
 
 log = get_logger(__name__)

@@ -10,34 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from rmq.runtime.logging import PER_LINE, get_logger, lines_of
 from rmq.wire import names
-from rmq.wire.codec import decode
+from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import BadRequest, Fenced, GroupMismatch, OffsetOutOfRange, Refused
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import (
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.hello import AttemptRun  # fmt: skip
+from rmq.wire.protocol.ops.core import (
     NO_OFFSET,
     Attempt,
-    AttemptRun,
     Commit,
     Outcome,
     ResetEntry,
     ResetOffsets,
     ResetResult,
     Starting,
-)  # fmt: skip
-from rmq.wire.tags import Wanted
-from rmq.wire.topic_ops import GroupState
+)
+from rmq.wire.protocol.ops.topics import GroupState
 
-from ..committer import Committer
-from ..connection import DEFERRED, Connection
-from ..log import PER_LINE, get_logger, lines_of
-from ..services.attempt_table import highest
-from ..services.ledger import Ledger
-from ..services.lock_table import Lease, LockTable
-from ..services.membership import BROADCASTING, Membership
-from ..services.sessions import Session
-from ..services.topics import TopicTable
-from .limits import check_entries
+from ..net.connection import DEFERRED, Connection
+from ..state.attempts import highest
+from ..state.groups import BROADCASTING, Membership
+from ..state.leases import Lease, LockTable
+from ..state.ledger import Ledger
+from ..state.sessions import Session
+from ..state.topics import TopicTable
+from ..store.committer import Committer
+from .requests import check_entries
 
 log = get_logger(__name__)
 

@@ -19,25 +19,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rmq.wire import frames, names, tags
-from rmq.wire.codec import decode
+from rmq.runtime.logging import get_logger
+from rmq.wire import names
+from rmq.wire.batch import tags
+from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import BadRequest, Refused, TooManyInFlight
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, Pull
-from rmq.wire.tags import Wanted
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.core import NO_OFFSET, Pull
 
-from ..answer_budget import AnswerBudget
-from ..connection import DEFERRED, WORK_S, Connection
-from ..log import get_logger
-from ..read_pool import ReadPool
-from ..services.hold_table import HoldTable, Parked
-from ..services.membership import MAX_EXPRESSION
-from ..services.topics import TopicTable
+from ..jobs.read_pool import ReadPool
+from ..net.answer_budget import AnswerBudget
+from ..net.connection import DEFERRED, WORK_S, Connection
+from ..state.groups import MAX_EXPRESSION
+from ..state.parked_pulls import HoldTable, Parked
+from ..state.topics import TopicTable
 from ..store.message_store import MessageStore
-from ..store.reading import Found
-from .limits import check_entries
-from .pull_reading import Cold, Progress, PullReader
+from ..store.read import Found
+from .pull_read import Cold, Progress, PullReader
 from .pull_request import PullRequest, Read
+from .requests import check_entries
 
 log = get_logger(__name__)
 

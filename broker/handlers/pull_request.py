@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from rmq.wire.batch.tags import Wanted
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Pull
-from rmq.wire.tags import Wanted
+from rmq.wire.protocol.ops.core import Pull
 
-from ..connection import Connection
+from ..net.connection import Connection
 from ..store.consume_queue import ConsumeQueue
-from ..store.reading import Found
+from ..store.read import Found
 
 
 class Read:

@@ -11,19 +11,20 @@ from typing import Any, Final
 
 import msgpack
 
-from rmq.wire import frames, names
-from rmq.wire.codec import decode
+from rmq.wire import names
+from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import OK, BadRequest, MemberNotFound
-from rmq.wire.group_ops import ANSWER_S, ASKED_AT_ONCE, MAX_INFO, MAX_LEVELS, MemberInfo, RunningInfo
-from rmq.wire.layout import Buffer
-from rmq.wire.ops import Outcome, Push
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.core import Outcome, Push
+from rmq.wire.protocol.ops.groups import ANSWER_S, ASKED_AT_ONCE, MAX_INFO, MAX_LEVELS, MemberInfo, RunningInfo
 
-from ..connection import DEFERRED, Connection
-from ..services.inquiries import Answer, Asked, Inquiry, InquiryTable
-from ..services.lock_table import shown
-from ..services.membership import Membership
-from ..services.sessions import Session
-from .group_admin import GroupAdminHandler
+from ..net.connection import DEFERRED, Connection
+from ..state.groups import Membership
+from ..state.inquiries import Answer, Asked, Inquiry, InquiryTable
+from ..state.leases import shown
+from ..state.sessions import Session
+from .inspect import GroupAdminHandler
 
 NOTHING: Final[bytes] = msgpack.packb({})
 

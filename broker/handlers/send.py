@@ -11,20 +11,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.codec import decode
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 from rmq.wire.errors import OK, BadName, DiskFull, OutOfSequence, Refused, StoreFailed, UnsupportedFormat
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import MAX_BATCHES, OutgoingBatch, Send, SendResult
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.core import MAX_BATCHES, OutgoingBatch, Send, SendResult
 
-from ..committer import Committer, refusal_of
-from ..connection import DEFERRED, WORK_S, Connection
-from ..services.delays import Delays
-from ..services.producers import ProducerTable
-from ..services.topics import TopicTable
-from ..store.message_store import MessageStore, Placed
-from .limits import check_entries
+from ..net.connection import DEFERRED, WORK_S, Connection
+from ..state.delays import Delays
+from ..state.producers import ProducerTable
+from ..state.topics import TopicTable
+from ..store.committer import Committer, refusal_of
+from ..store.message_store import MessageStore
+from ..store.staged import Placed
+from .requests import check_entries
 
 # Refusals that may pass by themselves: the producer keeps its number and comes again.
 _TEMPORARY = (OutOfSequence, StoreFailed, DiskFull)

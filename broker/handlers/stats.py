@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rmq.wire.codec import decode
-from rmq.wire.ops import Stats
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.core import Stats
 
-from ..connection import Connection
-from ..services.traffic import Traffic
+from ..net.connection import Connection
+from ..state.traffic import Traffic
 
 Source = Callable[[], Mapping[str, Any]]
 

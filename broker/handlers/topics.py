@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from rmq.runtime.logging import get_logger
 from rmq.wire import names
-from rmq.wire.codec import decode
 from rmq.wire.errors import DiskFull, Refused
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
-from rmq.wire.topic_ops import (
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.core import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
+from rmq.wire.protocol.ops.topics import (  # fmt: skip
     DeletedTopic,
     DeleteTopic,
     DescribeTopic,
@@ -19,14 +20,13 @@ from rmq.wire.topic_ops import (
     GrowTopic,
     QueueState,
     TopicDescription,
-)  # fmt: skip
+)
 
-from ..committer import Committer
-from ..connection import DEFERRED, Connection
-from ..log import get_logger
-from ..services.topics import Topic, TopicTable
+from ..net.connection import DEFERRED, Connection
+from ..state.topics import Topic, TopicTable
+from ..store.committer import Committer
 from ..store.message_store import MessageStore
-from .limits import check_entries
+from .requests import check_entries
 
 log = get_logger(__name__)
 

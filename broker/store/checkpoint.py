@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import msgpack
 
-from rmq.wire import frames, layout
-from rmq.wire.checksum import crc32
+from rmq.wire.batch import layout
+from rmq.wire.batch.checksum import crc32
 from rmq.wire.errors import BadBatch, UnsupportedFormat
+from rmq.wire.protocol import frames
 from rmq.wire.stores import StoreIds
 
-from ..services.state import Change, QueueHolds, Started, pack_changes, unpack_changes
+from .changes import Change, QueueHolds, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .files import Files
 from .rebuild import first_store_id

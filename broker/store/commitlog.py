@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq.wire.layout import Buffer
+from rmq.runtime.logging import get_logger
+from rmq.wire.batch.layout import Buffer
 
-from ..log import get_logger
 from .files import Files
 from .readers import Readers
 from .recent import LIMIT, Recent

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from rmq.wire.columns import TagColumn
+from rmq.wire.batch.columns import TagColumn
 
 from .files import Files
 from .lookup import Locator

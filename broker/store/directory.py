@@ -11,9 +11,9 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import RmqError
 
-from ..log import get_logger
 from .files import UNREADABLE, Files
 from .lock import DirectoryLock, InUse
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 AnyPath = str | Path
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from ..log import get_logger
+from rmq.runtime.logging import get_logger
 
 log = get_logger(__name__)
 

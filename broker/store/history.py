@@ -14,7 +14,7 @@ from rmq.wire.errors import LogTruncated, OtherHistory, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
-from ..services.state import Started
+from .changes import Started
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
 from .directory import DataDirectory, Place, StoreError, new_store_id

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import threading
 
-from ..log import get_logger
+from rmq.runtime.logging import get_logger
+
 from .files import AnyPath, Files
 
 log = get_logger(__name__)

@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from rmq.wire.checksum import crc32
+from rmq.wire.batch.checksum import crc32
 
 MAGIC: Final = 0x524D4B49  # RMKI
 VERSION: Final = 1

@@ -22,7 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..log import get_logger
+from rmq.runtime.logging import get_logger
+
 from .files import Files
 from .index_faults import ASIDE, IndexFaults, put_aside
 from .key_blocks import BLOCK_HASHES, HEADER, Block, Entry, Growing, Head, cut, parse_head

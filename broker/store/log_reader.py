@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
-from rmq.wire import layout
+from rmq.wire.batch import layout
 
 from .files import AnyPath, Files
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.checksum import crc32
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.checksum import crc32
 from rmq.wire.errors import BadRequest, Damaged, MessageNotFound, Refused
-from rmq.wire.message_ops import MAX_FOUND, MAX_FOUND_BYTES, NO_TIME, FoundBatch
+from rmq.wire.protocol.ops.messages import MAX_FOUND, MAX_FOUND_BYTES, NO_TIME, FoundBatch
 from rmq.wire.stores import StoreIds
 
 from .key_index import Gap, Hit
@@ -34,7 +34,7 @@ class Locator(NamedTuple):
 
 
 class Query(NamedTuple):
-    """The messages of a key; see :class:`~rmq.wire.message_ops.QueryMessages`."""
+    """The messages of a key; see :class:`~rmq.wire.protocol.ops.messages.QueryMessages`."""
 
     key: str
     topic: str | None = None

@@ -12,34 +12,34 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.columns import Columns
+from rmq.runtime.logging import get_logger
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.columns import Columns
+from rmq.wire.batch.tags import Wanted
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET
-from rmq.wire.tags import Wanted
+from rmq.wire.protocol.ops.core import NO_OFFSET
 
-from ..log import get_logger
-from ..services.delay_table import DelayTable, Parked
-from ..services.state import Change, QueueHolds, pack_in_pieces
-from ..services.traffic import Traffic
+from ..jobs.chores import IndexWork, remove_indexes
+from ..state.deferred import DelayTable, Parked
+from ..state.traffic import Traffic
 from . import checkpoint as checkpoints
-from .backlog import Backlog
+from .changes import Change, QueueHolds, pack_in_pieces
 from .checkpoint import BadCheckpoint, Checkpoint
-from .chores import IndexWork, remove_indexes
 from .commitlog import CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
 from .history import NO_HISTORY, begin_history
+from .index_backlog import Backlog
 from .index_faults import IndexFaults
+from .index_repair import log_asker
 from .key_index import KeyIndex
 from .log_reader import LogReader
 from .lookup import Locator
-from .reading import ColdRead, Found, Only, read_now
+from .read import ColdRead, Found, Only, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
-from .repair import log_asker
 from .segment import Segment
 from .staged import Owner, Publication, keyed_of
 from .staged import Placed as Placed  # noqa: PLC0414  # part of this module's promises

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.columns import Columns
+from rmq.runtime.logging import get_logger
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.columns import Columns
 from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 
-from ..log import get_logger
-from ..services.state import (
+from .changes import (  # fmt: skip
     Change,
     DelaysWaiting,
     ProducerKnown,
@@ -28,7 +28,7 @@ from ..services.state import (
     TopicDeleted,
     TopicMade,
     unpack_changes,
-)  # fmt: skip
+)
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .directory import StoreError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 LIMIT = 32 << 20
 OVERHEAD = 700  # bytes of memory that a batch takes beside its own, so that many small ones are bounded too

@@ -25,10 +25,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
+from rmq.runtime.logging import get_logger
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 
-from ..log import get_logger
 from .commitlog import CommitLog
 from .directory import StoreError
 from .files import Files

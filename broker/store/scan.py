@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 from rmq.wire.errors import UnsupportedFormat, WireError
 
 from .directory import StoreError

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 from .directory import StoreError
 from .files import Files

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rmq.wire.columns import Columns, TagColumn
+from rmq.wire.batch.columns import Columns, TagColumn
 from rmq.wire.model import MessageQueue
 
-from .chores import Keyed
+from ..jobs.chores import Keyed
 from .consume_queue import ConsumeQueue
 
 

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left
 from typing import Final
 
-from rmq.wire.columns import TagColumn
+from rmq.wire.batch.columns import TagColumn
 
 MESSAGES_A_TAG: Final = 32  # from here on a column takes less than its hashes
 

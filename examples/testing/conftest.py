@@ -1,3 +1,3 @@
 """This line is all that tests need to have the fixture ``rmq_broker``."""
 
-pytest_plugins = ["rmq.broker.pytest_fixtures"]
+pytest_plugins = ["rmq.testing.plugin"]

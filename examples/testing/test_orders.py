@@ -14,10 +14,10 @@ from collections.abc import Callable
 import pytest
 from orders import TOPIC, Billing, pay_order, place_order
 
-from rmq.broker.testing import BrokerThread
 from rmq.client import Producer
 from rmq.client.sync import Producer as BlockingProducer
 from rmq.consumer import Consumer
+from rmq.testing.broker import BrokerThread
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,11 +47,12 @@ class Event:
             known += [item for item in more if item not in known]
 
 
-def events_of(root: Path, components: Iterable[str]) -> list[Event]:
-    """The events of the packages in these folders, by component and name."""
+def events_of(root: Path, components: Mapping[str, Sequence[str]]) -> list[Event]:
+    """The events of the components, each in its folders, by component and name."""
     found: dict[tuple[str, str], Event] = {}
-    for component in components:
-        sources = {path: path.read_text() for path in sorted((root / component).rglob("*.py"))}
+    for component, folders in components.items():
+        paths = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+        sources = {path: path.read_text() for path in paths}
         modules = {str(path.relative_to(root)): text for path, text in sources.items()}
         for name, level, logger, keys in _Package(modules).calls():
             event = found.setdefault((component, name), Event(component, name))

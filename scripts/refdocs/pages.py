@@ -15,7 +15,14 @@ from .markdown import RENEW
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "reference"
-COMPONENTS = ("broker", "client", "consumer", "cli", "spark")
+# Under which title a folder's events are listed: the program that a reader sees them in.
+COMPONENTS = {
+    "broker": ("broker", "runtime"),
+    "client": ("client", "engine"),
+    "consumer": ("consumer",),
+    "cli": ("cli",),
+    "spark": ("spark",),
+}
 
 
 def programs() -> dict[str, click.Command]:

@@ -32,11 +32,11 @@ MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "PulledBatch",
         ),
     ),
-    ("rmq.client.table", "Topics as Arrow tables, without Spark.", ("read_table",)),
+    ("rmq.client.scan.table", "Topics as Arrow tables, without Spark.", ("read_table",)),
     ("rmq.spark", "Topics as DataFrames; the options are in [spark.md](../spark.md#options).", ("session", "one_line")),
     (
-        "rmq.broker.testing",
-        "The real broker inside a test. `rmq.broker.pytest_fixtures` has the fixture `rmq_broker`, a `BrokerThread` "
+        "rmq.testing.broker",
+        "The real broker inside a test. `rmq.testing.plugin` has the fixture `rmq_broker`, a `BrokerThread` "
         "for each test.",
         ("BrokerThread", "InMemoryBroker"),
     ),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq.broker.config import BrokerConfig
-from rmq.cli import exit_codes
-from rmq.cli.settings import settings_of
+from rmq.cli.shell import exit_codes
+from rmq.cli.shell.settings import settings_of
 from rmq.consumer.config import ConsumerConfig
 from rmq.wire.errors import Fatal, RmqError, WireError, code_name
 

@@ -10,7 +10,7 @@ import pytest
 
 from rmq.bench.catalog import CATALOG, TOO_SMALL, Benchmark, quickly, unjudged
 from rmq.bench.figures import Verdict
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.options import Options
 from rmq.bench.progress import Counted
 
@@ -49,7 +49,7 @@ def test_after_a_quick_run_no_target_is_met_and_a_better_reason_is_kept() -> Non
 
 @pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
 def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
-    module = importlib.import_module(f"rmq.bench.{benchmark.name.replace('-', '_')}")
+    module = importlib.import_module(benchmark.module)
 
     assert list(inspect.signature(module.measure).parameters)[:3] == ["load", "options", "steps"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rmq.bench.crew import Ground, Received, durability, gathered, no_room, receivers, senders
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.options import Options
 from rmq.bench.processes import BenchError
-from rmq.broker.testing import BrokerThread
+from rmq.testing.broker import BrokerThread
 
 NOWHERE = Ground("127.0.0.1:1", 2, "t")
 

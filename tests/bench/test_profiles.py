@@ -18,7 +18,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_part_is_shown_and_written_for_broker_and_client(tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
-    (tmp_path / "before" / "ordered.json").write_text('{"broker": {}, "client": {"consumer/orderly.py _run": 99.0}}')
+    (tmp_path / "before" / "ordered.json").write_text(
+        '{"broker": {}, "client": {"consumer/dispatch/orderly.py _run": 99.0}}'
+    )
 
     ended = run("--quick", "--dir", str(tmp_path / "after"), "--against", str(tmp_path / "before"), "ordered")
 
@@ -26,7 +28,7 @@ def test_a_part_is_shown_and_written_for_broker_and_client(tmp_path: Path) -> No
     shown = ended.stdout
     assert re.findall(r"^== ([\w-]+): .* flush async$", shown, re.MULTILINE) == ["ordered"]
     assert re.findall(r"^-- (\w+): [\d.]+ us of processor time a message", shown, re.MULTILINE) == ["broker", "client"]
-    assert re.search(r"^ 99\.000 .* -\d+\.\d+  consumer/orderly.py _run$", shown, re.MULTILINE)
+    assert re.search(r"^ 99\.000 .* -\d+\.\d+  consumer/dispatch/orderly.py _run$", shown, re.MULTILINE)
     assert sorted(path.name for path in (tmp_path / "after").iterdir()) == [
         "ordered.broker.folded", "ordered.client.folded", "ordered.json", "ordered.txt",
     ]  # fmt: skip

@@ -5,19 +5,19 @@ from __future__ import annotations
 from rmq.bench.samples import LOOP, Frame, by_function, by_line, by_whole, changes, folded, stacks, table
 
 START = "/opt/lib/python3.11/asyncio/runners.py|run|118;<frozen runpy>|run_module|226"
-PACK = f"/w/.typing/rmq/wire/batch.py|encode|10;/w/.typing/rmq/client/producer.py|send|7;{START}"
-CHECK = f"/w/.typing/rmq/wire/batch.py|encode|12;/w/.typing/rmq/client/producer.py|send|7;{START}"
+PACK = f"/w/.typing/rmq/wire/batch/batch.py|encode|10;/w/.typing/rmq/client/producer/producer.py|send|7;{START}"
+CHECK = f"/w/.typing/rmq/wire/batch/batch.py|encode|12;/w/.typing/rmq/client/producer/producer.py|send|7;{START}"
 
 
 def test_a_stack_begins_below_the_event_loop_and_names_files_by_their_place_in_the_project() -> None:
     (stack,) = stacks(PACK + "\n")
 
-    assert stack == (Frame("client/producer.py send", 7), Frame("wire/batch.py encode", 10))
+    assert stack == (Frame("client/producer/producer.py send", 7), Frame("wire/batch/batch.py encode", 10))
 
 
 def test_files_of_an_installed_copy_of_packages_and_of_python_lose_what_is_before_them() -> None:
     for file, shown in (
-        ("/v/lib/python3.12/site-packages/rmq/wire/batch.py", "wire/batch.py f"),
+        ("/v/lib/python3.12/site-packages/rmq/wire/batch/batch.py", "wire/batch/batch.py f"),
         ("/v/lib/python3.12/site-packages/msgpack/__init__.py", "msgpack/__init__.py f"),
         ("/usr/lib64/python3.13/json/decoder.py", "json/decoder.py f"),
         ("<string>", "<string> f"),
@@ -37,13 +37,17 @@ def test_own_time_is_that_of_the_innermost_frame_and_whole_time_that_of_all_abov
     found = stacks(f"{PACK}\n{PACK}\n{CHECK}\n{START}\n")
 
     assert [(share.name, share.own, share.whole) for share in by_function(found)] == [
-        ("wire/batch.py encode", 0.75, 0.75),
+        ("wire/batch/batch.py encode", 0.75, 0.75),
         (LOOP, 0.25, 0.25),
-        ("client/producer.py send", 0.0, 0.75),
+        ("client/producer/producer.py send", 0.0, 0.75),
     ]
-    assert [share.name for share in by_whole(found)] == ["wire/batch.py encode", "client/producer.py send", LOOP]
+    assert [share.name for share in by_whole(found)] == [
+        "wire/batch/batch.py encode",
+        "client/producer/producer.py send",
+        LOOP,
+    ]
     assert [(share.name, share.own) for share in by_line(found)][:2] == [
-        ("wire/batch.py encode:10", 0.5),
+        ("wire/batch/batch.py encode:10", 0.5),
         (LOOP, 0.25),
     ]
 
@@ -57,7 +61,7 @@ def test_a_function_that_calls_itself_counts_once_a_stack() -> None:
 def test_folded_stacks_have_one_line_each_outermost_first() -> None:
     found = stacks(f"{PACK}\n{CHECK}\n{START}\n")
 
-    assert folded(found) == f"{LOOP} 1\nclient/producer.py send;wire/batch.py encode 2\n"
+    assert folded(found) == f"{LOOP} 1\nclient/producer/producer.py send;wire/batch/batch.py encode 2\n"
 
 
 def test_a_table_gives_shares_and_microseconds() -> None:
@@ -66,8 +70,8 @@ def test_a_table_gives_shares_and_microseconds() -> None:
     assert text.splitlines() == [
         "   own      us   whole      us",
         f" 75.0%   1.500   75.0%   1.500  {LOOP}",
-        " 25.0%   0.500   25.0%   0.500  wire/batch.py encode",
-        "  0.0%   0.000   25.0%   0.500  client/producer.py send",
+        " 25.0%   0.500   25.0%   0.500  wire/batch/batch.py encode",
+        "  0.0%   0.000   25.0%   0.500  client/producer/producer.py send",
     ]
 
 

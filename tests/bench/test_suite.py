@@ -13,7 +13,7 @@ import pytest
 
 from rmq.bench.catalog import Benchmark
 from rmq.bench.figures import Figure, Report, Verdict
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.options import Options, Steps
 from rmq.bench.processes import BenchError
 from rmq.bench.suite import ENTRIES, TARGETS, Entry, Suite, rounds_within

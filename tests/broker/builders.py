@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rmq.broker.services.state import Change, SnapshotEnded, Started
-from rmq.broker.store.chores import CheckpointWork
+from rmq.broker.jobs.chores import CheckpointWork
+from rmq.broker.store.changes import Change, SnapshotEnded, Started
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.files import Files
-from rmq.broker.store.message_store import MessageStore, Placed, Recovered
-from rmq.broker.store.reading import ColdRead
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import ProducerMark, Rows
+from rmq.broker.store.message_store import MessageStore, Recovered
+from rmq.broker.store.read import ColdRead
+from rmq.broker.store.staged import Placed
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import ProducerMark, Rows
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 
 
 @pytest.fixture(autouse=True)

@@ -5,30 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rmq.broker.committer import Committer
 from rmq.broker.delay_levels import parse_levels
 from rmq.broker.handlers.appending import Appending
 from rmq.broker.handlers.copy_line import CopyLine
-from rmq.broker.handlers.dead_admin import DeadAdminHandler
+from rmq.broker.handlers.dead_letters import DeadAdminHandler
 from rmq.broker.handlers.progress import ProgressHandler
-from rmq.broker.handlers.send_back import SendBackHandler
-from rmq.broker.replay import Replay
-from rmq.broker.services.delay_table import Mark
-from rmq.broker.services.delays import Delays
-from rmq.broker.services.ledger import Ledger
-from rmq.broker.services.lock_table import LockTable
-from rmq.broker.services.membership import Membership
-from rmq.broker.services.parked_log import ParkedLog
-from rmq.broker.services.producers import ProducerTable
-from rmq.broker.services.state import Change, DelaysReached, SnapshotEnded, Started
-from rmq.broker.services.topics import Topic, TopicTable
+from rmq.broker.handlers.redelivery import SendBackHandler
+from rmq.broker.state.deferred import Mark
+from rmq.broker.state.delays import Delays
+from rmq.broker.state.groups import Membership
+from rmq.broker.state.leases import LockTable
+from rmq.broker.state.ledger import Ledger
+from rmq.broker.state.parked_log import ParkedLog
+from rmq.broker.state.producers import ProducerTable
+from rmq.broker.state.replay import Replay
+from rmq.broker.state.topics import Topic, TopicTable
+from rmq.broker.store.changes import Change, DelaysReached, SnapshotEnded, Started
+from rmq.broker.store.committer import Committer
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.message_store import MessageStore
-from rmq.wire import batch as batches
-from rmq.wire.batch import Batch
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import Batch
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import DeadLetter, Op
-from rmq.wire.retry_ops import ReplayDead, SendBack
+from rmq.wire.protocol.ops.core import DeadLetter, Op
+from rmq.wire.protocol.ops.redelivery import ReplayDead, SendBack
 from rmq.wire.stores import StoreIds
 
 from .builders import BORN_AT, ORDERS, WallClock, make_batch

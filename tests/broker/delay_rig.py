@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import batch as batches
-from rmq.wire import ops
-from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.codec import decode
-from rmq.wire.delay_ops import DelayPage, ListDelays
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import ProducerMark, Rows
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.deferrals import DelayPage, ListDelays
 from rmq.wire.stores import StoreIds
 
 from .builders import BORN_AT, ORDERS

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from rmq.broker.answer_budget import AnswerBudget
-from rmq.broker.connection import DEFERRED, Connection
-from rmq.broker.receive_budget import ReceiveBudget
-from rmq.broker.service import Handler, Service
-from rmq.broker.services.sessions import Session
-from rmq.wire import frames
+from rmq.broker.net.answer_budget import AnswerBudget
+from rmq.broker.net.connection import DEFERRED, Connection
+from rmq.broker.net.receive_budget import ReceiveBudget
+from rmq.broker.net.service import Handler, Service
+from rmq.broker.state.sessions import Session
+from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import Fatal, TooManyInFlight
-from rmq.wire.layout import Buffer
-from rmq.wire.ops import Op
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.ops.core import Op
 
 ECHO = 50
 LATER = 51

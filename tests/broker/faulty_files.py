@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmq.broker.store.files import AnyPath, Files
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 _BY_DESCRIPTOR = {"read", "read_cached", "write", "truncate", "sync"}  # whose errors name no file
 

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.client.connection import Connection
-from rmq.wire import batch as batches
-from rmq.wire import ops
-from rmq.wire.batch import ProducerMark
-from rmq.wire.codec import decode, decode_list
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.errors import ConnectionLost
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import NO_OFFSET, Op, Push
-from rmq.wire.retry_ops import SendBack, SentBack
+from rmq.wire.protocol import hello
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op, Push
+from rmq.wire.protocol.ops.redelivery import SendBack, SentBack
 from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS, make_batch
@@ -52,7 +53,7 @@ class Client:
         return self.connection.member
 
     @property
-    def hello(self) -> ops.HelloReply:
+    def hello(self) -> hello.HelloReply:
         assert self.connection.hello is not None
         return self.connection.hello
 
@@ -155,7 +156,7 @@ class Client:
         self, epoch: int, offset: int, attempts: int, queue: MessageQueue = ORDERS, *, group: str = "g",
         runs: Sequence[tuple[int, int, int]] = (),
     ) -> ops.Outcome:  # fmt: skip
-        payload = ops.Attempt(group, *queue, epoch, offset, attempts, [ops.AttemptRun(*run) for run in runs])
+        payload = ops.Attempt(group, *queue, epoch, offset, attempts, [hello.AttemptRun(*run) for run in runs])
         return decode(ops.Outcome, await self.request(Op.ATTEMPT, payload))
 
     async def starting(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import frames
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.protocol import frames
 
 GREETING = {"proto": [1, 1], "client": "raw", "version": "0", "session": b"s" * 16}
 

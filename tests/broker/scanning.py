@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from rmq.broker.store.offline import OfflineLog
-from rmq.wire import layout, ops
-from rmq.wire.codec import decode_list
+from rmq.broker.offline.reader import OfflineLog
+from rmq.wire.batch import layout
 from rmq.wire.errors import Damaged
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 from .harness import Client
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from rmq.broker.handlers.pull import PullHandler
-from rmq.broker.read_pool import ReadPool
-from rmq.broker.services.hold_table import HoldTable
-from rmq.broker.services.topics import TopicTable
+from rmq.broker.jobs.read_pool import ReadPool
+from rmq.broker.state.parked_pulls import HoldTable
+from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.message_store import MessageStore
-from rmq.broker.store.reading import ColdRead, Found
-from rmq.wire import batch as batches
-from rmq.wire import tags
+from rmq.broker.store.read import ColdRead, Found
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import tags
+from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Pull, PullQueue
+from rmq.wire.protocol.ops.core import Op, Pull, PullQueue
 from rmq.wire.stores import StoreIds
-from rmq.wire.tags import Wanted
 
 from .builders import ORDERS, Opened
 from .fakes import FakeService, HeldPool, Peer, Turns, request

@@ -14,11 +14,11 @@ from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
-from rmq.broker.testing import InMemoryBroker
-from rmq.client.connection import Connection
-from rmq.wire import layout
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import layout
 from rmq.wire.errors import ConfigError, ConnectionLost, ShuttingDown
-from rmq.wire.ops import EMPTY, Op, OutgoingBatch, Send
+from rmq.wire.protocol.ops.core import EMPTY, Op, OutgoingBatch, Send
 
 from .builders import descriptors_limited_to, make_batch, segment_files
 from .harness import Client, bodies

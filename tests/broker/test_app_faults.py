@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import ConnectionLost, Damaged, DiskFull, LogTruncated, MessagesLost, StoreFailed
-from rmq.wire.ops import EMPTY, NO_OFFSET, Op, PullQueue, Stats
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, PullQueue, Stats
 
 from .builders import ORDERS, segment_files
 from .faulty_files import FaultyFiles, flip

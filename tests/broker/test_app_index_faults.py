@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import batch as batches
-from rmq.wire import ops
-from rmq.wire.codec import decode, decode_list
-from rmq.wire.message_ops import Head, HeadAt, Heads, OffsetAt, OffsetsAt, QueryMessages, QueryReply
-from rmq.wire.ops import Op
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.messages import Head, HeadAt, Heads, OffsetAt, OffsetsAt, QueryMessages, QueryReply
 from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS, make_batch

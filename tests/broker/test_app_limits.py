@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.disk_watch import DiskWatch
-from rmq.broker.testing import InMemoryBroker
-from rmq.client.connection import Connection
+from rmq.broker.jobs.disk_watch import DiskWatch
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import ConnectionLost, DiskFull, LockHeld
-from rmq.wire.ops import EMPTY, Op
+from rmq.wire.protocol.ops.core import EMPTY, Op
 
 from .harness import Client, bodies, holder, until
 

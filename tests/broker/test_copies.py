@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from rmq.broker.store.backup import restore
+from rmq.broker.offline.backup import restore
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.message_store import MessageStore
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import OK
 
 from .harness import Client, bodies, crash_copy

@@ -15,21 +15,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.committer import Committer, without_the_dead
-from rmq.broker.replay import Replay
-from rmq.broker.services.ledger import Ledger
-from rmq.broker.services.lock_table import LockTable
-from rmq.broker.services.offset_table import OffsetTable
-from rmq.broker.services.parked_log import ParkedLog
-from rmq.broker.services.producers import ProducerTable
-from rmq.broker.services.state import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
-from rmq.broker.services.topics import TopicTable
+from rmq.broker.state.leases import LockTable
+from rmq.broker.state.ledger import Ledger
+from rmq.broker.state.offsets import OffsetTable
+from rmq.broker.state.parked_log import ParkedLog
+from rmq.broker.state.producers import ProducerTable
+from rmq.broker.state.replay import Replay
+from rmq.broker.state.topics import TopicTable
+from rmq.broker.store.changes import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
+from rmq.broker.store.committer import Committer, without_the_dead
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.files import Files
 from rmq.broker.store.message_store import MessageStore
-from rmq.broker.store.reading import ColdRead
-from rmq.wire import batch as batches
-from rmq.wire.layout import Buffer
+from rmq.broker.store.read import ColdRead
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.layout import Buffer
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 

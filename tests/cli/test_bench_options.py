@@ -8,7 +8,7 @@ import click
 import pytest
 
 from rmq.bench.catalog import CATALOG, EXTRA, LOAD
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.options import Options
 from rmq.bench.suite import ENTRIES, Entry
 from rmq.cli.bench_options import load_of, options_of, unheeded

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from rmq.cli.admin_explain import json_text
-from rmq.cli.admin_groups import group_object
-from rmq.cli.admin_locks import lock_object
-from rmq.cli.message_trace import trace_object
-from rmq.cli.render import message_object, to_json
-from rmq.cli.running_info import plain
-from rmq.cli.top_view import view_object, view_of
-from rmq.client.explain import explain
-from rmq.client.explain_facts import QueueFacts
-from rmq.client.explaining import Explanation
-from rmq.client.trace import Standing, Trace, origin_of
-from rmq.wire.group_ops import GroupDescription, GroupQueue
+from rmq.cli.admin.explain import json_text
+from rmq.cli.admin.groups import group_object
+from rmq.cli.admin.locks import lock_object
+from rmq.cli.admin.members import plain
+from rmq.cli.admin.trace import trace_object
+from rmq.cli.output.render import message_object, to_json
+from rmq.cli.top.view import view_object, view_of
+from rmq.client.admin.client_trace import Standing, Trace, origin_of
+from rmq.client.explain.collect import Explanation
+from rmq.client.explain.facts import QueueFacts
+from rmq.client.explain.rules import explain
+from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue
 
 from .top_samples import lease, sample
 from support.stored import stored_message

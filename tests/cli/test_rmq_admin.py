@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli import exit_codes
 from rmq.cli.rmq_admin import command
+from rmq.cli.shell import exit_codes
 
 
 def test_help_has_examples() -> None:

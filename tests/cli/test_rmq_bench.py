@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from rmq.bench.processes import BenchError
-from rmq.cli import exit_codes
-from rmq.cli.command import Failure
 from rmq.cli.rmq_bench import command, ended_well
+from rmq.cli.shell import exit_codes
+from rmq.cli.shell.command import Failure
 
 from support.processes import Running
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.files import UNREADABLE
-from rmq.cli import exit_codes
 from rmq.cli.rmq_broker import _cannot_start, command
+from rmq.cli.shell import exit_codes
 
 from support.processes import BrokerProcess, Running
 

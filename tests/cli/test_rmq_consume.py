@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli import exit_codes
 from rmq.cli.rmq_consume import command
+from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message, Producer
 
 from support.processes import BrokerProcess, ConsumerProcess, Running

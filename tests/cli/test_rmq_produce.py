@@ -16,17 +16,18 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from rmq.cli import exit_codes
-from rmq.cli.command import Failure
 from rmq.cli.rmq_produce import Line, Sends, Shape, command
+from rmq.cli.shell import exit_codes
+from rmq.cli.shell.command import Failure
 from rmq.client import Admin, Producer
-from rmq.client.connection import Connection
-from rmq.wire import batch, ops
-from rmq.wire.codec import decode_list
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch
+from rmq.wire.batch.hashing import shard
+from rmq.wire.batch.layout import MAX_BODY
 from rmq.wire.errors import DiskFull, RequestTimeout
-from rmq.wire.hashing import shard
-from rmq.wire.layout import MAX_BODY
 from rmq.wire.model import StoredMessage, from_us
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
 from rmq.wire.stores import StoreIds
 
 from support.processes import Running

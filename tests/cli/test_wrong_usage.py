@@ -12,9 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli import exit_codes
 from rmq.cli.rmq_admin import command as admin
-from rmq.client.connection import Connection
+from rmq.cli.shell import exit_codes
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import ConnectionLost
 
 from support.other_peers import (

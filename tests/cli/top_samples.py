@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq.cli.top_sample import Sample
-from rmq.wire.group_ops import GroupRow
-from rmq.wire.ops import LockRow
+from rmq.client.overview.sample import Sample
+from rmq.wire.protocol.ops.core import LockRow
+from rmq.wire.protocol.ops.groups import GroupRow
 
 FLOW = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 

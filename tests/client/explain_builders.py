@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq.client.explain import explain
-from rmq.client.explain_facts import QueueFacts, SilentMember, Told
-from rmq.client.stored_messages import Head
+from rmq.client.admin.messages import Head
+from rmq.client.explain.facts import QueueFacts, SilentMember, Told
+from rmq.client.explain.rules import explain
 
 OWNER, OTHER = "pay-1@4711#0a0b0c0d", "pay-2@52#01020304"
 EPOCH = 4294967297

@@ -13,15 +13,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.wire import batch as batches
-from rmq.wire import layout, ops, topic_ops
-from rmq.wire.codec import decode
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 from rmq.wire.errors import OK, OutOfSequence, QueueNotFound, Refused, TopicNotFound, UnknownOp, WireError
-from rmq.wire.frames import PUSH, REPLY, pack, unpack
-from rmq.wire.ops import Op, SendResult
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.frames import PUSH, REPLY, pack, unpack
+from rmq.wire.protocol.hello import (
+    Hello,
+    HelloReply,
+    Limits,
+    ProducerHello,
+    ProducerOutcome,
+    ProducerResumed,
+    hello_from_map,
+    hello_to_map,
+)
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops import topics
+from rmq.wire.protocol.ops.core import Op, SendResult
 from rmq.wire.stores import FormerStore, StoreIds
 
-LIMITS = ops.Limits(max_frame=16 << 20, max_batch=layout.MAX_BATCH, max_in_flight=1024, grace_s=5.0, ping_s=1.0)
+LIMITS = Limits(max_frame=16 << 20, max_batch=layout.MAX_BATCH, max_in_flight=1024, grace_s=5.0, ping_s=1.0)
 
 
 class DropBefore(Exception):
@@ -43,14 +55,14 @@ class Producer:
 class FakeBroker:
     """``async with FakeBroker() as broker``: listens on ``broker.address``."""
 
-    def __init__(self, *, limits: ops.Limits = LIMITS) -> None:
+    def __init__(self, *, limits: Limits = LIMITS) -> None:
         self.limits = limits
         self.topics: dict[str, ops.TopicInfo] = {}
         self.last_generation = 0
         self.queues: dict[tuple[str, int], list[bytes]] = {}
         self.parked: list[bytes] = []  # messages that wait for their time, as they came
         self.producers: dict[int, Producer] = {}
-        self.hellos: list[ops.Hello] = []
+        self.hellos: list[Hello] = []
         self.hello_times: list[float] = []
         self.requests: list[tuple[float, Op, Any]] = []
         self.stored: list[layout.Header] = []
@@ -144,22 +156,22 @@ class FakeBroker:
                 refs = decode(ops.Ranges, payload).queues
                 return [ops.Range(OK, 0, len(self.queues.get((ref.topic, ref.queue_id), []))) for ref in refs]
             case Op.GROW_TOPIC:
-                grown = decode(topic_ops.GrowTopic, payload)
+                grown = decode(topics.GrowTopic, payload)
                 info = self.topics[grown.topic]
                 more = [ops.QueueInfo(i, "fake") for i in range(grown.queues)]
                 self.topics[grown.topic] = info._replace(queues=more)
                 return self.topics[grown.topic]
             case Op.DELETE_TOPIC:
-                ended = decode(topic_ops.DeleteTopic, payload)
-                return topic_ops.DeletedTopic(ended.topic, self.topics.pop(ended.topic).generation)
+                ended = decode(topics.DeleteTopic, payload)
+                return topics.DeletedTopic(ended.topic, self.topics.pop(ended.topic).generation)
             case Op.DESCRIBE_TOPIC:
-                info = self.topics[decode(topic_ops.DescribeTopic, payload).topic]
+                info = self.topics[decode(topics.DescribeTopic, payload).topic]
                 states = [
-                    topic_ops.QueueState(queue_id, name, 0, len(self.queues.get((info.topic, queue_id), [])))
+                    topics.QueueState(queue_id, name, 0, len(self.queues.get((info.topic, queue_id), [])))
                     for queue_id, name in info.queues
                 ]
-                group = topic_ops.GroupState("g", 1, [0] * len(states))
-                return topic_ops.TopicDescription(info.topic, info.generation, info.shards, 17, 0, states, [group])
+                group = topics.GroupState("g", 1, [0] * len(states))
+                return topics.TopicDescription(info.topic, info.generation, info.shards, 17, 0, states, [group])
             case Op.LOCK_STATUS:
                 return [ops.LockRow("g", "t", 0, "me", "s", 1, 1.0, 1.0, 59.0, "held")]
         raise UnknownOp(f"no operation {op}")
@@ -197,14 +209,14 @@ class FakeBroker:
             return answer, False
         return self._append(producer, queue_id, header, data), drop
 
-    def resume(self, hello: ops.ProducerHello) -> ops.ProducerResumed:
+    def resume(self, hello: ProducerHello) -> ProducerResumed:
         """What became of a producer's numbers, from the first unresolved on."""
         met = hello.producer_id in self.producers
         known = self.producers.setdefault(hello.producer_id, Producer())
         known.last = max(known.last, hello.first_unresolved - 1)
         told = [known.answers[number] for number in range(hello.first_unresolved, known.last + 1)]
-        outcomes = [ops.ProducerOutcome(*answer[:5], answer.text) for answer in told]
-        return ops.ProducerResumed(known.last + 1, met, hello.first_unresolved, outcomes)
+        outcomes = [ProducerOutcome(*answer[:5], answer.text) for answer in told]
+        return ProducerResumed(known.last + 1, met, hello.first_unresolved, outcomes)
 
     def _check_queue(self, topic: str, queue_id: int, generation: int) -> None:
         if topic not in self.topics or generation not in (0, self.topics[topic].generation):
@@ -290,7 +302,7 @@ class FakeConnection(asyncio.Protocol):
 
     def hello(self, request_id: int, payload: Any) -> None:
         broker = self.broker
-        hello = ops.hello_from_map(ops.Hello, payload)
+        hello = hello_from_map(Hello, payload)
         broker.hellos.append(hello)
         broker.hello_times.append(asyncio.get_running_loop().time())
         if broker.on_hello is not None:
@@ -303,9 +315,9 @@ class FakeConnection(asyncio.Protocol):
         self.greeted = True
         resumed = None if hello.producer is None else broker.resume(hello.producer)
         member = f"{hello.client}#{hello.session.hex()[:8]}"
-        reply = ops.HelloReply(1, "fake", "test", broker.store_id, broker.log_epoch, member, broker.limits)
+        reply = HelloReply(1, "fake", "test", broker.store_id, broker.log_epoch, member, broker.limits)
         reply = reply._replace(producer=resumed if broker.tells_outcomes else None, former=broker.former)
-        self.send(pack(REPLY, request_id, OK, ops.hello_to_map(reply)))
+        self.send(pack(REPLY, request_id, OK, hello_to_map(reply)))
 
     def send_batches(self, payload: Any) -> list[SendResult]:
         results = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from rmq.client import Message, Producer, Receipt
-from rmq.wire import layout
+from rmq.wire.batch import layout
 
 from .fake_broker import FakeBroker
 

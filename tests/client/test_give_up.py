@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.connection import Connection as BrokerConnection
-from rmq.broker.testing import InMemoryBroker
+from rmq.broker.net.connection import Connection as BrokerConnection
 from rmq.client import Message, Producer, Receipt
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import ConnectionLost, Internal, OutcomeUnknown, ProducerFenced
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .producing import until
 from .test_with_broker import stored

@@ -10,7 +10,7 @@ import pytest
 
 from rmq.client import Message, Producer
 from rmq.wire import errors
-from rmq.wire.layout import Header
+from rmq.wire.batch.layout import Header
 
 from .fake_broker import DropBefore, FakeBroker
 from .producing import TOPIC, message, numbers, send_each, time, until

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from rmq.client import Message, Producer, Receipt
-from rmq.wire import errors, ops
-from rmq.wire.batch import split_message_id
+from rmq.wire import errors
+from rmq.wire.batch.batch import split_message_id
+from rmq.wire.protocol.hello import ProducerHello, ProducerResumed
+from rmq.wire.protocol.ops import core as ops
 from rmq.wire.stores import FormerStore
 
 from .fake_broker import DropAfter, FakeBroker
@@ -189,7 +191,7 @@ async def test_below_what_the_broker_still_knows_outcomes_are_unknown(broker: Fa
     tasks = await in_flight(broker, producer, 4)
     resume = broker.resume
 
-    def only_the_last(hello: ops.ProducerHello) -> ops.ProducerResumed:
+    def only_the_last(hello: ProducerHello) -> ProducerResumed:
         told = resume(hello)
         return told._replace(first=told.next_sequence - 1, outcomes=told.outcomes[-1:])
 
@@ -287,7 +289,7 @@ async def test_the_hello_is_sent_and_the_connection_lost_before_its_reply(
     tasks = await in_flight(broker, producer, 4)
     resume, lost = broker.resume, 0
 
-    def lose_twice(hello: ops.ProducerHello) -> ops.ProducerResumed:
+    def lose_twice(hello: ProducerHello) -> ProducerResumed:
         nonlocal lost
         lost += 1
         if lost < 3:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from rmq.client import Message, Producer, Receipt
-from rmq.client.connection import Connection
-from rmq.client.sender import Sender
-from rmq.wire import errors, layout
+from rmq.client.producer.sender import Sender
+from rmq.engine.native.connection import Connection
+from rmq.wire import errors
+from rmq.wire.batch import layout
 
 from .fake_broker import DropAfter, DropBefore, FakeBroker
 from .producing import TOPIC
@@ -119,7 +120,7 @@ async def test_whatever_waits_to_be_sent_waits_for_something_that_comes(
     broker: FakeBroker, seed: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr("rmq.client.sender.TURN_S", chance.choice([-1.0, 0.002]))
+    monkeypatch.setattr("rmq.client.producer.sender.TURN_S", chance.choice([-1.0, 0.002]))
     watch = Watch(monkeypatch)
     broker.create(TOPIC, queues=3)
     broker.before_store = Storm(chance)

@@ -6,17 +6,18 @@ import asyncio
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, MessageQueue, Producer
-from rmq.client.connection import Connection
-from rmq.wire import batch as batches
-from rmq.wire import layout, ops
-from rmq.wire.codec import decode_list
-from rmq.wire.compression import NUMBERS
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.compression import NUMBERS
+from rmq.wire.batch.layout import MAX_COUNT
 from rmq.wire.errors import OffsetOutOfRange, QueueNotFound, TopicExists, TopicNotFound
-from rmq.wire.layout import MAX_COUNT
 from rmq.wire.model import StoredMessage
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from support.batches import every_codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import Recorder

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rmq.wire import errors, message_ops, ops, retry_ops
-from rmq.wire.codec import decode
+from rmq.wire import errors
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, Op, Push
+from rmq.wire.protocol import hello
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops import messages, redelivery
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op, Push
 
 from .fake_connection import FakeConnection, Hold, Request
 from .fake_log import STORE_ID, FakeLog
@@ -216,7 +219,7 @@ class FakeBroker(FakeLog):
         self._wake(queue)
         committed = self.offsets.get((group, queue), NO_OFFSET)
         offset, attempts = self.attempts.get((group, queue), (NO_OFFSET, 0))
-        runs = [ops.AttemptRun(at, at + 1, times) for at, times in sorted(self.runs[group, queue].items())]
+        runs = [hello.AttemptRun(at, at + 1, times) for at, times in sorted(self.runs[group, queue].items())]
         suspicion = self.suspicions.get((group, queue), (0, NO_OFFSET, NO_OFFSET))
         return ops.Grant(0, self._epoch, committed, offset, attempts, None, runs, *suspicion)
 
@@ -265,7 +268,7 @@ class FakeBroker(FakeLog):
         queue = MessageQueue(request.topic, request.queue_id)
         self._check(connection, request.group, queue, request.epoch)
         self.attempts[request.group, queue] = (request.queue_offset, request.attempts)
-        first = ops.AttemptRun(request.queue_offset, request.queue_offset + 1, request.attempts)
+        first = hello.AttemptRun(request.queue_offset, request.queue_offset + 1, request.attempts)
         for from_offset, end_offset, attempts in request.runs or [first]:
             for offset in range(from_offset, end_offset):
                 self.runs[request.group, queue][offset] = attempts
@@ -285,7 +288,7 @@ class FakeBroker(FakeLog):
         return ops.Outcome()
 
     def _send_back(self, connection: FakeConnection, payload: Any) -> Any:
-        request = decode(retry_ops.SendBack, payload)
+        request = decode(redelivery.SendBack, payload)
         queue = MessageQueue(request.topic, request.queue_id)
         self._check(connection, request.group, queue, request.epoch)
         known = [offset for of, offset, _, _ in self.given_back if of == queue]
@@ -294,15 +297,15 @@ class FakeBroker(FakeLog):
         for offset, attempt in zip(request.queue_offsets, request.attempts, strict=True):
             most = 17 if request.max_attempts < 0 else request.max_attempts
             level = request.delay_level or min(2 + attempt, 18)
-            level = retry_ops.DEAD if level < 0 or attempt >= most else level
+            level = redelivery.DEAD if level < 0 or attempt >= most else level
             if offset in known or offset < committed:
-                fates.append(retry_ops.DONE_BEFORE)
+                fates.append(redelivery.DONE_BEFORE)
             else:
                 fates.append(level)
                 self.given_back.append((queue, offset, attempt, level))
         if request.commit_offset != NO_OFFSET:
             self._store(request.group, queue, request.commit_offset)
-        return retry_ops.SentBack(fates)
+        return redelivery.SentBack(fates)
 
     def _starting(self, connection: FakeConnection, payload: Any) -> Any:
         request = decode(ops.Starting, payload)
@@ -329,9 +332,9 @@ class FakeBroker(FakeLog):
         return NO_OFFSET if group is None else self.offsets.get((group, queue), NO_OFFSET)
 
     def _offsets_at(self, connection: FakeConnection, payload: Any) -> Any:
-        request = decode(message_ops.OffsetsAt, payload)
+        request = decode(messages.OffsetsAt, payload)
         return [
-            message_ops.OffsetAt(0, self.offsets_at.get((MessageQueue(*ref), request.time_us), 0))
+            messages.OffsetAt(0, self.offsets_at.get((MessageQueue(*ref), request.time_us), 0))
             for ref in request.queues
         ]
 
@@ -417,17 +420,17 @@ class FakeBroker(FakeLog):
         members = sorted(self.members[group].values())
         self._tell(group, Push.MEMBERS_CHANGED, [group, members, self.members_version], but)
 
-    def hello(self, connection: FakeConnection) -> ops.HelloReply:
+    def hello(self, connection: FakeConnection) -> hello.HelloReply:
         leases = [
-            ops.ResumedLease(
+            hello.ResumedLease(
                 group, *queue, held.epoch, self.offsets.get((group, queue), NO_OFFSET),
                 *self.attempts.get((group, queue), (NO_OFFSET, 0)),
             )
             for (group, queue), held in self.leases.items()
             if held.session == connection.session
         ]  # fmt: skip
-        limits = ops.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0, self.lease_s, self.expiry_s)
-        return ops.HelloReply(1, "fake", "tests", self.store_id, self.log_epoch, connection.member, limits, leases)
+        limits = hello.Limits(1 << 24, 1 << 22, 256, self.grace_s, 1.0, self.lease_s, self.expiry_s)
+        return hello.HelloReply(1, "fake", "tests", self.store_id, self.log_epoch, connection.member, limits, leases)
 
     def end_session(self, session: bytes) -> None:
         """The grace of a session is over."""

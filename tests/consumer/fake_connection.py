@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from rmq.wire import errors, ops
-from rmq.wire.ops import Op, Push
-from rmq.wire.rooms import client_in
+from rmq.wire import errors
+from rmq.wire.protocol import hello
+from rmq.wire.protocol.ops.core import Op, Push
+from rmq.wire.zones import client_in
 
 if TYPE_CHECKING:
     from .fake_broker import FakeBroker
@@ -36,14 +37,14 @@ class Hold:
 
 
 class FakeConnection:
-    """The client's side, with the API of ``rmq.client.connection.Connection`` that consumers use."""
+    """The client's side, with the API of ``rmq.engine.native.connection.Connection`` that consumers use."""
 
     def __init__(
         self,
         broker: FakeBroker,
         *,
         on_push: Callable[[int, list[Any]], None],
-        on_connected: Callable[[ops.HelloReply], None],
+        on_connected: Callable[[hello.HelloReply], None],
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
@@ -53,7 +54,7 @@ class FakeConnection:
         self.broker = broker
         self.session = secrets.token_bytes(16)
         self.member = client_in(room, f"member-{len(broker.connections)}")
-        self.hello: ops.HelloReply | None = None
+        self.hello: hello.HelloReply | None = None
         self.connected = False
         self.reachable = True  # a test's partition
         self.silent = False  # connected, but no answer comes

@@ -6,9 +6,11 @@ import asyncio
 from collections import defaultdict
 from typing import NamedTuple
 
-from rmq.wire import batch, errors, layout, ops
-from rmq.wire.compression import Codec
+from rmq.wire import errors
+from rmq.wire.batch import batch, layout
+from rmq.wire.batch.compression import Codec
 from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops import core as ops
 
 STORE_ID = 0xABCDEF
 

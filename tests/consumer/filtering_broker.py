@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq.wire import batch, ops
-from rmq.wire.codec import decode
+from rmq.wire.batch import batch
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET
 from rmq.wire.stores import StoreIds
 
 from .fake_broker import FakeBroker

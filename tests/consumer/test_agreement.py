@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rmq.consumer.agreement import AGREEING, agree
-from rmq.consumer.generation import Generation
+from rmq.consumer.group.assignment import Generation
 from rmq.wire.errors import Fenced, LogTruncated, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, PullQueue, PullResult
+from rmq.wire.protocol.ops.core import NO_OFFSET, PullQueue, PullResult
 
 QUEUE = MessageQueue("t", 0)
 

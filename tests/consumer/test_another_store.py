@@ -10,7 +10,7 @@ import pytest
 
 from rmq.consumer import Consumer
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import Recorder

@@ -12,7 +12,7 @@ import pytest
 from rmq.consumer import Consumer, ConsumeStatus
 from rmq.consumer.context import ConcurrentContext
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .broadcast_rig import LOCKING, fill, saved
 from .fake_broker import FakeBroker

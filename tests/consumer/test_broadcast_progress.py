@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.consumer.group_client import Link
+from rmq.engine.native.group import Link
 from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .broadcast_rig import LOCKING, by_queue, fill, saved
 from .fake_broker import FakeBroker

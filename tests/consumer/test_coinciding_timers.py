@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmq.wire.errors import RequestTimeout
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Make, Recorder

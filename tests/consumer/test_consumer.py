@@ -11,10 +11,10 @@ import pytest
 from rmq.consumer import Consumer, ConsumerConfig, ConsumeStatus
 from rmq.wire.errors import ConfigError, ProtocolUnsupported
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
-from .test_orderly import Recorder
+from .recorder import Recorder
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.gap import Gap, Stopped, gap_of
+from rmq.consumer.fetch.gap import Gap, Stopped, gap_of
 from rmq.wire.errors import Damaged, Internal, MessagesLost, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, Op, PullResult
+from rmq.wire.protocol.ops.core import EMPTY, Op, PullResult
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Make, Recorder

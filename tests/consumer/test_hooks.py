@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rmq.consumer import CallInfo, ConfigError, ConsumeContext, ConsumeStatus, ResultType
-from rmq.consumer.generation import Generation
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.lease import Lease
 from rmq.consumer.hooks import Hooks
-from rmq.consumer.lease import Lease
-from rmq.consumer.process_queue import ProcessQueue
 
 from .fake_broker import FakeBroker
 from .recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now

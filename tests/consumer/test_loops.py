@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Producer
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.testing.broker import InMemoryBroker
 
 pytestmark = [pytest.mark.both_loops, pytest.mark.usefixtures("nothing_left_running")]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Producer
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.consumer.allocation import PlacedQueue
+from rmq.consumer.group.allocation import PlacedQueue
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import Message, MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import Make, Recorder

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import PullConsumer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import Fenced, GroupMismatch, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from rmq.consumer.pull_cache import PullCache
-from rmq.wire.ops import Op
+from rmq.consumer.poll.queue import PullCache
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .polling import QUEUE, MakePull, offsets

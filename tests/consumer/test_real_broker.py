@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
 from rmq.consumer import Consumer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.errors import GroupMismatch
 from rmq.wire.model import MessageQueue
 
-from .test_orderly import SUSPEND, Recorder, now
+from .recorder import SUSPEND, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.consumer.allocation import Strategy, average
+from rmq.consumer.group.allocation import Strategy, average
 from rmq.wire.errors import RequestTimeout
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Make, Recorder

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
-from rmq.wire.codec import decode_list
-from rmq.wire.ops import NO_OFFSET, Op, ResetEntry, ResetOffsets, ResetResult
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op, ResetEntry, ResetOffsets, ResetResult
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Messages, Recorder, now

@@ -8,7 +8,7 @@ import pytest
 
 from rmq.wire.errors import GroupMismatch, RequestTimeout
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, Make, Recorder

@@ -8,7 +8,7 @@ import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol.ops.core import Op, Push
 
 from .fake_broker import FakeBroker
 from .recorder import SUCCESS, Make, Messages, Recorder, now

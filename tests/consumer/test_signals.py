@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq.wire.errors import Fenced, RequestTimeout
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker, Held
 from .polling import MakePull, offsets
@@ -31,7 +31,7 @@ def handlers_as_before(plain_signals: None) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clock_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals go by the loop's clock."""
-    monkeypatch.setattr("rmq.client.stop_signals.boottime", now)
+    monkeypatch.setattr("rmq.runtime.stop_signals.boottime", now)
 
 
 async def send_signal(after_s: float, number: signal.Signals = signal.SIGTERM) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus
-from rmq.wire import batch, layout
+from rmq.wire.batch import batch, layout
 from rmq.wire.errors import TooManyInFlight
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import retry_topic
-from rmq.wire.ops import NO_OFFSET, Op
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from .fake_broker import FakeBroker
 from .fake_log import Stored

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, SUSPEND, Make, Recorder, now

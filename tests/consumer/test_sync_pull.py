@@ -16,7 +16,7 @@ import pytest
 from rmq import consumer
 from rmq.client.sync import Producer
 from rmq.consumer import MessageQueue, NotAssigned
-from rmq.consumer.sync import PullConsumer
+from rmq.consumer.sync_pull import PullConsumer
 from rmq.wire.errors import ConfigError
 
 from .sync_shapes import public, same_shape
@@ -180,7 +180,7 @@ def test_a_commit_after_a_signal_has_nothing_left_to_do(broker: BrokerThread, to
 def test_a_second_signal_interrupts_the_work_on_a_batch_which_is_not_done(
     broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.client.stop_signals.TOGETHER_S", 0.0)
+    monkeypatch.setattr("rmq.runtime.stop_signals.TOGETHER_S", 0.0)
 
     with pytest.raises(KeyboardInterrupt), pulling(broker, topic, drain_s=DEADLINE_S) as polling:
         for _ in polling:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rmq.client.loop_thread import LoopThread
 from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
 from rmq.consumer.sync import Consumer
+from rmq.runtime.loop_thread import LoopThread
 
 from .test_sync import DEADLINE_S, SUCCESS, Heard, send
 from support.broker_thread import BrokerThread, eventually
@@ -60,7 +60,7 @@ def test_a_signal_stops_it_cleanly_and_run_returns(broker: BrokerThread, topic: 
 def test_a_second_signal_cancels_a_call_of_a_coroutine_function(
     broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.client.stop_signals.TOGETHER_S", 0.0)
+    monkeypatch.setattr("rmq.runtime.stop_signals.TOGETHER_S", 0.0)
     send(broker, topic, 1)
     cancelled: list[str] = []
 
@@ -93,7 +93,7 @@ def test_a_second_signal_cancels_a_call_of_a_coroutine_function(
 def test_the_third_ctrl_c_does_not_wait_for_a_listener_in_a_thread(
     broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.client.stop_signals.TOGETHER_S", 0.0)
+    monkeypatch.setattr("rmq.runtime.stop_signals.TOGETHER_S", 0.0)
     send(broker, topic, 1)
     let_go = threading.Event()
 

@@ -10,7 +10,7 @@ import pytest
 from rmq.consumer import ConsumeContext
 from rmq.wire.errors import QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol.ops.core import Op, Push
 
 from .fake_broker import FakeBroker
 from .recorder import QUEUE, SUSPEND, Make, Messages, Recorder

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue
 
 from .recorder import Messages, Recorder, now

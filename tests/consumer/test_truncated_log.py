@@ -9,11 +9,11 @@ import pytest
 
 from rmq.consumer import ConsumeContext, Consumer
 from rmq.wire.errors import LogTruncated
-from rmq.wire.ops import NO_OFFSET, Op, PullQueue, PullResult
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op, PullQueue, PullResult
 
 from .fake_broker import FakeBroker
+from .fetch.test_puller import Scripted
 from .recorder import COMMIT, QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder
-from .test_puller import Scripted
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 

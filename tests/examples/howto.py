@@ -15,8 +15,9 @@ from typing import Any
 import structlog
 from click.testing import CliRunner
 
-from rmq.broker.testing import BrokerThread
-from rmq.cli import exit_codes, rmq_admin
+from rmq.cli import rmq_admin
+from rmq.cli.shell import exit_codes
+from rmq.testing.broker import BrokerThread
 
 from .running import EXAMPLES
 

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 import dead_letter_replay
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 
 from .running import run
 

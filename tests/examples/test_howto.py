@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.testing import BrokerThread
-from rmq.cli import exit_codes
+from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message
 from rmq.client.sync import Producer as BlockingProducer
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.testing.broker import BrokerThread
 
 from .howto import INTRODUCTION, RECIPES, TEXT, Recipe
 from .running import EXAMPLES

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import rmq.consumer
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Producer
 from rmq.consumer import ConcurrentContext, ConsumeContext, Consumer, ConsumerConfig, PulledBatch, StoredMessage
+from rmq.testing.broker import InMemoryBroker
 
 from .running import EXAMPLES
 

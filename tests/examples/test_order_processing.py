@@ -7,7 +7,7 @@ import structlog
 
 import order_processing
 from order_processing import ORDERS, STEPS
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 
 from .running import run
 

@@ -30,10 +30,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
 from rmq.client import Message, Producer
-from rmq.client.connection import Connection
-from rmq.wire import batch, ops
-from rmq.wire.codec import decode_list
-from rmq.wire.ops import Op
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from support.processes import BrokerProcess, ConsumerProcess, Running

@@ -31,20 +31,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
 from rmq.client import Admin, Message, Producer, RmqError
-from rmq.client.clock import boottime
+from rmq.runtime.client_clock import boottime
 from rmq.wire.model import MessageQueue
 
 from support.call_log import environment, read_all
 from support.consumption_checker import Verdict, judge
-from support.consumption_history import (
-    BrokerCrashed,
-    Committed,
-    Continued,
-    Hindered,
-    Killed,
-    Sent,
-    Stopped,
-)
+from support.consumption_history import BrokerCrashed, Committed, Continued, Hindered, Killed, Sent, Stopped
 from support.process_history import Done, history_of
 from support.processes import BrokerProcess, Running
 

@@ -28,10 +28,10 @@ if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Range
+from rmq.wire.protocol.ops.core import Range
 
 from support.call_log import environment
 from support.consumption_history import BrokerCrashed, Hindered, Killed

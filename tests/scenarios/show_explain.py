@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from rmq.cli.admin_explain import text
+from rmq.cli.admin.explain import text
 
 import support.stuck_groups  # noqa: F401  # enters the causes
 from support.staging import CAUSES, explained

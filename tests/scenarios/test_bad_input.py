@@ -15,9 +15,8 @@ import msgpack
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import frames
-from rmq.wire.errors import (
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.errors import (  # fmt: skip
     BadFrame,
     BadName,
     BadRequest,
@@ -37,8 +36,9 @@ from rmq.wire.errors import (
     TopicNotFound,
     UnknownOp,
     code_name,
-)  # fmt: skip
-from rmq.wire.ops import EMPTY, Op
+)
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.ops.core import EMPTY, Op
 
 from support.bad_batches import BAD_BATCHES, GOOD
 from support.raw_peer import RawPeer, hello, request

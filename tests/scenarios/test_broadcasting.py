@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.errors import GroupMismatch
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 pytestmark = pytest.mark.virtual_time
 

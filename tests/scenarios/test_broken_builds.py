@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.services.parked_log import ParkedLog
+from rmq.broker.state.parked_log import ParkedLog
 from rmq.broker.store.files import AnyPath, Files
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.layout import Buffer
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import checksum, layout
+from rmq.wire.batch.layout import Buffer
 
 from support.crash import INTERRUPTED, LOST, TORN
 from support.disk import RecordingFiles
@@ -76,8 +76,8 @@ def check_without_crc(data: Buffer, at: int = 0, *, stamped: bool, **options: An
     header = layout.parse_header(data, at)
     copy = bytearray(data[at : at + header.size] if stamped else data[at:])
     end = header.header_size + header.meta_size + header.body_size
-    struct.pack_into(">I", copy, 72, layout.crc32(memoryview(copy)[layout.CRC_FROM : end]))  # type: ignore[attr-defined]
-    struct.pack_into(">I", copy, 8, layout.crc32(memoryview(copy)[12 : header.header_size]))  # type: ignore[attr-defined]
+    struct.pack_into(">I", copy, 72, checksum.crc32(memoryview(copy)[layout.CRC_FROM : end]))  # type: ignore[attr-defined]
+    struct.pack_into(">I", copy, 8, checksum.crc32(memoryview(copy)[12 : header.header_size]))  # type: ignore[attr-defined]
     return CHECK(copy, stamped=stamped, **options)
 
 

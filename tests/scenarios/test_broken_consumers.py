@@ -11,13 +11,13 @@ import asyncio
 import pytest
 
 from rmq.broker.app import Broker
-from rmq.broker.services.lock_table import LockTable
-from rmq.client.connection import Connection
-from rmq.consumer.generation import Generation
-from rmq.consumer.hand_over import Workers
-from rmq.consumer.orderly import OrderlyScheduler
-from rmq.consumer.queue_gates import QueueGates
+from rmq.broker.state.leases import LockTable
+from rmq.consumer.dispatch.orderly import OrderlyScheduler
+from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.handover import Workers
+from rmq.consumer.group.queue_gates import QueueGates
 from rmq.consumer.running import Running
+from rmq.engine.native.connection import Connection
 from rmq.wire.model import MessageQueue
 
 from support.consumption_checker import Verdict, judge

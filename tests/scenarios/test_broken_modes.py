@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from rmq.broker.app import Broker
-from rmq.broker.delivery import Delivery, Due
-from rmq.broker.services.copied_table import CopiedTable
-from rmq.broker.services.lock_table import LockTable
-from rmq.consumer.concurrent import ConcurrentService
-from rmq.consumer.concurrent_queue import Chunk, ConcurrentQueue
-from rmq.consumer.generation import Generation
-from rmq.consumer.hand_over import Workers
+from rmq.broker.jobs.deferred_delivery import Delivery, Due
+from rmq.broker.state.copied_table import CopiedTable
+from rmq.broker.state.leases import LockTable
+from rmq.consumer.dispatch.concurrent import ConcurrentService
+from rmq.consumer.dispatch.send_backs import Fate
+from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
+from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.handover import Workers
 from rmq.consumer.running import Running
-from rmq.consumer.send_backs import Fate
 from rmq.wire.model import MessageQueue
 
 from support.crash import KEPT

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue
 
 pytestmark = pytest.mark.virtual_time

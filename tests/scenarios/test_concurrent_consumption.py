@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Producer
 from rmq.consumer import ConcurrentContext, Consumer, ConsumeStatus
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import Message, MessageQueue, StoredMessage
 
 pytestmark = pytest.mark.virtual_time

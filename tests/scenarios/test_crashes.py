@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rmq.client import Admin, Message, Producer, Receipt
-from rmq.client.connection import Connection
-from rmq.wire import ops
-from rmq.wire.ops import Op
+from rmq.engine.native.connection import Connection
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from support.processes import BrokerProcess, ConsumerProcess
@@ -100,7 +100,7 @@ async def _until(condition: object, deadline_s: float = 60.0) -> None:
 
 async def _all_bodies(address: str) -> dict[str, list[int]]:
     """Every number of every key, as the log has them."""
-    from rmq.wire import batch
+    from rmq.wire.batch import batch
 
     found: dict[str, list[int]] = defaultdict(list)
     connection = Connection(address, client="test")

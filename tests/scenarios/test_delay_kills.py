@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq.client.connection import Connection
-from rmq.wire import batch as batches
-from rmq.wire import ops
-from rmq.wire.batch import Rows
-from rmq.wire.codec import decode_list
-from rmq.wire.ops import Op
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import Rows
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from support.processes import BrokerProcess

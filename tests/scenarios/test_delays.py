@@ -15,9 +15,9 @@ import pytest
 
 from rmq.broker.config import BrokerConfig
 from rmq.broker.delay_levels import parse_levels
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, BadDelay, Message, Producer, Receipt
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage, from_us
 
 pytestmark = pytest.mark.virtual_time

@@ -18,12 +18,12 @@ from typing import Any, Final
 import pytest
 from fencing_sqlite import Ledger, StaleToken
 
+from rmq.broker.offline.backup import Backup, restore
 from rmq.broker.store import history
-from rmq.broker.store.backup import Backup, restore
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, MessageNotFound, Producer
-from rmq.client.connection import Connection
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, PullConsumer
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage
 
 from support.held_broker import HeldBroker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.cli.admin_explain import text as printed
+from rmq.cli.admin.explain import text as printed
 from rmq.client import Admin, Explanation, Reason, Urgency
 from rmq.wire.errors import GroupNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue

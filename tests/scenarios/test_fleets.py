@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadName, ConfigError, MessageTooLarge, QueueNotFound
 from rmq.wire.model import MessageQueue, StoredMessage
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import DiskFull
 
 from ..broker.faulty_files import FaultyFiles

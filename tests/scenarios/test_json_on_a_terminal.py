@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from rmq.broker.testing import BrokerThread
 from rmq.client import Message
 from rmq.client.sync import Producer
+from rmq.testing.broker import BrokerThread
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 pytestmark = pytest.mark.virtual_time
 

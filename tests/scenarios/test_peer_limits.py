@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Message, Producer
-from rmq.wire import frames
-from rmq.wire.batch import Rows, encode
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.errors import FrameTooLarge, TooManyConnections
-from rmq.wire.ops import Op
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.ops.core import Op
 
 from support.processes import BrokerProcess
 from support.raw_peer import RawPeer, hello, request

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.model import StoredMessage
-from rmq.wire.ops import Op, ResetEntry, ResetOffsets
+from rmq.wire.protocol.ops.core import Op, ResetEntry, ResetOffsets
 
 pytestmark = pytest.mark.virtual_time
 

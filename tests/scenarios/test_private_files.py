@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq.wire import ops
-from rmq.wire.batch import Rows, encode
-from rmq.wire.ops import Op
+from rmq.wire.batch.batch import Rows, encode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 from support.processes import BrokerProcess
 from support.raw_peer import RawPeer

@@ -11,12 +11,12 @@ import pytest
 from scenarios.chaos_processes import GROUP, LEASE_S, OPTIONS, TOPIC, ConsumerProcess, run
 
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
-from rmq.wire import ops
-from rmq.wire.codec import decode_list
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 from support.call_log import START, Record, read
 from support.processes import BrokerProcess

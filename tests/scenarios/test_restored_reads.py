@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.clock import wall_us
-from rmq.broker.testing import BrokerThread, InMemoryBroker
 from rmq.client import Admin, Message, MessageQueue, Producer
 from rmq.client import sync as sync_client
-from rmq.client.fetch import rows_of
-from rmq.client.scan import plan
-from rmq.client.scan_options import ScanOptions
-from rmq.client.table import read_table
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage, sync
-from rmq.wire.batch import Rows
+from rmq.client.scan.options import ScanOptions
+from rmq.client.scan.reader import rows_of
+from rmq.client.scan.scan import plan
+from rmq.client.scan.table import read_table
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage, sync, sync_pull
+from rmq.runtime.clock import wall_us
+from rmq.testing.broker import BrokerThread, InMemoryBroker
+from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import OtherHistory
 from rmq.wire.names import dead_letter_topic
 from spark_incremental import ends_of, next_range
@@ -114,7 +114,7 @@ def test_synchronous_consumers_that_stay_connected_get_all_that_was_acknowledged
         with BrokerThread(data_dir=str(live), min_free_bytes=0) as broker:
             address, settings = broker.address, {"topics": {"orders": "*"}, "batch": 1}
             members.enter_context(sync.Consumer(address, group="called", listener=listener, **settings))
-            polling = members.enter_context(sync.PullConsumer(address, group="polling", **settings))
+            polling = members.enter_context(sync_pull.PullConsumer(address, group="polling", **settings))
             both_get(b"before")
             broker.stop()
             shutil.copytree(live, restored)

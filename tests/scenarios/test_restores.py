@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import pytest
 
+from rmq.broker.offline.backup import Backup, restore
 from rmq.broker.store import history
-from rmq.broker.store.backup import Backup, restore
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.history import EPOCHS_SINCE
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
-from rmq.client.explain_reasons import Reason
+from rmq.client.explain.explain_reasons import Reason
 from rmq.consumer import Consumer, ConsumeStatus, PullConsumer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import LogTruncated, OtherHistory
 
 pytestmark = pytest.mark.virtual_time

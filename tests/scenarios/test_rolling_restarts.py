@@ -18,9 +18,9 @@ import pytest
 from scenarios.chaos_restarts import run
 from structlog.testing import capture_logs
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.model import StoredMessage
 

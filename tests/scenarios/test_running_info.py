@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, ConnectionLost, MemberNotFound, MemberSilent, Message, Producer
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue
 
 pytestmark = pytest.mark.virtual_time

@@ -15,10 +15,10 @@ from random import Random
 
 import pytest
 
-from rmq.wire import frames
-from rmq.wire.batch import Rows, encode
+from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.errors import FrameStalled
-from rmq.wire.ops import Op
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.ops.core import Op
 
 from support.processes import BrokerProcess
 from support.raw_peer import RawPeer, request

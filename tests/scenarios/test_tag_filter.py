@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
-from rmq.client.explain import Reason
+from rmq.client.explain.explain_reasons import Reason
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.wire import batch as batches
-from rmq.wire.codec import decode_list
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import EMPTY, Op, PullResult
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops.core import EMPTY, Op, PullResult
 from rmq.wire.stores import StoreIds
 
 pytestmark = pytest.mark.virtual_time

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import Consumer, ConsumeStatus
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage
 
 pytestmark = pytest.mark.virtual_time

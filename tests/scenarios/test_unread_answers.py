@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rmq.broker.allocator import KEPT
-from rmq.wire.batch import Rows, encode
-from rmq.wire.ops import Op
+from rmq.wire.batch.batch import Rows, encode
+from rmq.wire.protocol.ops.core import Op
 
 from support.processes import BrokerProcess
 from support.raw_peer import RawPeer, request

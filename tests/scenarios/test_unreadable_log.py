@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.scan import Unreadable
-from rmq.cli import exit_codes
+from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message, Producer
 from rmq.wire.model import MessageQueue
 

@@ -72,7 +72,7 @@ def test_an_event_of_several_places_has_the_levels_loggers_and_keys_of_all(tmp_p
     (tmp_path / "x" / "a.py").write_text(HEAD + 'log.info("a.b", one=1, two=2)\n')
     (tmp_path / "x" / "b.py").write_text('log = get_logger(__name__)\nlog.error("a.b", two=2, three=3)\n')
 
-    (event,) = events_of(tmp_path, ["x"])
+    (event,) = events_of(tmp_path, {"x": ["x"]})
 
     assert (event.component, event.name) == ("x", "a.b")
     assert (event.levels, event.loggers) == (["info", "error"], ["rmq.x", "rmq.x.b"])

@@ -11,9 +11,9 @@ from refdocs.log_calls import Event
 from refdocs.pages import found_events
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.flusher import Flusher
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin
 from rmq.consumer.config import ConsumerConfig
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import WireError
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq.broker.store.backup import restore
-from rmq.client.blocking import BlockingConnection
+from rmq.broker.offline.backup import restore
+from rmq.engine.native.blocking import BlockingConnection
 from rmq.spark import one_line
-from rmq.wire import topic_ops
-from rmq.wire.batch import Rows
-from rmq.wire.ops import Op
+from rmq.wire.batch.batch import Rows
+from rmq.wire.protocol.ops import topics
+from rmq.wire.protocol.ops.core import Op
 from spark_incremental import archive_batch
 
 from support.real_broker import RealBroker
@@ -51,7 +51,7 @@ def test_each_run_archives_what_came_since_the_last_one_also_after_a_crash_and_w
 
     (tmp_path / "progress.json").write_text(before)  # as if it had ended before the progress was saved
     with BlockingConnection(real_broker.address) as connection:
-        connection.request(Op.GROW_TOPIC, topic_ops.GrowTopic("increments", 3))
+        connection.request(Op.GROW_TOPIC, topics.GrowTopic("increments", 3))
     send(real_broker, 2, b"e")
     assert run() == 3
 

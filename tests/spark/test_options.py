@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.client import scan_options
+from rmq.client.scan import options
 from rmq.spark.options import COLUMNS, ddl
 
 
@@ -14,7 +14,7 @@ def test_the_schema_is_the_one_that_users_rely_on() -> None:
 
 
 def test_the_columns_are_those_of_any_scan() -> None:
-    assert tuple(COLUMNS) == scan_options.COLUMNS
+    assert tuple(COLUMNS) == options.COLUMNS
 
 
 def test_a_schema_has_the_columns_it_is_asked_for_in_their_order() -> None:

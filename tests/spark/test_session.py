@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq.spark.session import prepare, settings_of
-from rmq.wire.batch import Rows
+from rmq.wire.batch.batch import Rows
 
 from support.real_broker import RealBroker
 
@@ -26,7 +26,7 @@ def test_importing_the_package_imports_no_spark() -> None:
 
 
 def test_workers_need_no_event_loop_and_no_logging() -> None:
-    code = "import sys, rmq.client.fetch; print({'asyncio', 'uvloop', 'structlog', 'click'} & set(sys.modules))"
+    code = "import sys, rmq.client.scan.reader; print({'asyncio', 'uvloop', 'structlog', 'click'} & set(sys.modules))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

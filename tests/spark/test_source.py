@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from rmq.client.arrow import ARROW_TYPES
+from rmq.client.scan.arrow import ARROW_TYPES
 from rmq.spark.options import COLUMNS
 from rmq.spark.source import RmqDataSource
-from rmq.wire.batch import Rows
-from rmq.wire.compression import CODECS
+from rmq.wire.batch.batch import Rows
+from rmq.wire.batch.compression import CODECS
 from rmq.wire.errors import ConfigError
-from rmq.wire.ops import Op
+from rmq.wire.protocol.ops.core import Op
 
 from support.real_broker import RealBroker
 from support.threaded_broker import FakeBroker

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmq.client import Message, Producer
-from rmq.client.scan_options import NAMES, ScanOptions
+from rmq.client.scan.options import NAMES, ScanOptions
 from rmq.consumer import ConsumeContext, Consumer, StoredMessage
 from rmq.spark.options import COLUMNS
 from rmq.wire.names import dead_letter_topic

@@ -11,8 +11,8 @@ import pytest
 
 from rmq.client import Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
-from rmq.wire.batch import Rows
-from rmq.wire.compression import CODECS
+from rmq.wire.batch.batch import Rows
+from rmq.wire.batch.compression import CODECS
 from rmq.wire.model import StoredMessage
 
 from .reading import bodies, loaded, places

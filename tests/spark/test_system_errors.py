@@ -11,7 +11,7 @@ import pytest
 
 from rmq.spark import one_line
 from rmq.spark.source import RmqDataSource
-from rmq.wire.batch import Rows
+from rmq.wire.batch.batch import Rows
 
 from .reading import loaded
 from support.real_broker import RealBroker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmq.wire.batch import Rows
+from rmq.wire.batch.batch import Rows
 
 from .reading import bodies, loaded, places, planned, refused
 from support.cutting_proxy import CuttingProxy, Piece, reading_process

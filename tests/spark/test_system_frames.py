@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq.wire.batch import Rows
+from rmq.wire.batch.batch import Rows
 
 from .reading import loaded, places, planned
 from support.real_broker import RealBroker

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq.wire.batch import Rows
+from rmq.wire.batch.batch import Rows
 
 from .reading import bodies, loaded, places, planned, refused
 from support.cutting_proxy import CuttingProxy

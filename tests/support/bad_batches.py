@@ -6,9 +6,9 @@ from typing import Any
 
 import msgpack
 
-from rmq.wire import batch, layout
-from rmq.wire.batch import Rows
-from rmq.wire.errors import (
+from rmq.wire.batch import batch, layout
+from rmq.wire.batch.batch import Rows
+from rmq.wire.errors import (  # fmt: skip
     BadBatch,
     BadDelay,
     BatchTooLarge,
@@ -17,9 +17,9 @@ from rmq.wire.errors import (
     Refused,
     TopicNotFound,
     UnsupportedFormat,
-)  # fmt: skip
+)
 
-from .batches import BORN_AT, assemble, little, patched
+from support.batches import BORN_AT, assemble, little, patched
 
 GOOD = bytes(batch.encode("orders", 0, Rows([b"one", b"two"], BORN_AT)))
 

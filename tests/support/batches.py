@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from rmq.wire import batch, layout
-from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.compression import CODECS, NUMBERS
+from rmq.wire.batch import batch, layout
+from rmq.wire.batch.batch import ProducerMark, Rows
+from rmq.wire.batch.compression import CODECS, NUMBERS
 
 
 def settings_of(examples: int) -> settings:

@@ -20,17 +20,7 @@ from rmq.wire.model import MessageQueue
 
 from support.consumption_history import Continued, Hindered, Killed, Stopped
 from support.mixed_checker import Findings, named
-from support.mixed_history import (
-    CAST_ORDERLY,
-    OK,
-    Accepted,
-    Born,
-    Called,
-    Group,
-    Left,
-    MixedEvent,
-    Returned,
-)
+from support.mixed_history import CAST_ORDERLY, OK, Accepted, Born, Called, Group, Left, MixedEvent, Returned
 from support.mixed_log import Log
 
 SETTLE_S = 2.0

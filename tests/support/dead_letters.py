@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from rmq.client import Connection, Message, Producer
-from rmq.wire import ops
-from rmq.wire.codec import decode
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 
 async def bury_now(address: str, group: str, messages: Sequence[Message], reason: str, queue_id: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from rmq.wire import batch as batches
+from rmq.wire.batch import batch as batches
 
 from support.workload import Batch
 

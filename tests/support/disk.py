@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from rmq.broker.store.files import AnyPath, Files
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 MEMORY = "/dev/shm"
 

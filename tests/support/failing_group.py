@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rmq.client.connection import Connection
-from rmq.wire import ops
-from rmq.wire.codec import decode, decode_list
+from rmq.engine.native.connection import Connection
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import dead_letter_topic, retry_topic
-from rmq.wire.ops import Op
-from rmq.wire.retry_ops import SendBack, SentBack
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.redelivery import SendBack, SentBack
 
 from support.mixed_broker import read_rows, waiting
 from support.mixed_history import Row

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from typing import NamedTuple, TypeAlias
 
 from rmq.broker.store.files import AnyPath, Files
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 
 class Fails(NamedTuple):

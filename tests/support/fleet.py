@@ -24,14 +24,14 @@ from structlog.testing import capture_logs
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.client import Admin, Message, Producer
-from rmq.client.connection import Connection
 from rmq.consumer import Consumer
 from rmq.consumer.running import Running
-from rmq.wire import ops
-from rmq.wire.codec import decode_list
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import OK
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 from support import scripts
 from support.consumption_checker import judge

@@ -13,19 +13,19 @@ from typing import Any, Self, cast
 
 from structlog.testing import capture_logs
 
-from rmq.broker.connection import Connection
-from rmq.broker.patience import Limits
-from rmq.broker.services.lock_table import Lease
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import batch as batches
-from rmq.wire import frames
+from rmq.broker.net.connection import Connection
+from rmq.broker.net.limits import Limits
+from rmq.broker.state.leases import Lease
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import Fatal, FrameStalled, HelloTimeout, Internal, WireError
-from rmq.wire.layout import Buffer
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.ops.core import Op, Push
 from rmq.wire.stores import StoreIds
 
-from .mutations import BATCHES, GROUP, TOPIC, resealed
-from .raw_peer import hello, request
+from support.mutations import BATCHES, GROUP, TOPIC, resealed
+from support.raw_peer import hello, request
 
 PING_ID = 1 << 40
 FAST_TURNS = 50

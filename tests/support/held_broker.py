@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmq.broker.app import Broker
 from rmq.broker.store.flusher import Failed, SyncableLog, Synced
-from rmq.broker.testing import InlineFlusher, InMemoryBroker
+from rmq.testing.broker import InlineFlusher, InMemoryBroker
 
 
 class HeldFlusher(InlineFlusher):

@@ -7,9 +7,9 @@ import sys
 import threading
 from types import FrameType
 
-from rmq.client import loop_thread
+from rmq.runtime import loop_thread
 
-from .broker_thread import eventually
+from support.broker_thread import eventually
 
 
 def interrupt(number: signal.Signals = signal.SIGINT) -> None:

@@ -9,14 +9,14 @@ from functools import cache
 from typing import Final
 
 from rmq.broker.app import Broker
-from rmq.broker.services.offset_table import OffsetTable
-from rmq.client.connection import Connection
-from rmq.wire import batch as batches
-from rmq.wire import ops
-from rmq.wire.codec import decode, decode_list
-from rmq.wire.delay_ops import DelayPage, ListDelays
+from rmq.broker.state.offsets import OffsetTable
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch as batches
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.deferrals import DelayPage, ListDelays
 from rmq.wire.stores import StoreIds
 
 from support.mixed_history import MixedEvent, Row, Stored

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 from rmq.broker.config import BrokerConfig
 from rmq.client import Message, Producer
-from rmq.client.connection import Connection
 from rmq.consumer import Consumer
-from rmq.wire import ops
-from rmq.wire.codec import decode_list
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import OK as DONE
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 
 from support import scripts
 from support.disk import RecordingFiles, memory_folder

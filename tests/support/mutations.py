@@ -15,12 +15,13 @@ from zlib import crc32
 
 import msgpack
 
-from rmq.wire import batch, frames, layout
-from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.ops import Op
+from rmq.wire.batch import batch, layout
+from rmq.wire.batch.batch import ProducerMark, Rows
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.ops.core import Op
 
-from .batches import BORN_AT, FULL, assemble, parts_of, stamped
-from .raw_peer import hello
+from support.batches import BORN_AT, FULL, assemble, parts_of, stamped
+from support.raw_peer import hello
 
 Mutate = Callable[[Random], bytes]
 

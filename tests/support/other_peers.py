@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rmq.wire import frames
 from rmq.wire.errors import ProtocolUnsupported
+from rmq.wire.protocol import frames
 
 Answer = Callable[[bytes], bytes | None]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import NamedTuple
 
-from .call_log import END, FAILED, LOST, START, Record
-from .consumption_history import (
+from support.call_log import END, FAILED, LOST, START, Record
+from support.consumption_history import (
     AGAIN,
     DONE,
     BrokerCrashed,

@@ -7,9 +7,9 @@ import contextlib
 import os
 from typing import Any, Self, cast
 
-from rmq.wire import frames
-from rmq.wire.hello import Hello, hello_to_map
-from rmq.wire.ops import PROTOCOL, Op, Push
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.hello import Hello, hello_to_map
+from rmq.wire.protocol.ops.core import PROTOCOL, Op, Push
 
 PATIENCE_S = 20.0
 

@@ -9,14 +9,14 @@ import sys
 import threading
 from pathlib import Path
 
-from rmq.client.blocking import BlockingConnection
-from rmq.wire import ops
-from rmq.wire.batch import Rows, encode
-from rmq.wire.codec import decode_list
-from rmq.wire.compression import Codec
+from rmq.engine.native.blocking import BlockingConnection
+from rmq.wire.batch.batch import Rows, encode
+from rmq.wire.batch.compression import Codec
 from rmq.wire.errors import OK
-from rmq.wire.ops import Op
-from rmq.wire.topic_ops import DeleteTopic
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.topics import DeleteTopic
 
 
 class RealBroker:

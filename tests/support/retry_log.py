@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmq.client.clock import wall_us
 from rmq.consumer import ConsumeStatus, StoredMessage
+from rmq.runtime.client_clock import wall_us
 from rmq.wire.model import MessageQueue
 
 from support.call_log import WHERE

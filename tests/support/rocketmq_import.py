@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rmq.client.admin import Admin
-from rmq.client.rocketmq.plan import Wishes, make_plan
-from rmq.client.rocketmq.survey import Store
-from rmq.client.rocketmq.take_over import Outcome, TakeOver
+from rmq.client.admin.admin import Admin
+from rmq.client.importer.plan import Wishes, make_plan
+from rmq.client.importer.survey import Store
+from rmq.client.importer.take_over import Outcome, TakeOver
 from rmq.wire.model import MessageQueue, StoredMessage
 
 

@@ -16,19 +16,20 @@ from zlib import crc32
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
-from rmq.broker.services.delay_table import Mark, Parked
-from rmq.broker.services.state import Change, Committed
+from rmq.broker.offline.verify import Verification
+from rmq.broker.state.deferred import Mark, Parked
+from rmq.broker.store.changes import Change, Committed
 from rmq.broker.store.files import Files
 from rmq.broker.store.flusher import Failed, FlusherFactory, SyncableLog, Synced
 from rmq.broker.store.key_index import Gap, Hit, Wanted
-from rmq.broker.store.verify import Verification
-from rmq.client.connection import Connection
-from rmq.wire import batch as batches
-from rmq.wire import layout, ops
-from rmq.wire.codec import decode_list
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from support.crash import Image

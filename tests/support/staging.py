@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmq.broker.testing import InMemoryBroker
 from rmq.client import Admin, Connection, ConnectionLost, Explanation, Message, Producer
 from rmq.consumer import Consumer, ConsumeStatus, PullConsumer
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.model import StoredMessage
 

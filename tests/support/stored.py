@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import Rows
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import Rows
 from rmq.wire.model import StoredMessage
 from rmq.wire.stores import StoreIds
 

@@ -6,16 +6,7 @@ from pathlib import Path
 
 from support.call_log import END, FAILED, LOST, START, Record, read, read_all
 from support.consumption_checker import Verdict, judge
-from support.consumption_history import (
-    Committed,
-    Continued,
-    Killed,
-    Lost,
-    Sent,
-    Started,
-    Stopped,
-    Wrote,
-)
+from support.consumption_history import Committed, Continued, Killed, Lost, Sent, Started, Stopped, Wrote
 from support.process_history import Done, history_of
 
 BELIEVED_S = 2.0

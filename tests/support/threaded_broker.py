@@ -13,12 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.wire import frames, layout, message_ops, ops, tags
-from rmq.wire.batch import Rows, encode
-from rmq.wire.codec import decode
-from rmq.wire.compression import Codec
+from rmq.wire.batch import layout, tags
+from rmq.wire.batch.batch import Rows, encode
+from rmq.wire.batch.compression import Codec
 from rmq.wire.errors import OK, MessagesLost, OffsetOutOfRange, Refused, TopicNotFound, WireError
-from rmq.wire.ops import Op
+from rmq.wire.protocol import frames
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.hello import Hello, HelloReply, Limits, hello_from_map, hello_to_map
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops import messages
+from rmq.wire.protocol.ops.core import Op
 
 STORE_ID = 0x0123456789ABCDEF
 STORED_AT = 1_700_000_000_000_000
@@ -142,10 +146,10 @@ class FakeBroker:
             return frames.pack(frames.REPLY, request_id, error.code, [error.text])
 
     def _hello(self, payload: Any) -> Any:
-        hello = ops.hello_from_map(ops.Hello, payload)
-        limits = ops.Limits(frames.MAX_FRAME, layout.MAX_BATCH, 256, 5.0, 1.0)
+        hello = hello_from_map(Hello, payload)
+        limits = Limits(frames.MAX_FRAME, layout.MAX_BATCH, 256, 5.0, 1.0)
         member = f"{hello.client}#{hello.session.hex()[:8]}"
-        return ops.hello_to_map(ops.HelloReply(ops.PROTOCOL, self.address, "fake", self.store_id, 1, member, limits))
+        return hello_to_map(HelloReply(ops.PROTOCOL, self.address, "fake", self.store_id, 1, member, limits))
 
     def _info(self, topic: str) -> ops.TopicInfo:
         queues = [ops.QueueInfo(queue_id, self.address) for queue_id in range(len(self.topics[topic]))]
@@ -167,10 +171,10 @@ class FakeBroker:
         return [ops.Range(OK, queue.min_offset, queue.max_offset) for queue in queues]
 
     def _offsets_at(self, payload: Any) -> Any:
-        asked = decode(message_ops.OffsetsAt, payload)
+        asked = decode(messages.OffsetsAt, payload)
         queues = [self.topics[ref.topic][ref.queue_id] for ref in asked.queues]
         return [
-            message_ops.OffsetAt(
+            messages.OffsetAt(
                 OK,
                 queue.max_offset if asked.time_us > STORED_AT else queue.min_offset,
                 queue.min_offset,

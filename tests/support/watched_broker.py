@@ -8,14 +8,14 @@ from functools import cache, partial
 from typing import Any
 
 from rmq.broker.app import Broker
-from rmq.broker.connection import Connection
-from rmq.broker.service import Handler
-from rmq.broker.services import state
-from rmq.broker.services.ledger import Entry, Ledger
-from rmq.wire import ops
-from rmq.wire.codec import decode
+from rmq.broker.net.connection import Connection
+from rmq.broker.net.service import Handler
+from rmq.broker.state.ledger import Entry, Ledger
+from rmq.broker.store import changes
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, Op
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from support.consumption_history import Committed, DeadLettered, Event, OffsetReset
 
@@ -37,16 +37,16 @@ class WatchedLedger(Ledger):
 
     def apply(self, change: Entry) -> None:
         super().apply(change)
-        if not self.live or isinstance(change, state.DeadHandled) or change.group != self._group:
+        if not self.live or isinstance(change, changes.DeadHandled) or change.group != self._group:
             return
         queue = MessageQueue(change.topic, change.queue_id)
-        if isinstance(change, state.Copied):
+        if isinstance(change, changes.Copied):
             for offset in change.queue_offsets:
                 self._note(DeadLettered(self._now(), queue, offset))
-        elif isinstance(change, state.Committed):
+        elif isinstance(change, changes.Committed):
             self._note(Committed(self._now(), queue, change.queue_offset))
 
-    def reset(self, group: str, queue: MessageQueue, queue_offset: int) -> list[state.Change]:
+    def reset(self, group: str, queue: MessageQueue, queue_offset: int) -> list[changes.Change]:
         if group == self._group:
             self._note(OffsetReset(self._now(), queue, queue_offset, self.last_epoch()))
         return super().reset(group, queue, queue_offset)

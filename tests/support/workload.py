@@ -20,14 +20,15 @@ from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.files import Files
 from rmq.broker.store.flusher import FlusherFactory
-from rmq.client.connection import Connection
-from rmq.wire import batch as batches
-from rmq.wire import ops
-from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.codec import decode, decode_list
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import ProducerMark, Rows
 from rmq.wire.errors import MessagesLost
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, Op
+from rmq.wire.protocol import hello
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from support.disk import RecordingFiles
 from support.served import KEYS, serving, wall_us
@@ -369,7 +370,7 @@ class Workload:
         runs = []
         for at in range(first, self._chance.randint(first + 1, min(self._ends[key[1]], first + 4))):
             failing[at] = failing.get(at, 0) + 1
-            runs.append(ops.AttemptRun(at, at + 1, failing[at]))
+            runs.append(hello.AttemptRun(at, at + 1, failing[at]))
         self._failing[key] = failing
         number = self._asked(Values(((("attempts", key[0], *key[1]), failing),)))
         await self._ask(connection, Op.ATTEMPT, ops.Attempt(key[0], *key[1], epoch, first, failing[first], runs))

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire import batch, layout
-from rmq.wire.batch import Rows
-from rmq.wire.compression import CODECS, NUMBERS
+from rmq.wire.batch import batch, layout
+from rmq.wire.batch.batch import Rows
+from rmq.wire.batch.compression import CODECS, NUMBERS
 from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, UnsupportedFormat, WireError
 from rmq.wire.stores import StoreIds
 
@@ -200,7 +200,7 @@ def test_whoever_only_asks_whether_the_bytes_are_the_same_unpacks_nothing() -> N
 WITHOUT_PACKAGES = """
 import sys
 sys.modules["lz4"] = sys.modules["lz4.block"] = sys.modules["zstandard"] = None
-from rmq.wire import batch
+from rmq.wire.batch import batch
 from rmq.wire.errors import UnsupportedFormat
 from rmq.wire.stores import StoreIds
 for name in sys.argv[1:]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire import batch, layout
-from rmq.wire.delays import Delay
+from rmq.wire.batch import batch, layout
+from rmq.wire.deferral import Delay
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
 from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rmq.bench.figures import Figure, Side
-from rmq.bench.loads import Load
+from rmq.bench.load import Load
 from rmq.bench.options import Options
 from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
 from rmq.bench.yardsticks import Tried
-from rmq.broker.testing import BrokerThread
+from rmq.testing.broker import BrokerThread
 
 from support.bench_stand_ins import FixedPeer, Noted
 

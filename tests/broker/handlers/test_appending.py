@@ -11,9 +11,9 @@ import pytest
 
 from rmq.broker.handlers.appending import Appending, Ticket
 from rmq.broker.handlers.copies import Copy
-from rmq.broker.services.delays import Delays
-from rmq.wire import batch as batches
-from rmq.wire.batch import Rows
+from rmq.broker.state.delays import Delays
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import DiskFull, Refused, StoreFailed
 from rmq.wire.model import MessageQueue
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import ops
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, Op
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from ..harness import Client, holder
 

@@ -23,9 +23,9 @@ from rmq.broker.handlers.copies import (
 )
 from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.lookup import Locator
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import Rows
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import Damaged, Refused
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.stores import StoreIds

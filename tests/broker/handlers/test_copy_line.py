@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.connection import Connection
 from rmq.broker.handlers.copy_line import CopyLine
+from rmq.broker.net.connection import Connection
 from rmq.wire.errors import BadRequest, Internal, Refused, TooManyInFlight
 
 from ..fakes import HeldPool

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire.errors import (
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.errors import (  # fmt: skip
     BadName,
     BadRequest,
     Fenced,
@@ -16,9 +16,9 @@ from rmq.wire.errors import (
     NotAMember,
     QueueNotFound,
     TopicNotFound,
-)  # fmt: skip
+)
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import LeaseEnd, Op, Push
+from rmq.wire.protocol.ops.core import LeaseEnd, Op, Push
 
 from ..builders import ORDERS
 from ..harness import Client, holder, until

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import ops
-from rmq.wire.codec import decode_list
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import Fenced, LockHeld, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol.codec import decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op, Push
 
 from ..builders import ORDERS
 from ..harness import Client, holder, until

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire.codec import decode, decode_list
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import GroupNotFound, LockHeld, MemberSilent, NotAMember
-from rmq.wire.group_ops import DescribeGroup, GroupDescription, GroupRow, ListGroups, MemberInfo, MemberReport
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops.core import Op, Push
+from rmq.wire.protocol.ops.groups import DescribeGroup, GroupDescription, GroupRow, ListGroups, MemberInfo, MemberReport
 
 from ..harness import Client, bodies, holder, until
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadRequest, Fenced, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Commit, CommitEntry, Op
+from rmq.wire.protocol.ops.core import Commit, CommitEntry, Op
 
 from ..builders import ORDERS, files_limited_to, segment_files
 from ..harness import Client, holder

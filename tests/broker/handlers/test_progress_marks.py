@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import ops
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import OK, BadRequest, Fenced, LockHeld, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, Push
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op, Push
 
 from ..harness import Client, crash_copy, holder, until
 from support.held_broker import HeldBroker

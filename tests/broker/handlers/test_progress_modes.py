@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import ops
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import Fenced, GroupMismatch
-from rmq.wire.ops import NO_OFFSET, Op
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from ..builders import ORDERS
 from ..harness import Client, bodies, crash_copy, holder

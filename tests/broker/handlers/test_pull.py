@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadRequest, Fenced, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, Op, Pull, PullQueue, PullResult
+from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullQueue, PullResult
 
 from ..builders import ORDERS
 from ..harness import Client, bodies, holder, until

@@ -10,12 +10,13 @@ from typing import Any, cast
 import pytest
 
 from rmq.broker.handlers.pull import PullHandler
-from rmq.broker.read_pool import ReadPool
-from rmq.broker.services.hold_table import HoldTable
-from rmq.broker.services.topics import TopicTable
+from rmq.broker.jobs.read_pool import ReadPool
+from rmq.broker.state.parked_pulls import HoldTable
+from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.rebuild import read_head
-from rmq.wire import batch as batches
-from rmq.wire.errors import (
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.tags import Wanted
+from rmq.wire.errors import (  # fmt: skip
     Damaged,
     Fenced,
     LogTruncated,
@@ -23,11 +24,10 @@ from rmq.wire.errors import (
     OffsetOutOfRange,
     StoreFailed,
     TooManyInFlight,
-)  # fmt: skip
+)
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, NO_OFFSET, Op, Pull, PullQueue
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, Pull, PullQueue
 from rmq.wire.stores import StoreIds
-from rmq.wire.tags import Wanted
 
 from ..builders import ORDERS, Opened, segment_files
 from ..fakes import FakeService, HeldPool, Peer, Turns, request

@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from rmq.broker.handlers.pull import PullHandler
-from rmq.broker.read_pool import ReadPool
-from rmq.broker.services.hold_table import HoldTable
-from rmq.broker.services.topics import TopicTable
+from rmq.broker.jobs.read_pool import ReadPool
+from rmq.broker.state.parked_pulls import HoldTable
+from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.message_store import MessageStore
-from rmq.broker.store.reading import ColdRead, Found
+from rmq.broker.store.read import ColdRead, Found
+from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import Internal, TooManyInFlight, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
-from rmq.wire.tags import Wanted
+from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullQueue
 
 from ..builders import ORDERS, Opened
 from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request

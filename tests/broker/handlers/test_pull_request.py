@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from rmq.broker.connection import Connection
 from rmq.broker.handlers.pull_request import PullRequest
+from rmq.broker.net.connection import Connection
+from rmq.wire.batch.tags import wanted
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Pull, PullQueue
-from rmq.wire.tags import wanted
+from rmq.wire.protocol.ops.core import Pull, PullQueue
 
 A, B = MessageQueue("orders", 0), MessageQueue("orders", 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq.wire.errors import BadRequest, Fenced, Internal, TopicNotFound
-from rmq.wire.ops import EMPTY, Op, Pull, PullQueue
+from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullQueue
 
 from ..builders import ORDERS
 from ..fakes import BIG, Peer, request

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadRequest, Fenced
-from rmq.wire.ops import EMPTY, OutgoingBatch
+from rmq.wire.protocol.ops.core import EMPTY, OutgoingBatch
 
 from ..builders import ORDERS, make_batch
 from ..harness import Client, bodies, until

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq.wire import batch as batches
-from rmq.wire.ops import EMPTY
+from rmq.wire.batch import batch as batches
+from rmq.wire.protocol.ops.core import EMPTY
 from rmq.wire.stores import StoreIds
 
 from ..tag_rig import Rig

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmq.broker.handlers.progress import RESETS_A_TURN
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import ops
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import Internal
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import MAX_ENTRIES, Op
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import MAX_ENTRIES, Op
 
 from ..harness import Client
 

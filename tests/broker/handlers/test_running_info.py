@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.services.inquiries import MAX_INQUIRIES
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire.codec import decode, decode_list
+from rmq.broker.state.inquiries import MAX_INQUIRIES
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadName, BadRequest, GroupNotFound, MemberNotFound, MemberSilent, TooManyInFlight
-from rmq.wire.group_ops import ASKED_AT_ONCE, MAX_INFO, MAX_LEVELS, MemberInfo, MemberReport, RunningInfo
-from rmq.wire.ops import Op, Outcome, Push
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops.core import Op, Outcome, Push
+from rmq.wire.protocol.ops.groups import ASKED_AT_ONCE, MAX_INFO, MAX_LEVELS, MemberInfo, MemberReport, RunningInfo
 
 from ..harness import Client, holder, until
 

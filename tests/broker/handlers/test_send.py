@@ -4,11 +4,11 @@ import struct
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.errors import (
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import ProducerMark, Rows
+from rmq.wire.errors import (  # fmt: skip
     BadBatch,
     BadRequest,
     DiskFull,
@@ -19,9 +19,10 @@ from rmq.wire.errors import (
     StoreFailed,
     TopicNotFound,
     UnsupportedFormat,
-)  # fmt: skip
+)
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import Op, OutgoingBatch, ProducerHello
+from rmq.wire.protocol.hello import ProducerHello
+from rmq.wire.protocol.ops.core import Op, OutgoingBatch
 
 from ..builders import BORN_AT, ORDERS, files_limited_to, make_batch, segment_files
 from ..harness import Client, bodies

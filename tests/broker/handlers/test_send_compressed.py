@@ -6,13 +6,13 @@ import struct
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import ProducerMark, Rows
-from rmq.wire.compression import CODECS
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import ProducerMark, Rows
+from rmq.wire.batch.compression import CODECS
 from rmq.wire.errors import BadBatch, BatchTooLarge, UnsupportedFormat
-from rmq.wire.ops import OutgoingBatch
+from rmq.wire.protocol.ops.core import OutgoingBatch
 
 from ..builders import BORN_AT
 from ..harness import Client, bodies

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire.batch import ProducerMark
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.errors import OutOfSequence, Refused, StoreFailed
-from rmq.wire.ops import Op, OutgoingBatch, SendResult
+from rmq.wire.protocol.ops.core import Op, OutgoingBatch, SendResult
 
 from ..builders import ORDERS, files_limited_to, make_batch, segment_files
 from ..harness import Client, bodies

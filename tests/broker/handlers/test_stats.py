@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.connection import Connection
 from rmq.broker.handlers.stats import StatsHandler
-from rmq.broker.services.traffic import Traffic
+from rmq.broker.net.connection import Connection
+from rmq.broker.state.traffic import Traffic
 from rmq.wire.errors import BadRequest
 
 

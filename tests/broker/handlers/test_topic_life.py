@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from rmq.broker.handlers.topics import MAX_OFFSETS
-from rmq.broker.testing import InMemoryBroker
-from rmq.client.connection import Connection
-from rmq.wire import ops
-from rmq.wire.batch import ProducerMark
-from rmq.wire.codec import decode
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.errors import BadName, BadRequest, Fenced, QueueNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import NO_OFFSET, Op, Push, TopicInfo
-from rmq.wire.topic_ops import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op, Push, TopicInfo
+from rmq.wire.protocol.ops.topics import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
 
 from ..builders import ORDERS, make_batch
 from ..harness import Client, bodies, holder
+from ..state.test_replay import both, gone
 from ..test_app import held, turns
-from ..test_replay import both, gone
 
 pytestmark = pytest.mark.virtual_time
 

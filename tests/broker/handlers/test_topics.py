@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.testing import InMemoryBroker
-from rmq.client.connection import Connection
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadName, BadRequest, DiskFull, QueueNotFound, StoreFailed, TopicExists, TopicNotFound
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import CreateTopic, Join, Op, Route
+from rmq.wire.protocol.ops.core import CreateTopic, Join, Op, Route
 
 from ..faulty_files import FaultyFiles
 from ..harness import Client

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.services.producer_line import SLOT
-from rmq.broker.services.producers import Known, ProducerTable
+from rmq.broker.state.producer_line import SLOT, Known
+from rmq.broker.state.producers import ProducerTable
 from rmq.wire.errors import SequenceConflict, TopicNotFound
 
 RING = 256 * SLOT.size

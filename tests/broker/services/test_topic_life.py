@@ -6,15 +6,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.services.attempt_table import AttemptTable
-from rmq.broker.services.lock_table import LockTable
-from rmq.broker.services.offset_table import OffsetTable
-from rmq.broker.services.state import Change, Committed, TopicDeleted, TopicMade, pack_changes, unpack_changes
-from rmq.broker.services.topics import Topic, TopicTable
+from rmq.broker.state.attempts import AttemptTable
+from rmq.broker.state.leases import LockTable
+from rmq.broker.state.offsets import OffsetTable
+from rmq.broker.state.topics import Topic, TopicTable
+from rmq.broker.store.changes import Change, Committed, TopicDeleted, TopicMade, pack_changes, unpack_changes
 from rmq.wire.errors import BadName, BadRequest, Refused, TopicExists, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import MAX_QUEUES
-from rmq.wire.ops import AttemptRun
+from rmq.wire.protocol.hello import AttemptRun
 
 ORDERS, PAYMENTS = MessageQueue("orders", 0), MessageQueue("payments", 0)
 

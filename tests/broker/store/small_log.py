@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq.broker.services.state import Attempted, Committed
-from rmq.broker.store.reading import ColdRead
-from rmq.wire import batch as batches
-from rmq.wire.batch import ProducerMark
+from rmq.broker.store.changes import Attempted, Committed
+from rmq.broker.store.read import ColdRead
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, segment_files

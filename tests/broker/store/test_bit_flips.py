@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.services.state import Started
+from rmq.broker.store.changes import Started
 from rmq.broker.store.directory import StoreError
-from rmq.broker.store.reading import ColdRead, DamagedRange
-from rmq.wire import batch as batches
+from rmq.broker.store.read import ColdRead, DamagedRange
+from rmq.wire.batch import batch as batches
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.services.state import Change, Committed, ProducerKnown, QueueHolds, SnapshotEnded, Started, TopicMade
 from rmq.broker.store import checkpoint as checkpoints
+from rmq.broker.store.changes import Change, Committed, ProducerKnown, QueueHolds, SnapshotEnded, Started, TopicMade
 from rmq.broker.store.checkpoint import BadCheckpoint, Checkpoint
 from rmq.broker.store.commitlog import Moved
 from rmq.broker.store.files import Files
-from rmq.broker.store.reading import DamagedRange
+from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.scan import Unreadable
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.store.consume_queue import (
+from rmq.broker.store.consume_queue import (  # fmt: skip
     ENTRIES_PER_FILE,
     ENTRY,
     FLUSH_BYTES,
@@ -23,10 +23,10 @@ from rmq.broker.store.consume_queue import (
     Window,
     entries,
     file_of,
-)  # fmt: skip
+)
 from rmq.broker.store.files import Files
-from rmq.wire.columns import TagColumn
-from rmq.wire.hashing import tag_hash
+from rmq.wire.batch.columns import TagColumn
+from rmq.wire.batch.hashing import tag_hash
 
 from ..builders import files_limited_to
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.services.state import Started
+from rmq.broker.store.changes import Started
 from rmq.broker.store.directory import DataDirectory, StoreError, remedy
 from rmq.broker.store.held import Held
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.store.files import Files
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 from ..faulty_files import FaultyFiles
 

@@ -20,12 +20,12 @@ from rmq.broker.store.history import (
     PositionRefused,
     next_log_epoch,
 )
-from rmq.broker.testing import InMemoryBroker
-from rmq.wire import batch as batches
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
 from rmq.wire.errors import LogTruncated, OtherHistory, Refused
-from rmq.wire.message_ops import GetMessage
 from rmq.wire.model import MessageQueue, StoredMessage
-from rmq.wire.ops import Join, Op, QueueRef, Range, Ranges
+from rmq.wire.protocol.ops.core import Join, Op, QueueRef, Range, Ranges
+from rmq.wire.protocol.ops.messages import GetMessage
 from rmq.wire.stores import MAX_LOG_EPOCH, FormerStore, StoreIds
 
 from ..harness import Client

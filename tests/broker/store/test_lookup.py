@@ -15,9 +15,9 @@ from rmq.broker.store.files import Files
 from rmq.broker.store.key_index import Gap, Hit
 from rmq.broker.store.log_reader import LogReader
 from rmq.broker.store.lookup import Query
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import Rows
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import Damaged, MessageNotFound
 from rmq.wire.stores import StoreIds
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.services.state import (
+from rmq.broker.store.changes import (
     PIECE_CHANGES,
     Attempted,
     Change,
@@ -21,13 +21,13 @@ from rmq.broker.services.state import (
 )
 from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES
 from rmq.broker.store.message_store import FLUSH_EVERY, MAX_PULL_BATCHES
-from rmq.broker.store.reading import Found
+from rmq.broker.store.read import Found
 from rmq.broker.store.rebuild import read_head
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import ProducerMark
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.model import MessageQueue
-from rmq.wire.ops import AttemptRun
+from rmq.wire.protocol.hello import AttemptRun
 from rmq.wire.stores import StoreIds
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, make_batch

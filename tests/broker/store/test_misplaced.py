@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.services.state import Started
+from rmq.broker.offline.reader import OfflineLog
+from rmq.broker.offline.verify import Verification
+from rmq.broker.store.changes import Started
 from rmq.broker.store.directory import StoreError
-from rmq.broker.store.offline import OfflineLog
-from rmq.broker.store.verify import Verification
 
 from ..builders import Opened, segment_files
 from ..faulty_files import FaultyFiles

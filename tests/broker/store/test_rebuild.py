@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.services.state import Committed, LeaseGranted, SnapshotEnded, Started, TopicDeleted, TopicMade
+from rmq.broker.store.changes import Committed, LeaseGranted, SnapshotEnded, Started, TopicDeleted, TopicMade
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.files import Files
-from rmq.broker.store.reading import DamagedRange
+from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.rebuild import first_store_id, read_head
-from rmq.wire import layout
-from rmq.wire.batch import ProducerMark
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.model import MessageQueue
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files

@@ -9,13 +9,13 @@ from typing import Any
 import msgpack
 import pytest
 
+from rmq.broker.offline.reader import OfflineLog
+from rmq.broker.offline.verify import Verification
 from rmq.broker.store.directory import StoreError
-from rmq.broker.store.offline import OfflineLog
-from rmq.broker.store.verify import Verification
-from rmq.wire import batch as batches
-from rmq.wire import layout
-from rmq.wire.batch import Rows
-from rmq.wire.layout import Buffer
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.batch.batch import Rows
+from rmq.wire.batch.layout import Buffer
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, segment_files
 from ..faulty_files import FaultyFiles, flip

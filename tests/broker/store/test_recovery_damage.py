@@ -6,9 +6,9 @@ import pytest
 
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.history import Parted
-from rmq.broker.store.reading import DamagedRange
-from rmq.wire import batch as batches
-from rmq.wire import layout
+from rmq.broker.store.read import DamagedRange
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 
 from ..builders import ORDERS, PAYMENTS, Opened, log_bytes, make_batch, segment_files
 from ..faulty_files import flip

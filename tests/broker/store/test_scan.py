@@ -9,8 +9,8 @@ import pytest
 
 from rmq.broker.store.files import Files
 from rmq.broker.store.scan import Bad, Good, Range, Scan, Unreadable, read_needed, read_or_zeros
-from rmq.wire import layout
-from rmq.wire.layout import KIND_TRANSACTION
+from rmq.wire.batch import layout
+from rmq.wire.batch.layout import KIND_TRANSACTION
 
 from ..builders import Opened, segment_files
 from ..faulty_files import FaultyFiles, flip

@@ -8,7 +8,7 @@ import pytest
 
 from rmq.broker.store.files import Files
 from rmq.broker.store.segment import EXTENT, IOV_MAX, TAIL, Segment
-from rmq.wire.layout import Buffer
+from rmq.wire.batch.layout import Buffer
 
 from ..builders import files_limited_to
 from ..faulty_files import FaultyFiles

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.services.delay_table import Mark, Parked
+from rmq.broker.state.deferred import Mark, Parked
 from rmq.broker.store.staged import keyed_of
-from rmq.wire import batch as batches
-from rmq.wire import layout
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 
 from ..builders import BORN_AT, ORDERS, Opened, make_batch
 from ..delay_rig import delayed

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.store.backup import Backup
+from rmq.broker.offline.backup import Backup
+from rmq.broker.offline.reader import OfflineLog
+from rmq.broker.offline.verify import Verification
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import UNREADABLE, Files
 from rmq.broker.store.key_index import Gap
 from rmq.broker.store.log_reader import LogReader
-from rmq.broker.store.offline import OfflineLog
-from rmq.broker.store.reading import DamagedRange
+from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.scan import Unreadable
-from rmq.broker.store.verify import Verification
 
 from ..builders import Opened, segment_files
 from ..faulty_files import FaultyFiles

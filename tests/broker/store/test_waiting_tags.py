@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rmq.broker.store.consume_queue import ENTRY
 from rmq.broker.store.waiting_tags import MESSAGES_A_TAG, WaitingTags
-from rmq.wire.columns import TagColumn
-from rmq.wire.hashing import tag_hash
+from rmq.wire.batch.columns import TagColumn
+from rmq.wire.batch.hashing import tag_hash
 
 NAMES = ["new", "paid", "sent"]
 

@@ -1,0 +1,1 @@
+"""What the machine allows without a broker."""

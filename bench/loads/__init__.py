@@ -1,0 +1,1 @@
+"""The loads of `rmq-bench`."""

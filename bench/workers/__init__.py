@@ -1,0 +1,1 @@
+"""The processes that a load consists of."""

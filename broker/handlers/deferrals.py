@@ -1,0 +1,93 @@
+"""LIST_DELAYS: the batches that wait for their time, page by page, as they become due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.errors import BadRequest, Refused, StoreFailed
+from rmq.wire.protocol.codec import decode
+from rmq.wire.protocol.ops.deferrals import MAX_ROWS, DelayPage, DelayRow, ListDelays
+from rmq.wire.stores import StoreIds
+
+from ..net.connection import DEFERRED, Connection
+from ..state.deferred import Mark, Parked
+from ..store.log_reader import LogReader
+from ..store.message_store import MessageStore
+
+
+class Pool(Protocol):
+    """Where jobs run."""
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
+
+
+class DelayHandler:
+    """Reads the headers of a page in a thread: the table knows times and places only."""
+
+    def __init__(self, store: MessageStore, pool: Pool) -> None:
+        self._store = store
+        self._pool = pool
+
+    def list_delays(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """A page; the answer follows when its headers are read."""
+        ask = decode(ListDelays, payload)
+        if not 1 <= ask.limit <= MAX_ROWS:
+            raise BadRequest(f"a page has 1 to {MAX_ROWS} batches, not {ask.limit}")
+        if not (0 <= ask.due_at < layout.MAX_TIME and 0 <= ask.position < layout.MAX_POSITION):
+            raise BadRequest(f"no batch waits behind ({ask.due_at}, {ask.position})")
+        table = self._store.delays
+        entries = table.page(Mark(ask.due_at, ask.position), ask.limit + 1)
+        is_last = len(entries) <= ask.limit
+        entries = entries[: ask.limit]
+        behind = entries[-1][:2] if entries else (ask.due_at, ask.position)
+        page = DelayPage(table.batches, table.messages, [], *behind, is_last)
+        reader, stores = self._store.reader(), self._store.stores
+
+        def done(result: list[DelayRow] | Exception) -> None:
+            if connection.closing:
+                return
+            if isinstance(result, Exception):
+                connection.refuse(request_id, StoreFailed(f"what waits cannot be read: {result}"))
+            else:
+                connection.reply(request_id, page._replace(rows=result))
+
+        self._pool.submit(lambda: rows_of(entries, reader, ask.topic, stores), done)
+        return DEFERRED
+
+
+def rows_of(entries: Sequence[Parked], reader: LogReader, topic: str | None, stores: StoreIds) -> list[DelayRow]:
+    """What the headers tell of batches; those of other topics, damaged or not yet durable are left out."""
+    rows = []
+    with reader:
+        for entry in entries:
+            header = _header(reader, entry.position)
+            if header is None or (topic is not None and header.topic != topic):
+                continue
+            message_id = batches.id_of_handle(stores, batches.handle(entry.position, 0))
+            rows.append(
+                DelayRow(
+                    entry.due_at,
+                    entry.position,
+                    header.topic,
+                    header.queue_id,
+                    header.delay_level,
+                    header.count,
+                    header.stored_at,
+                    message_id,
+                )
+            )
+    return rows
+
+
+def _header(reader: LogReader, position: int) -> layout.Header | None:
+    data = reader.header_bytes(position)
+    if data is None:
+        return None
+    try:
+        return layout.parse_header(data, alone=True)
+    except Refused:
+        return None

@@ -1,0 +1,1 @@
+"""Periodic and background work of the broker."""

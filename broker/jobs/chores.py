@@ -1,0 +1,211 @@
+"""Work on the files beside the log, cut out by the loop and done by a thread: indexes, checkpoints, retention."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rmq.wire.batch import layout
+from rmq.wire.batch.columns import BORN_AT, unpack_meta
+from rmq.wire.errors import Refused
+
+from ..store import checkpoint as checkpoints
+from ..store.changes import Change
+from ..store.checkpoint import Checkpoint
+from ..store.commitlog import CommitLog, Extent
+from ..store.consume_queue import ConsumeQueue, Taken
+from ..store.files import UNREADABLE, AnyPath, Files
+from ..store.index_faults import IndexFaults
+from ..store.key_blocks import Entry, hash_column
+from ..store.key_index import KeyIndex
+from ..store.rebuild import read_head
+
+_HEAD_BYTES = 1024  # of a segment: the header and the meta of the state batch that it begins with are shorter
+
+
+class Keyed(NamedTuple):
+    """A batch with keys, as the loop notes it."""
+
+    position: int
+    stored_at: int
+    hashes: array[int]
+
+
+class KeyWork(NamedTuple):
+    """The range ``[first, end)`` of the log, to be brought into the key index with these batches."""
+
+    first: int
+    end: int
+    batches: list[Keyed]
+
+    def run(self, index: KeyIndex, extents: Sequence[Extent]) -> None:
+        """Extend the index, segment by segment; raises OSError, and can be done again."""
+        entries = [Entry(position, stored_at, hash_column(hashes)) for position, stored_at, hashes in self.batches]
+        positions = [entry.position for entry in entries]
+        starts = [extent.start for extent in extents]
+        for start, stop in zip(starts, [*starts[1:], self.end], strict=True):
+            first, end = max(start, self.first), min(stop, self.end)
+            if first < end:
+                part = entries[bisect_right(positions, first - 1) : bisect_right(positions, end - 1)]
+                index.extend(start, part, first, end)
+
+
+class IndexWork(NamedTuple):
+    """Entries for the files of queues and keys, and directories of deleted topics that can go."""
+
+    files: Files
+    key_index: KeyIndex
+    extents: Sequence[Extent]
+    runs: list[tuple[ConsumeQueue, Taken]]
+    keys: KeyWork
+    garbage: list[tuple[int, str]]
+    faults: IndexFaults
+
+    def run(self) -> None:
+        """
+        Do it; entries that their file does not take are left to the log.
+
+        Raises:
+            OSError: the disk, not a single file; all of it can be done again.
+        """
+        for _, taken in self.runs:
+            try:
+                taken.write(self.files)
+            except OSError as error:
+                self.faults.write_failed(error.filename, error)
+        self.keys.run(self.key_index, self.extents)
+        for _, directory in self.garbage:
+            self.files.remove_tree(directory)
+
+
+class CheckpointWork(NamedTuple):
+    """A checkpoint, and the index work that must be on the disk before it."""
+
+    indexes: IndexWork
+    log: CommitLog
+    directory: Path
+    checkpoint: Checkpoint
+
+    def run(self) -> None:
+        """Do it; the log must be durable up to the checkpoint's position. Raises OSError; the old one then stands."""
+        files = self.indexes.files
+        self.log.check_place()
+        self.indexes.run()
+        self.indexes.key_index.flush()
+        files.sync_filesystem(self.directory)
+        checkpoints.save(files, self.directory, self.checkpoint)
+
+
+class Expired(NamedTuple):
+    """The log may begin at ``start``, whose segment has this snapshot at its head."""
+
+    start: int
+    head: list[Change]
+
+
+class RetentionSearch(NamedTuple):
+    """Which old segments may go: all before ``needed_from`` that are older than ``before_us``, or too much."""
+
+    files: Files
+    extents: Sequence[Extent]
+    end: int
+    before_us: int  # 0: however old
+    max_bytes: int  # 0: however many
+    needed_from: int
+    now_us: int
+    old_before: int  # a position; what lies before it is known to be too old, whatever clocks showed
+
+    def run(self) -> Expired | None:
+        """The longest run of old segments that can go; None if none can. Raises OSError."""
+        begun = list(self._begun()) if self.before_us else [self.now_us] * len(self.extents)
+        for i in range(len(self.extents) - 1, 0, -1):
+            following = self.extents[i]
+            if following.start <= self.needed_from and self._is_over(following, begun[i]):
+                head = read_head(self.files, following.path, following.start)
+                if head is not None and head.end <= self.needed_from:  # durable, as all before a checkpoint is
+                    return Expired(following.start, head.changes)
+        return None
+
+    def _is_over(self, following: Extent, begun_at: int) -> bool:
+        """Whether all before a segment is too old (it was stored before the segment began), or too much."""
+        if self.max_bytes and self.end - following.start >= self.max_bytes:
+            return True
+        return self.before_us > 0 and (following.start <= self.old_before or begun_at < self.before_us)
+
+    def _begun(self) -> Iterator[int]:
+        """
+        Yield when each segment was begun; the present time where that is not known.
+
+        A segment is not older than those before it: of one that seems to be, the clock was set back.
+        """
+        latest = 0
+        for extent in self.extents:
+            try:
+                begun_at = _begun_at(self.files.read_at(extent.path, _HEAD_BYTES, 0), self.now_us)
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                begun_at = None  # a head that cannot be read keeps its segment, and no other one
+            if begun_at is None or begun_at < latest:
+                yield self.now_us
+            else:
+                latest = begun_at
+                yield latest
+
+
+def _begun_at(head: bytes, now_us: int) -> int | None:
+    """
+    Return when the segment with this head was begun; None if that is not known.
+
+    ``stored_at`` never falls: if it lies beyond the present time, the clock was ahead some time before. Then the time
+    at which the snapshot was made counts, which is what the clock showed.
+    """
+    try:
+        header = layout.parse_header(head, alone=True)
+        if header.stored_at <= now_us:
+            return header.stored_at
+        born_at = unpack_meta(memoryview(head)[header.header_size :][: header.meta_size], header)[BORN_AT]
+    except Refused:
+        return None
+    is_known = header.kind == layout.KIND_STATE and isinstance(born_at, int) and born_at <= now_us
+    return born_at if is_known else None
+
+
+class Removal(NamedTuple):
+    """Files that nobody needs any more. Segments go from the oldest on, each durably: the log never has a hole."""
+
+    files: Files
+    directory: Path
+    segments: list[Path]
+    index_files: list[str]
+    key_index: KeyIndex
+    faults: IndexFaults
+
+    def run(self) -> None:
+        """Do it; raises OSError. What is left over is removed at the next start, by what the log then begins with."""
+        for segment in self.segments:
+            remove(self.files, [segment])
+            self.files.sync_directory(self.directory)
+            self.key_index.drop(int(segment.name))
+        # Last: as long as the log has a message, its index is there.
+        remove_indexes(self.files, self.index_files, self.faults)
+
+
+def remove(files: Files, paths: Iterable[AnyPath]) -> None:
+    """Remove files; one that is gone already is no error."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)
+
+
+def remove_indexes(files: Files, paths: Iterable[AnyPath], faults: IndexFaults) -> None:
+    """Remove index files that nothing needs; one that cannot be removed stays."""
+    for path in paths:
+        try:
+            remove(files, [path])
+        except OSError as error:
+            faults.write_failed(path, error)

@@ -1,0 +1,1 @@
+"""Connections: frames in, replies out, and the limits of each."""

@@ -1,0 +1,1 @@
+"""The log of a stopped broker, or of a backup: read, verified, copied."""

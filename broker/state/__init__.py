@@ -1,0 +1,1 @@
+"""The broker's tables. Pure: time is an argument."""

@@ -1,0 +1,199 @@
+"""From the log back to the tables: what each state change and batch header means at start."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rmq.wire import names
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.errors import Refused
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import NO_OFFSET
+from rmq.wire.protocol.ops.redelivery import REPLAYED
+
+from ..store.changes import (
+    Attempted,
+    Change,
+    Committed,
+    Copied,
+    DeadHandled,
+    DelaysReached,
+    DelaysWaiting,
+    LeaseEnded,
+    LeaseGranted,
+    ProducerEpoch,
+    ProducerKnown,
+    SnapshotEnded,
+    Started,
+    Suspected,
+    TopicDeleted,
+    TopicMade,
+)
+from ..store.log_reader import LogReader
+from .groups import Membership
+from .leases import LockTable
+from .ledger import Entry, Ledger
+from .parked_log import ParkedLog
+from .producers import ProducerTable
+from .sessions import SessionTable
+from .topics import TopicTable
+
+
+class _FoundCopy(NamedTuple):
+    """A copy in a topic, of the message with the handle ``origin``; ``is_parked``: it waits to be delivered."""
+
+    topic: str
+    origin: int
+    is_parked: bool
+
+
+class Replay:
+    """Applies the log, in order, to the tables of a broker that starts."""
+
+    def __init__(
+        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, parked: ParkedLog,
+        *, now: float,
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._ledger = ledger
+        self._locks = locks
+        self._producers = producers
+        self._parked = parked
+        self._now = now
+        self._unnamed: list[_FoundCopy] = []  # copies behind which no change that names them was met yet
+        self.grace_s = 0.0  # what clients were told before this start
+
+    def change(self, change: Change) -> None:
+        """A change that was true when the broker went away."""
+        match change:
+            case Started():
+                self.grace_s = change.grace_s
+            case TopicMade() | TopicDeleted():
+                self._topic(change)
+            case SnapshotEnded():
+                self._topics.restore_generation(change.last_generation)
+                self._producers.covers(change.position)
+            case LeaseGranted():
+                self._locks.restore(change, now=self._now)
+            case LeaseEnded():
+                self._locks.restore_end(change)
+            case Committed() | Attempted() | Suspected() | Copied() | DeadHandled():
+                self._ledger.apply(change)
+                self._named(change)
+            case ProducerKnown():
+                self._producers.apply(change, self._now)
+            case ProducerEpoch():
+                self._producers.apply_epoch(change, self._now)
+            case DelaysReached() | DelaysWaiting():
+                self._parked.apply(change)
+
+    def _topic(self, change: TopicMade | TopicDeleted) -> None:
+        ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
+        if ended:  # a generation, and with it what groups knew of it
+            self._unnamed = [copy for copy in self._unnamed if copy.topic != change.topic]
+            self._ledger.forget_topic(change.topic)
+            self._locks.release_topic(change.topic)
+
+    def is_live(self, header: layout.Header) -> bool:
+        """
+        Whether a data batch belongs to a topic that exists at this place of the log.
+
+        A change that ends a generation stands behind all its batches, so that a batch of a living one is indexed when
+        it is met and dropped when the end is; what is met behind the end, or before a snapshot that no longer knows
+        the topic, belongs to nobody. Its producer's number is taken all the same.
+        """
+        topic = self._topics.get(header.topic)
+        return topic is not None and topic.generation == header.topic_gen and header.queue_id < topic.queues
+
+    def batch(self, header: layout.Header) -> None:
+        """A data batch, of a living topic or not: its producer's number is taken, and a copy is known as one."""
+        if header.origin:
+            if not self._parked.delivered(header.origin):
+                self._found_copy(header)
+            return  # whoever made it numbered the original
+        self._number(header, header.base_offset)
+
+    def parked(self, header: layout.Header) -> None:
+        """A parked batch, of a living topic or not: it waits, and has no offset yet."""
+        self._parked.parked(header)
+        if header.origin:
+            self._found_copy(header)
+        else:
+            self._number(header, NO_OFFSET)
+
+    def _number(self, header: layout.Header, base_offset: int) -> None:
+        if header.producer_id:
+            self._producers.replay(
+                header.producer_id, header.producer_epoch, header.sequence, header.batch_crc, base_offset,
+                header.physical_offset, header.stored_at, header.physical_offset + header.size, now=self._now,
+            )  # fmt: skip
+
+    def _found_copy(self, header: layout.Header) -> None:
+        """A copy; what it was copied for comes behind it, unless the log was torn there."""
+        is_parked = header.kind == layout.KIND_PARKED
+        if is_parked or not (header.delay_level or header.deliver_at):  # else it was parked before, and is delivered
+            self._unnamed.append(_FoundCopy(header.topic, header.origin, is_parked))
+
+    def _named(self, change: Entry) -> None:
+        """Copies and the change that names them stand in one write, one such write behind the other."""
+        match change:
+            case Copied(is_all=False) | DeadHandled(is_again=False):
+                self._unnamed.clear()
+
+    def name_copies(self, reader: LogReader) -> list[Change]:
+        """
+        The log is read: a write that was torn off may have left copies without the change that names them.
+
+        Returns the changes that do; they belong into the log before anything else of the group can.
+
+        Raises:
+            OSError: the disk cannot read what was copied: without its name it would be copied once more.
+        """
+        unnamed, self._unnamed = self._unnamed, []
+        told: list[Change] = []
+        with reader:
+            for copy in unnamed:
+                position, index = batches.place_of(copy.origin)
+                header = _header(reader, position)
+                if header is None or not self.is_live(header):
+                    continue  # nobody can have it copied again
+                queue, offset = MessageQueue(header.topic, header.queue_id), header.base_offset + index
+                change = self._name(copy, queue, offset)
+                if change is not None:
+                    self._ledger.apply(change)
+                    told.append(change)
+        return told
+
+    def _name(self, copy: _FoundCopy, queue: MessageQueue, offset: int) -> Copied | DeadHandled | None:
+        """What a copy of the message at an offset says: given up, sent back, or a dead letter that was replayed."""
+        for prefix in (names.DEAD_LETTERS, names.RETRIES):
+            if copy.topic.startswith(prefix) and (copy.is_parked or prefix == names.DEAD_LETTERS):
+                group = copy.topic.removeprefix(prefix)
+                is_done = offset < self._ledger.offsets.get(group, queue)
+                return None if is_done else self._ledger.copied.change(group, queue, [offset])
+        if queue.topic.startswith(names.DEAD_LETTERS):
+            return self._ledger.handled.change(queue.topic, [offset], REPLAYED)
+        return None
+
+    def open_sessions(self, sessions: SessionTable, members: Membership, *, now: float) -> None:
+        """
+        Owners of leases may come back, and are members of their groups until it is clear that they do not.
+
+        Their grace runs from now, when the port is open. It is the longer of the one they know and the new one: a
+        client that is cut off believes in what it was told.
+        """
+        since = now + max(self.grace_s - sessions.grace_s, 0.0)
+        self._locks.ready(now=since)
+        for lease in self._locks.rows(None, now=now):
+            session = sessions.restore(lease.session, lease.member, now=since)
+            members.restore(lease.group, session, now=now)
+
+
+def _header(reader: LogReader, position: int) -> layout.Header | None:
+    """The header of the batch at a place of the log; None if it is gone, or damaged."""
+    try:
+        data = reader.batch(position)
+        return None if data is None else batches.check(data, stamped=True, unpack=False).header
+    except Refused:
+        return None

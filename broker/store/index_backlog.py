@@ -1,0 +1,109 @@
+"""
+What the files beside the log do not hold yet: entries of queues, hashes of keys, folders of deleted topics.
+
+It is cut into pieces of work for a thread, one at a time; what could not be done waits on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmq.runtime.logging import get_logger
+
+from ..jobs.chores import IndexWork, Keyed, KeyWork
+from .commitlog import Extent
+from .consume_queue import ConsumeQueue
+from .files import Files
+from .index_faults import IndexFaults
+from .key_index import KeyIndex
+
+log = get_logger(__name__)
+
+
+class Backlog:
+    """
+    Belongs to the event loop.
+
+    Folders that can go are garbage. They go when the log up to where that was said is durable: after a crash that took
+    the end of a topic from the log, the topic lives, and its index is needed.
+    """
+
+    def __init__(self, files: Files, keys: KeyIndex, faults: IndexFaults) -> None:
+        self._files = files
+        self._faults = faults
+        self._keys = keys
+        self._worth_it: dict[ConsumeQueue, None] = {}  # queues with enough waiting entries
+        self._waiting: dict[ConsumeQueue, None] = {}  # those with any
+        self._keyed: list[Keyed] = []  # batches that the key index does not know yet
+        self._keys_from = 0  # the position from which on it knows nothing
+        self._keys_busy = False
+        self._reached = 0  # the position up to which the log was told to us
+        self._dropped: list[str] = []  # folders of what ends with the next write of the log
+        self._garbage: list[tuple[int, str]] = []  # and those of what has ended, with the position behind that
+
+    def begin(self, position: int) -> None:
+        """The indexes hold the log up to here."""
+        self._keys_from = self._reached = position
+
+    def add(self, queue: ConsumeQueue, *, worth_it: bool) -> None:
+        """A queue has entries to be written; ``worth_it``: enough of them."""
+        if worth_it:
+            self._worth_it[queue] = None
+        self._waiting[queue] = None
+
+    def add_keys(self, keyed: Keyed) -> None:
+        """A batch has keys, also one of a topic that is gone: the index says what the log has."""
+        self._keyed.append(keyed)
+
+    def reach(self, position: int) -> None:
+        """The log up to here has been told."""
+        self._reached = position
+        self._garbage += [(position, directory) for directory in self._dropped]
+        self._dropped.clear()
+
+    def discard(self, directory: str) -> None:
+        """A folder can go when what is written next is durable."""
+        if directory not in self._dropped:
+            self._dropped.append(directory)
+
+    def drop(self, queue: ConsumeQueue) -> None:
+        """A queue is gone: its entries need not be written."""
+        self._worth_it.pop(queue, None)
+        self._waiting.pop(queue, None)
+
+    @property
+    def lag(self) -> int:
+        """How many bytes of the log with keys the key index does not know yet."""
+        return max(self._reached - self._keys.end, 0) if self._keyed or self._keys_busy else 0
+
+    def take(self, extents: Sequence[Extent], *, everything: bool, durable: int) -> IndexWork:
+        """
+        What is to be written; ``everything``, or what is worth it. :meth:`done` must follow before the next.
+
+        The log is ``durable`` up to there.
+        """
+        chosen, self._worth_it = (self._waiting if everything else self._worth_it), {}
+        runs = [(queue, taken) for queue in chosen if (taken := queue.take_waiting()) is not None]
+        until = self._reached if everything or self._keyed else self._keys_from
+        keys = KeyWork(self._keys_from, until, self._keyed)
+        self._keys_from, self._keyed, self._keys_busy = until, [], True
+        garbage = [entry for entry in self._garbage if entry[0] <= durable]
+        self._garbage = [entry for entry in self._garbage if entry[0] > durable]
+        if everything:
+            self._waiting = {}
+        return IndexWork(self._files, self._keys, extents, runs, keys, garbage, self._faults)
+
+    def done(self, work: IndexWork, error: Exception | None) -> None:
+        """The files hold it now; or not, then it waits on."""
+        for queue, _ in work.runs:
+            if error is None:
+                queue.written()
+            else:
+                queue.not_written()
+                self._worth_it[queue] = self._waiting[queue] = None
+        self._keys_busy = False
+        if error is not None:
+            self._keyed[:0] = work.keys.batches
+            self._keys_from = work.keys.first
+            self._garbage[:0] = work.garbage
+            log.error("index.write_failed", error=str(error))

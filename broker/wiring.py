@@ -1,0 +1,202 @@
+"""All that answers requests, put together: one handler for each operation over the same tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from rmq.wire.protocol.ops.core import Op
+
+from .config import BrokerConfig
+from .handlers.appending import Appending
+from .handlers.beginnings import Beginnings
+from .handlers.copy_line import CopyLine
+from .handlers.dead_letters import DeadAdminHandler
+from .handlers.deferrals import DelayHandler
+from .handlers.groups import GroupHandler
+from .handlers.histories import HistoryHandler
+from .handlers.inspect import GroupAdminHandler
+from .handlers.lookup import MessageHandler
+from .handlers.notify import Notices
+from .handlers.progress import ProgressHandler
+from .handlers.pull import PullHandler
+from .handlers.redelivery import SendBackHandler
+from .handlers.running_info import RunningInfoHandler
+from .handlers.send import SendHandler
+from .handlers.session import HelloHandler
+from .handlers.stats import StatsHandler
+from .handlers.topics import TopicHandler
+from .jobs.deferred_delivery import Delivery
+from .jobs.maintenance import Upkeep
+from .jobs.read_pool import ReadPool
+from .net.answer_budget import AnswerBudget
+from .net.connection import Connection
+from .net.service import Handler
+from .state.delays import Delays
+from .state.groups import Membership
+from .state.leases import LockTable
+from .state.ledger import Ledger
+from .state.parked_pulls import HoldTable
+from .state.producers import ProducerTable
+from .state.sessions import SessionTable
+from .state.topics import Topic, TopicTable
+from .store.changes import Started
+from .store.committer import Committer
+from .store.message_store import MessageStore
+
+
+class Tables(NamedTuple):
+    """What is true, as far as it is not in the log alone."""
+
+    topics: TopicTable
+    ledger: Ledger
+    locks: LockTable
+    sessions: SessionTable
+    members: Membership
+    holds: HoldTable
+    producers: ProducerTable
+    delays: Delays
+
+
+class Serving:
+    """The handlers, and what they have to tell each other. ``stats`` is asked for numbers of the rest of the broker."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
+        committer: Committer, pool: ReadPool, upkeep: Upkeep, stats: StatsHandler, connections: Callable[[], int],
+        answers: AnswerBudget, now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
+        started: Callable[[], Started],
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._store = store
+        self._tables = tables
+        self._connections = connections
+        self._answers = answers
+        self.topics = TopicHandler(
+            tables.topics, store, committer, broker=config.name, default_queues=config.default_queues,
+            auto_create=config.auto_create_topics, wall_us=wall_us, refusal=lambda: self.sends.refuse_because,
+        )  # fmt: skip
+        notices = Notices(tables.members, tables.sessions, call_soon=loop.call_soon, call_later=loop.call_later)
+        self.progress = ProgressHandler(
+            topics=tables.topics, members=tables.members, locks=tables.locks, ledger=tables.ledger,
+            committer=committer, now=now, holds=store.readable_range, call_soon=loop.call_soon,
+        )  # fmt: skip
+        self.groups = GroupHandler(
+            topics=tables.topics, sessions=tables.sessions, members=tables.members, locks=tables.locks,
+            ledger=tables.ledger, progress=self.progress, committer=committer, now=now,
+            topic_info=self.topics.info, notices=notices,
+        )  # fmt: skip
+        self.pulls = PullHandler(
+            store, tables.topics, tables.holds, self.progress, now=now, clock=clock, call_soon=loop.call_soon,
+            max_hold_s=config.max_hold_s, pool=pool, answers=answers,
+        )  # fmt: skip
+        self.sends = SendHandler(
+            store, tables.topics, tables.producers, committer, tables.delays, durable=config.flush == "sync", now=now,
+            clock=clock, call_soon=loop.call_soon,
+        )  # fmt: skip
+        self._hello = HelloHandler(
+            config, sessions=tables.sessions, locks=tables.locks, ledger=tables.ledger, producers=tables.producers,
+            progress=self.progress, committer=committer, now=now,
+            history=lambda: store.history,
+            durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
+        )  # fmt: skip
+        self._messages = MessageHandler(
+            store, tables.topics, pool, index_now=upkeep.index_now, call_later=loop.call_later, clock=clock
+        )
+        self._histories = HistoryHandler(store, committer, started=started)
+        line = CopyLine(pool)
+        appending = Appending(
+            store, committer, tables.delays, tables.ledger, make_topic=self.topics.own,
+            refusal=lambda: self.sends.refuse_because,
+        )  # fmt: skip
+        self._send_backs = SendBackHandler(
+            store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
+            committer=committer, line=line, appending=appending, delays=tables.delays, max_retries=config.max_retries,
+            now=now,
+        )  # fmt: skip
+        self._dead_admin = DeadAdminHandler(
+            store, topics=tables.topics, ledger=tables.ledger, committer=committer, line=line, appending=appending
+        )
+        self.delivery = Delivery(store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock)
+        store.on_parked = self.delivery.parked
+        self._waiting = DelayHandler(store, pool)
+        self._group_admin = GroupAdminHandler(
+            self.groups, topics=tables.topics, store=store, members=tables.members, locks=tables.locks,
+            ledger=tables.ledger, progress=self.progress, committer=committer, now=now,
+        )  # fmt: skip
+        self.inquiries = RunningInfoHandler(self._group_admin, tables.members, now=now)
+        self._connect(notices)
+        stats.add("log", store.stats)
+        stats.add("commit", committer.stats)
+        stats.add("upkeep", upkeep.stats)
+        stats.add("delays", self.delivery.stats)
+        stats.add("serving", self._numbers)
+        self.handlers = self._handlers(stats)
+
+    def _connect(self, notices: Notices) -> None:
+        """Tell the handlers of each other."""
+        tables, topics = self._tables, self.topics
+        beginnings = Beginnings(
+            tables.topics, tables.members, self.progress, held=tables.locks.topics, end=self._store.end_since
+        )
+        topics.progress = self.progress
+        topics.changed = notices.topic_changed
+        topics.deleted = notices.topic_deleted
+        topics.ended = self._topic_ended
+        topics.made = beginnings.made
+        self.groups.lease_changed = self.pulls.lease_changed
+        self.groups.resubscribed = self.pulls.resubscribed
+        self.groups.begins = beginnings.joined
+        self.progress.revoke = self.groups.revoke
+
+    def _handlers(self, stats: StatsHandler) -> dict[int, Handler]:
+        groups, progress, topics, messages = self.groups, self.progress, self.topics, self._messages
+        return {
+            Op.HELLO: self._hello.hello, Op.PING: self._hello.ping, Op.SEND: self.sends.send, Op.PULL: self.pulls.pull,
+            Op.COMMIT: progress.commit, Op.ACQUIRE: groups.acquire, Op.RENEW: groups.renew, Op.RELEASE: groups.release,
+            Op.JOIN: groups.join, Op.LEAVE: groups.leave, Op.ATTEMPT: progress.attempt,
+            Op.LOCK_STATUS: groups.lock_status, Op.ROUTE: topics.route, Op.CREATE_TOPIC: topics.create,
+            Op.LIST_TOPICS: topics.list, Op.RANGES: topics.ranges, Op.DELETE_TOPIC: topics.delete,
+            Op.GROW_TOPIC: topics.grow, Op.DESCRIBE_TOPIC: topics.describe, Op.STATS: stats.stats,
+            Op.QUERY_MESSAGES: messages.query, Op.GET_MESSAGE: messages.get, Op.OFFSETS_AT: messages.offsets_at,
+            Op.STARTING: progress.starting, Op.DEAD_LETTER: self._send_backs.dead_letter,
+            Op.SEND_BACK: self._send_backs.send_back, Op.LIST_DEAD: self._dead_admin.list_dead,
+            Op.DEAD_STATES: self._dead_admin.dead_states, Op.REPLAY_DEAD: self._dead_admin.replay,
+            Op.DROP_DEAD: self._dead_admin.drop,
+            Op.RESET_OFFSETS: progress.reset, Op.LIST_GROUPS: self._group_admin.list_groups,
+            Op.DESCRIBE_GROUP: self._group_admin.describe, Op.MEMBER_INFO: self.inquiries.ask,
+            Op.RUNNING_INFO: self.inquiries.answer, Op.LIST_DELAYS: self._waiting.list_delays, Op.HEADS: messages.heads,
+            Op.CONFIG: self._settings, Op.ACCEPT_HISTORY: self._histories.accept,
+        }  # fmt: skip
+
+    def _settings(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """CONFIG: what the broker works with, by name."""
+        return asdict(self._config)
+
+    def tick(self) -> None:
+        """End what silence ends."""
+        self.groups.expire()
+        self.pulls.expire()
+        self.inquiries.expire()
+
+    def _topic_ended(self, topic: Topic) -> None:
+        """What a deleted topic takes with it."""
+        self.progress.forget_topic(topic.name)
+        self.groups.forget_topic(topic.name)
+        self._store.drop_topic(topic.name, topic.generation)
+        self.pulls.topic_ended(topic.name, topic.queues)
+
+    def _numbers(self) -> dict[str, Any]:
+        tables = self._tables
+        return {
+            "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
+            "silent_members": tables.members.silent_count,
+            "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
+            "unread_answer_bytes": self._answers.used, "evicted_readers": self._answers.evicted,
+            "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
+            "other_histories": self.pulls.other_histories,
+            "failed_reads": self.pulls.failed_reads,
+            **self._send_backs.stats(), "replayed_dead_letters": self._dead_admin.replayed,
+        }  # fmt: skip

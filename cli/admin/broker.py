@@ -1,0 +1,206 @@
+"""``rmq-admin broker``: how a broker is, a copy of its log, a scrub of a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output.progress import progress_bar
+from ..output.render import counted, table, to_json
+from ..shell import exit_codes
+from ..shell.command import Command, Failure, Group, run
+from ..shell.options import broker_option, json_option, log_options
+from ..shell.reach import admin_of
+from .admin_config import config
+
+if TYPE_CHECKING:
+    from rmq.wire.protocol.ops.core import HistoryAccepted
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin broker stats
+    rmq-admin broker config
+    rmq-admin broker backup /backups/monday
+    rmq-admin broker verify-store /backups/monday
+    """,
+)
+def broker() -> None:
+    """Look after a broker and its data directory."""
+
+
+broker.add_command(config)
+
+
+@broker.command(
+    cls=Command,
+    examples="""
+    rmq-admin broker stats
+    rmq-admin broker stats --json
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def stats(broker: str, as_json: bool) -> None:
+    """Show the broker's numbers: log, flush, upkeep, connections."""
+    numbers = run(_stats(broker))
+    if as_json:
+        click.echo(to_json(numbers))
+        return
+    rows = [(part, name, _shown(value)) for part, values in numbers.items() for name, value in values.items()]
+    click.echo(table(("part", "name", "value"), rows), nl=False)
+
+
+async def _stats(address: str) -> dict[str, dict[str, Any]]:
+    async with admin_of(address) as admin:
+        return await admin.stats()
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+@broker.command(
+    cls=Command,
+    examples="""
+    rmq-admin broker backup /backups/monday
+    rmq-admin broker backup --link ~/.rmq/snapshot
+    rmq-broker restore /backups/monday ~/.rmq/data
+    """,
+)
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--link", is_flag=True, help="Share the blocks of closed segments: no space, but no second disk either.")
+@json_option
+@broker_option
+@log_options("error")
+def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
+    """
+    Copy the log of a running broker to the new folder TARGET, up to what is on the disk now.
+
+    Run it on the broker's machine, as a user who may read its data directory. A broker that is started on the copy
+    holds every message and every change that was acknowledged before.
+    """
+    from rmq.broker.offline.backup import Backup
+    from rmq.broker.store.directory import StoreError
+
+    numbers = run(_stats(broker))
+    source, log = Path(numbers["broker"]["data_dir"]), numbers["log"]
+    with progress_bar("copying", log["log_durable"] - log["log_start"]) as advance:
+        try:
+            copied = Backup(
+                source, target, log["log_durable"], store_id=log["store_id"], link=link, progress=advance
+            ).run()
+        except (OSError, StoreError) as error:
+            raise _unusable(error, target) from error
+    if as_json:
+        click.echo(to_json({**copied._asdict(), "source": str(source), "target": str(target)}))
+    else:
+        size = copied.end - copied.start
+        segments = counted(copied.segments, "segment")
+        click.echo(f"{target}: {segments}, {size} bytes, up to position {copied.end}")
+    if copied.missing_bytes:
+        click.echo(f"{copied.missing_bytes} bytes are missing in the original: verify the copy", err=True)
+
+
+@broker.command(
+    "accept-history",
+    cls=Command,
+    examples="""
+    rmq-admin broker accept-history
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def accept_history(broker: str, as_json: bool) -> None:
+    """
+    Let readers that keep their own position continue in a restored store.
+
+    After a restore, broadcasting members, saved Spark ranges and tails that had read further than the backup stop,
+    since the messages after it are others. With this they continue at the offset up to which both histories agree.
+    Groups need it not: they continue by themselves.
+    """
+    accepted = run(_accept(broker))
+    if as_json:
+        return click.echo(to_json({"store_id": f"{accepted.store_id:016x}", "before": accepted.before}))
+    done = "was accepted before" if accepted.before else "is accepted"
+    click.echo(f"the history of store {accepted.store_id:016x} {done}: readers continue where it parts from theirs")
+
+
+async def _accept(address: str) -> HistoryAccepted:
+    async with admin_of(address) as admin:
+        return await admin.accept_history()
+
+
+@broker.command(
+    "verify-store",
+    cls=Command,
+    examples="""
+    rmq-admin broker verify-store ~/.rmq/data
+    rmq-admin broker verify-store /backups/monday --json
+    """,
+)
+@click.argument("directory", type=click.Path(path_type=Path))
+@json_option
+@log_options("error")
+def verify_store(directory: Path, as_json: bool) -> None:
+    """
+    Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
+
+    Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
+    next start makes again from the log, 66 if there is no such directory, 71 if it cannot be read, holds no log, or a
+    broker uses it. Bytes at the end that are no whole batch are what a crash leaves of sends that were not
+    acknowledged: the next start moves them to quarantine/.
+    """
+    from rmq.broker.offline.verify import Verification
+    from rmq.broker.store.directory import StoreError
+
+    log = directory / "commitlog"
+    try:
+        directory.stat()
+    except FileNotFoundError as error:
+        text = f"{directory} does not exist: name the data directory of a broker or a backup"
+        raise Failure(text, exit_codes.NO_INPUT) from error
+    except OSError as error:
+        raise _unusable(error, directory) from error
+    try:
+        size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
+        with progress_bar("checking", size) as advance:
+            report = Verification(directory, progress=advance).run()
+    except (OSError, StoreError) as error:
+        raise _unusable(error, directory) from error
+    if as_json:
+        findings = [finding._asdict() for finding in report.findings]
+        click.echo(to_json({**report._asdict(), "findings": findings}))
+    else:
+        for finding in report.findings:
+            click.echo(f"{'LOG' if finding.in_log else 'beside the log'}: {finding.place}: {finding.text}")
+        tail = f", {report.torn} bytes at the end that are no whole batch" if report.torn else ""
+        queues = counted(report.queues, "queue")
+        click.echo(f"{report.batches} batches, {report.messages} messages in {queues}{tail}: {_verdict(report)}")
+    if report.findings:
+        raise click.exceptions.Exit(exit_codes.FAILURE if report.log_is_sound else exit_codes.DATA_ERROR)
+
+
+def _unusable(error: Exception, folder: Path) -> Failure:
+    """A folder that cannot be read or written; the sentences of the store say what to do themselves."""
+    from rmq.broker.store.directory import remedy
+    from rmq.broker.store.files import UNREADABLE
+    from rmq.broker.store.scan import Unreadable
+
+    if isinstance(error, OSError):
+        is_unreadable = error.errno in UNREADABLE
+        advice = remedy(error) if is_unreadable or isinstance(error, PermissionError) else "name another folder"
+        text = f"{error.filename or folder}: {error.strerror}; {advice}"
+        return Failure(text, exit_codes.TEMPORARY if is_unreadable else exit_codes.OS_ERROR)
+    return Failure(str(error), exit_codes.TEMPORARY if isinstance(error, Unreadable) else exit_codes.OS_ERROR)
+
+
+def _verdict(report: Any) -> str:
+    if not report.findings:
+        return "sound"
+    return "the log is sound, the next start repairs the rest" if report.log_is_sound else "damaged"

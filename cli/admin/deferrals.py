@@ -1,0 +1,119 @@
+"""``rmq-admin delay``: see which messages wait for their time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import terminal
+from ..output.render import counted, seconds, table, to_json
+from ..shell.command import Command, Group, run
+from ..shell.options import broker_option, json_option, log_options
+from ..shell.reach import admin_of
+
+if TYPE_CHECKING:
+    from rmq.client import WaitingDelays
+    from rmq.wire.protocol.ops.deferrals import DelayRow
+
+COLUMNS = ("due_at", "due_in", "topic", "queue_id", "level", "messages", "parked_at", "message_id")
+NARROW_COLUMNS = ("due_in", "queue", "level", "messages", "message_id")
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin delay list
+    rmq-admin delay list --topic reminders --limit 10
+    """,
+)
+def delay() -> None:
+    """See which messages wait for their time."""
+
+
+@delay.command(
+    "list",
+    cls=Command,
+    examples="""
+    rmq-admin delay list
+    rmq-admin delay list --topic reminders --limit 10
+    rmq-admin delay list --json | head -1
+    """,
+)
+@click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=64, show_default=True, help="How many, the next one first."
+)
+@json_option
+@broker_option
+@log_options("error")
+def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> None:
+    """
+    Show what waits for its time, in the order it becomes due.
+
+    A line is a batch: the messages that one producer sent together, with the id of the first of them. The level is "-"
+    where a message was sent with an exact time or a number of seconds. A narrow terminal shows no times of day. With
+    --json: one object a line. Standard error says how much waits in all.
+    """
+    run(_list(broker, topic, limit, as_json))
+
+
+async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        found = await admin.delays(topic, limit)
+    now = datetime.now(UTC)
+    if as_json:
+        for row in found.rows:
+            click.echo(to_json(delay_object(row)))
+    else:
+        click.echo(delays_text(found.rows, now, terminal.columns()), nl=False)
+    for remark in remarks(found):
+        click.echo(remark, err=True)
+
+
+def delays_text(rows: Sequence[DelayRow], now: datetime, columns: int = 0) -> str:
+    """What waits, for people; where there are too few columns (0 is room for everything), without the times of day."""
+    text = table(COLUMNS, [cells(row, now) for row in rows])
+    return text if terminal.fits(text, columns) else table(NARROW_COLUMNS, [_narrow_cells(row, now) for row in rows])
+
+
+def remarks(found: WaitingDelays) -> list[str]:
+    """What stands beside the list."""
+    said = [f"there may be more than these {len(found.rows)}: raise --limit"] if found.more else []
+    messages, batches = counted(found.total_messages, "message"), found.total_batches
+    verb = "waits" if found.total_messages == 1 else "wait"
+    within = f" in {batches} {'batch' if batches == 1 else 'batches'}" if found.total_messages else ""
+    return [*said, f"{messages}{within} {verb} in the whole broker"]
+
+
+def delay_object(row: DelayRow) -> dict[str, Any]:
+    """A batch that waits, as JSON."""
+    from rmq.wire.model import from_us
+
+    return {
+        "due_at": from_us(row.due_at),
+        "topic": row.topic,
+        "queue_id": row.queue_id,
+        "delay_level": row.delay_level or None,
+        "messages": row.messages,
+        "parked_at": from_us(row.parked_at),
+        "message_id": row.message_id,
+        "position": row.position,
+    }
+
+
+def cells(row: DelayRow, now: datetime) -> list[object]:
+    """A batch that waits, for people."""
+    shown = delay_object(row)
+    due_in = max(0.0, (shown["due_at"] - now).total_seconds())
+    return [
+        shown["due_at"].isoformat(timespec="milliseconds"), seconds(due_in), row.topic, row.queue_id,
+        shown["delay_level"], row.messages, shown["parked_at"].isoformat(timespec="milliseconds"), row.message_id,
+    ]  # fmt: skip
+
+
+def _narrow_cells(row: DelayRow, now: datetime) -> list[object]:
+    _, due_in, topic, queue_id, level, messages, _, message_id = cells(row, now)
+    return [due_in, f"{topic}/{queue_id}", level, messages, message_id]

@@ -1,0 +1,134 @@
+"""
+Which dead letters are meant: by place, name, origin, reason, time and state. Pure.
+
+Different conditions must all hold; of one that is given several times, one. Only what the broker knows of a dead
+letter without reading it (its offset and state) decides which part of the dead-letter topic is read at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, WAITING, DeadRun
+
+if TYPE_CHECKING:
+    from rmq.wire.model import StoredMessage
+
+STATES: Final = {WAITING: "waiting", REPLAYED: "replayed", DROPPED: "dropped"}
+ALL: Final = "all"
+MAX_DIGITS: Final = 18  # any such number fits the wire
+
+Span = tuple[int, int]
+"""Offsets from the first to before the second."""
+
+
+def parse_offsets(text: str) -> Span:
+    """
+    ``3``, or ``10-20`` with both ends.
+
+    Raises:
+        ValueError: it is neither; the sentence says what would do.
+    """
+    first, dash, last = text.strip().partition("-")
+    numbers = [first, last] if dash else [first, first]
+    if not all(number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS for number in numbers):
+        raise ValueError(f"{text!r} is no offset: 3 is one, 10-20 are eleven")
+    start, end = map(int, numbers)
+    if end < start:
+        raise ValueError(f"{text!r} ends before it starts")
+    return start, end + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFilter:
+    """What a dead letter must be like; nothing given means every one that waits."""
+
+    offsets: tuple[Span, ...] = ()
+    ids: tuple[str, ...] = ()  # of dead letters, or of the messages they were
+    keys: tuple[str, ...] = ()
+    origin_topic: str | None = None
+    origin_queue: int | None = None
+    reason: str | None = None  # a part of it
+    since: datetime | None = None  # when it became a dead letter
+    until: datetime | None = None
+    state: str = STATES[WAITING]
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no condition is given; a state is none."""
+        return not self.offsets and not self.needs_messages
+
+    @property
+    def needs_messages(self) -> bool:
+        """Whether a dead letter has to be read before it can be judged."""
+        others = (self.origin_topic, self.origin_queue, self.reason, self.since, self.until)
+        return bool(self.ids or self.keys) or any(other is not None for other in others)
+
+    def spans(self, first: int, end: int, runs: Iterable[DeadRun]) -> list[Span]:
+        """
+        The parts of ``[first, end)`` whose dead letters are meant as far as offsets and states tell, in order.
+
+        ``runs`` are those that somebody has dealt with, in order; all others wait.
+        """
+        pieces = list(_pieces(first, end, runs))
+        if self.state != ALL:
+            pieces = [piece for piece in pieces if STATES[piece.state] == self.state]
+        wanted = _united(self.offsets) if self.offsets else [(first, end)]
+        cut = [
+            (max(start, piece.from_offset), min(stop, piece.end_offset)) for piece in pieces for start, stop in wanted
+        ]
+        return _united((start, stop) for start, stop in cut if start < stop)
+
+    def matches(self, letter: StoredMessage) -> bool:
+        """Whether a dead letter of these parts is meant."""
+        said = letter.properties
+        return (
+            (not self.ids or letter.message_id in self.ids or said.get("RMQ_ORIGIN_ID") in self.ids)
+            and (not self.keys or not set(self.keys).isdisjoint(letter.keys))
+            and (self.origin_topic is None or said.get("RMQ_ORIGIN_TOPIC") == self.origin_topic)
+            and (self.origin_queue is None or said.get("RMQ_ORIGIN_QUEUE") == str(self.origin_queue))
+            and (self.reason is None or self.reason.casefold() in said.get("RMQ_DEAD_REASON", "").casefold())
+            and (self.since is None or letter.stored_at >= self.since)
+            and (self.until is None or letter.stored_at < self.until)
+        )
+
+    def missing_offsets(self, first: int, end: int) -> list[Span]:
+        """What was named of which nothing exists."""
+        return [(start, stop) for start, stop in self.offsets if stop <= first or start >= end]
+
+
+def state_at(runs: Sequence[DeadRun], offset: int) -> str:
+    """The state of a dead letter, by its name."""
+    behind = bisect_right(runs, offset, key=lambda run: run.from_offset)
+    run = runs[behind - 1] if behind else None
+    return STATES[run.state if run is not None and offset < run.end_offset else WAITING]
+
+
+def _pieces(first: int, end: int, runs: Iterable[DeadRun]) -> Iterator[DeadRun]:
+    """All of ``[first, end)``, those that wait too."""
+    at = first
+    for run in runs:
+        start, stop = max(run.from_offset, at), min(run.end_offset, end)
+        if start >= stop:
+            continue
+        if at < start:
+            yield DeadRun(at, start, WAITING)
+        yield DeadRun(start, stop, run.state)
+        at = stop
+    if at < end:
+        yield DeadRun(at, end, WAITING)
+
+
+def _united(spans: Iterable[Span]) -> list[Span]:
+    """The same offsets in order, each once."""
+    found: list[Span] = []
+    for start, stop in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], stop)
+        else:
+            found.append((start, stop))
+    return found

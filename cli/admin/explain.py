@@ -1,0 +1,219 @@
+"""``rmq-admin explain``: why the queues of a group go on or do not, and what to do, in one command."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..output.render import counted, epoch_text, printable, seconds, table, to_json
+from ..shell import exit_codes
+from ..shell.command import Command, run
+from ..shell.options import broker_option, json_option, log_options
+from ..shell.reach import admin_of
+
+if TYPE_CHECKING:
+    from rmq.client import Explanation, QueueStory
+
+COLUMNS: Final = ("  queue", "reason", "wait", "head", "age", "try", "next", "owner", "left")
+LOCK: Final = 2  # of them, the last ones, are about the lock
+MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
+WIDTH: Final = 80
+MOST: Final = 10  # queues of one reason that are shown one by one, unless all are asked for
+_SESSION_DIGITS = 8
+_WHOLE = re.compile(r"`[^`]*`|\b\d[\d.,]* (?:s|h|min)\b")  # commands, and numbers with their unit
+_COMMAND = re.compile(r"`(rmq-admin (?!broker verify-store)[^`]*)`")  # those that talk to a broker
+_GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    rmq-admin explain billing
+    rmq-admin explain billing orders --all
+    rmq-admin explain billing --json | python3 -m json.tool
+    rmq-admin explain billing >/dev/null || echo "billing needs somebody"
+    """,
+)
+@click.argument("group")
+@click.argument("topic", required=False)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Show every queue: those that are well too, and more than 10 of one reason.",
+)
+@json_option
+@broker_option
+@log_options("error")
+def explain(group: str, topic: str | None, everything: bool, broker: str, as_json: bool) -> None:
+    """
+    Say why the queues of GROUP go on or do not, and what to do.
+
+    For every queue: a reason, how many messages wait, its first message and how old that is, which delivery of it is
+    next and when, and who has the lock and how long that lasts unless it is renewed. Worst first: "!"
+    needs somebody, "?" may pass by itself. Members are asked through the broker, which takes 1 to 3 s.
+
+    Ends with 0 if nothing needs anybody, with 4 if a queue does. docs/explain.md tells each reason. With --json: one
+    object.
+    """
+    told = run(_explain(broker, group, topic))
+    context = click.get_current_context()
+    if context.get_parameter_source("broker") is click.core.ParameterSource.COMMANDLINE:
+        told = naming_broker(told, broker)
+    click.echo(json_text(told) if as_json else text(told, everything=everything, width=_width()), nl=False)
+    if told.needs_somebody:
+        context.exit(exit_codes.ATTENTION)
+
+
+async def _explain(broker: str, group: str, topic: str | None) -> Explanation:
+    async with admin_of(broker) as admin:
+        return await admin.explain(group, topic)
+
+
+def naming_broker(told: Explanation, broker: str) -> Explanation:
+    """With the broker in every command that is advised: typed as they stand, they must not go to another one."""
+
+    def named(text: str) -> str:
+        return _COMMAND.sub(rf"`\1 --broker {broker}`", text)
+
+    return told._replace(
+        queues=[story._replace(sentence=named(story.sentence), advice=named(story.advice)) for story in told.queues],
+        notes=[note._replace(sentence=named(note.sentence), advice=named(note.advice)) for note in told.notes],
+    )
+
+
+def _width() -> int:
+    """As wide as the terminal, within reason; 80 columns where there is none."""
+    return min(max(shutil.get_terminal_size().columns, 60), 120) if sys.stdout.isatty() else WIDTH
+
+
+def json_text(told: Explanation) -> str:
+    """An explanation as one JSON object."""
+    from rmq.client.explain.collect import as_object
+
+    shown = as_object(told)
+    shown["queues"] = [{**queue, "epoch": epoch_text(queue["epoch"])} for queue in shown["queues"]]
+    return to_json(shown) + "\n"
+
+
+def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> str:
+    """An explanation for people."""
+    ill = [story for story in told.queues if story.urgency.name != "WELL"]
+    well = [story for story in told.queues if story.urgency.name == "WELL"]
+    parts = [headline(told)]
+    if ill:
+        parts.append("\n" + _stories(ill, width, most=None if everything else MOST))
+    if well and ill:
+        parts.append(f"\n{counted(len(well), 'queue')} well: {_sum_of(well)}\n")
+    elif well:
+        parts.append(f"  {_sum_of(well)}\n")
+    if well and everything:
+        parts.append("\n" + _stories(well, width))
+    if told.notes:
+        parts.append("\n")
+    for note in told.notes:
+        parts.append(_indented(f"note: {note.sentence} {note.advice}", "", "  ", width))
+    return "".join(parts)
+
+
+def headline(told: Explanation) -> str:
+    """One line that says whether all is well."""
+    counts = Counter(story.urgency.name for story in told.queues)
+    total = counted(len(told.queues), "queue")
+    if not told.queues:
+        how = "no queues"
+    elif counts["ACT"]:
+        how = f"{counts['ACT']} of {total} need{'s' if counts['ACT'] == 1 else ''} somebody"
+    elif counts["WATCH"]:
+        how = f"{counts['WATCH']} of {total} to watch"
+    else:
+        how = f"{total}, all well"
+    mode = "" if told.ordered is None else f"{'ordered' if told.ordered else 'concurrent'}, "
+    mode = "broadcasting, " if told.model == "broadcasting" else mode
+    return printable(f"{told.group}: {how} ({mode}{counted(told.members, 'member')}, {_waiting(told.lag)})") + "\n"
+
+
+def _stories(stories: Sequence[QueueStory], width: int, most: int | None = None) -> str:
+    """A line for each queue (of one reason at most so many), and below those that are alike, why and what to do."""
+    by_reason = [list(found) for _, found in itertools.groupby(stories, key=lambda story: story[2:4])]
+    left_out = {found[most - 1]: found[most:] for found in by_reason if most is not None and len(found) > most}
+    stories = [story for found in by_reason for story in found[:most]]
+    rows = [_cells(story) for story in stories]
+    lines = _table(COLUMNS, rows)
+    if max(map(len, lines)) > width:  # the lock gets a line of its own
+        lines = _table(COLUMNS[:-LOCK], [row[:-LOCK] for row in rows])
+        lines[1:] = [line + _lock(row) for line, row in zip(lines[1:], rows, strict=True)]
+    parts = [f"{lines[0]}\n"]
+    alike = itertools.groupby(zip(stories, lines[1:], strict=True), key=lambda pair: pair[0][4:6])
+    for (sentence, advice), group in alike:
+        pairs = list(group)
+        parts += [f"{line}\n" for _, line in pairs]
+        parts.append(_indented(sentence, "     ", "     ", width))
+        if advice:
+            parts.append(_indented(f"do: {advice}", "     ", "         ", width))
+        parts += [_more(left_out[story]) for story, _ in pairs if story in left_out]
+    return "".join(parts)
+
+
+def _more(left_out: Sequence[QueueStory]) -> str:
+    mark, waiting = MARKS[left_out[0].urgency.name], _waiting(sum(story.lag for story in left_out))
+    return f"{mark} {counted(len(left_out), 'more queue')} {left_out[0].reason.value} ({waiting}): --all shows them\n"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """The lines of a table, without the columns that are empty."""
+    kept = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    return table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows]).splitlines()
+
+
+def _lock(row: Sequence[object]) -> str:
+    owner, left = row[-LOCK:]
+    lasts = f", {left} left" if left else ""
+    return "" if owner is None else f"\n     held by {printable(str(owner))}{lasts}"
+
+
+def _cells(story: QueueStory) -> list[object]:
+    return [
+        f"{MARKS[story.urgency.name]} {story.topic}/{story.queue_id}",
+        story.reason.value,
+        story.lag or None,
+        story.head_offset,
+        None if story.head_age_s is None else seconds(story.head_age_s),
+        story.attempt if story.attempt > 1 else None,
+        None if story.retry_in_s is None else seconds(story.retry_in_s),
+        None if story.owner is None else story.owner[-_SESSION_DIGITS:],
+        None if story.lease_left_s is None else seconds(story.lease_left_s),
+    ]
+
+
+def _sum_of(stories: Sequence[QueueStory]) -> str:
+    """The queues that are well, in one line."""
+    counts = Counter(story.reason.value for story in stories)
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    moving = [(story.lag, story.per_s) for story in stories if story.per_s]
+    speed = ""
+    if moving:
+        left = seconds(max(lag / per_s for lag, per_s in moving))
+        speed = f" ({sum(per_s for _, per_s in moving):,.0f} messages/s, through in {left})"
+    return f"{told}{speed}"
+
+
+def _indented(sentence: str, first: str, others: str, width: int) -> str:
+    """A sentence in lines; commands in it stay whole, to be copied."""
+    glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), printable(sentence.strip()))
+    lines = textwrap.wrap(
+        glued, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
+    return "".join(f"{line.replace(_GLUE, ' ')}\n" for line in lines)
+
+
+def _waiting(lag: int) -> str:
+    return f"{lag:,} messages wait" if lag != 1 else "1 message waits"

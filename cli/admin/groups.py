@@ -1,0 +1,325 @@
+"""``rmq-admin group``: which groups there are, how far they are, and what their members do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq.wire.errors import GroupNotFound, MemberSilent
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.groups import ANSWER_S
+
+from ..output import terminal
+from ..output.render import counted, epoch_text, printable, seconds, shortened, table, to_json
+from ..shell.command import Command, Group, run
+from ..shell.options import broker_option, json_option, log_options
+from ..shell.reach import admin_of
+from .lag import Ages, ask_ages, ask_ahead, oldest
+from .members import info_text, plain
+from .offsets import reset_offset
+
+if TYPE_CHECKING:
+    from rmq.client import Admin, GroupDescription, GroupRow, MemberReport
+    from rmq.wire.protocol.ops.groups import GroupQueue, MemberState
+
+LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag", "age")
+MEMBER_COLUMNS = ("member", "address", "state", "heard", "leases")
+QUEUE_COLUMNS = ("topic", "queue", "committed", "end", "lag", "age", "owner", "left")
+BROADCAST_COLUMNS = ("topic", "queue", "first", "end")  # each member has its own progress, and no queue an owner
+SHORTEST = 8  # characters that are left of a name
+MOST_AGED = 100  # groups of a list that are asked for their age, one after the other
+_SESSION_DIGITS = 8
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin group list
+    rmq-admin group describe billing
+    rmq-admin group members billing --verbose
+    rmq-admin group reset-offset billing --topic orders --to first --dry-run
+    """,
+)
+def group() -> None:
+    """Look at consumer groups, and put them elsewhere in their queues."""
+
+
+@group.command(
+    "list",
+    cls=Command,
+    examples="""
+    rmq-admin group list
+    rmq-admin group list --json
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def list_groups(broker: str, as_json: bool) -> None:
+    """
+    List the groups that have members, locks or progress.
+
+    The lag is the number of messages that a group has before it, in all queues of its topics, the age how long the
+    oldest of them has been stored (of the first 100 groups that have a lag). A broadcasting group has neither, since
+    each of its members has its own. With --json: one array of objects, the age is lag_s.
+    """
+    rows = run(_list(broker))
+    if as_json:
+        click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
+    else:
+        click.echo(list_text(rows, terminal.columns()), nl=False)
+    if not rows:
+        click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
+
+
+async def _list(broker: str) -> list[tuple[GroupRow, float | None]]:
+    async with admin_of(broker) as admin:
+        rows = await admin.list_groups()
+        behind = [row.group for row in rows if row.lag and not _is_broadcasting(row)]
+        ahead = await ask_ahead(admin)
+        ages = {group: await _age(admin, group, ahead) for group in behind[:MOST_AGED]}
+    return [(row, ages.get(row.group)) for row in rows]
+
+
+async def _age(admin: Admin, group: str, ahead: timedelta) -> float | None:
+    try:
+        return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC) + ahead))
+    except GroupNotFound:  # its topic was deleted meanwhile
+        return None
+
+
+def row_object(row: GroupRow, lag_s: float | None) -> dict[str, Any]:
+    """A line of the list as JSON."""
+    return {**row._asdict(), "lag": None if _is_broadcasting(row) else row.lag, "lag_s": lag_s}
+
+
+def list_text(rows: list[tuple[GroupRow, float | None]], columns: int = 0) -> str:
+    """The list for people; where there are too few columns (0 is room for everything), with less of modes and names."""
+    cells = [list_cells(row, lag_s) for row, lag_s in rows]
+    text = table(LIST_COLUMNS, cells)
+    if terminal.fits(text, columns):
+        return text
+    for line, (row, _) in zip(cells, rows, strict=True):
+        line[1] = None if row.ordered is None else "broadcast" if _is_broadcasting(row) else str(_mode(row)).split()[0]
+    longest = max(len(row.group) for row, _ in rows)
+    text = table(LIST_COLUMNS, cells)
+    if not terminal.fits(text, columns):
+        longest = max(longest - max(map(len, text.splitlines())) + columns, SHORTEST)
+        text = table(
+            LIST_COLUMNS,
+            [[shortened(row.group, longest), *line[1:]] for line, (row, _) in zip(cells, rows, strict=True)],
+        )
+    return text
+
+
+def list_cells(row: GroupRow, lag_s: float | None) -> list[object]:
+    """A line of the list for people."""
+    lag: object = f"{row.lag}+" if row.more_queues else row.lag  # too many queues to look at all of them
+    lag = None if _is_broadcasting(row) else lag
+    return [row.group, _mode(row), row.members, row.leases, row.topics, lag, _age_cell(lag_s)]
+
+
+def _age_cell(lag_s: float | None) -> str | None:
+    return None if lag_s is None else seconds(lag_s)
+
+
+@group.command(
+    cls=Command,
+    examples="""
+    rmq-admin group describe billing
+    rmq-admin group describe billing --topic orders
+    rmq-admin group describe billing --json | python3 -m json.tool
+    """,
+)
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", metavar="TOPIC", help="Only the queues of this topic.")
+@json_option
+@broker_option
+@log_options("error")
+def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
+    """
+    Show GROUP: its members, and for each queue how far it is and who has it.
+
+    "Committed" is the offset that a queue goes on at, "end" the one behind its last message, the lag what lies
+    between, and the age how long the oldest message that is not done has been stored. An owner is named by the end of
+    its member id, "left" is how long its lock lasts unless it is renewed. Members of a broadcasting group have all
+    queues, and each its own progress: group members --verbose asks them. With --json: one object, with all of that and
+    more; the age is lag_s. Why a queue does not go on is told by rmq-admin explain.
+    """
+    told, ages = run(_describe(broker, name, topic))
+    click.echo(to_json(group_object(told, ages)) + "\n" if as_json else group_text(told, ages), nl=False)
+
+
+async def _describe(broker: str, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
+    async with admin_of(broker) as admin:
+        told = await admin.describe_group(name, topic)
+        return told, await ask_ages(admin, told, datetime.now(UTC) + await ask_ahead(admin))
+
+
+def group_object(told: GroupDescription, ages: Ages) -> dict[str, Any]:
+    """A group as JSON."""
+    return {
+        **told._asdict(),
+        "lag": None if _is_broadcasting(told) else told.lag,
+        "lag_s": oldest(ages),
+        "members": [member._asdict() for member in told.members],
+        "queues": [_queue_object(queue, _is_broadcasting(told), ages) for queue in told.queues],
+    }
+
+
+def _queue_object(queue: GroupQueue, is_broadcasting: bool, ages: Ages) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in queue._asdict().items():
+        fields[name] = value
+        if name == "lag":
+            fields["lag_s"] = ages.get(MessageQueue(queue.topic, queue.queue_id))
+    if is_broadcasting:
+        fields["lag"] = None
+    for name in ("committed", "retry_offset", "suspect_offset"):
+        fields[name] = None if fields[name] < 0 else fields[name]
+    fields["epoch"] = epoch_text(queue.epoch)
+    if queue.owner is None:
+        fields["epoch"] = fields["lease_left_s"] = None
+    return fields
+
+
+def group_text(told: GroupDescription, ages: Ages) -> str:
+    """A group for people."""
+    behind = "each member by itself" if _is_broadcasting(told) else f"{counted(told.lag, 'message')} behind"
+    lag_s = oldest(ages)
+    behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
+    text = f"{told.group}: {_mode(told) or 'nobody is in it'}, {behind}\n"
+    for topic, expression in sorted(told.subscriptions.items()):
+        text += printable(f"subscribes to {topic}: {expression}") + "\n"
+    text += "\n" + (member_table(told.members) if told.members else "no members\n")
+    if told.more_members:
+        text += f"and {told.more_members} more members\n"
+    if told.queues:
+        text += "\n" + _queue_table(told, ages)
+    if told.more_queues:
+        text += f"and {told.more_queues} more queues: --topic shows those of one topic\n"
+    if _is_broadcasting(told):
+        return text + f"\nthe members keep their progress: rmq-admin group members {told.group} --verbose asks them\n"
+    troubles = [trouble for queue in told.queues if (trouble := _trouble(queue)) is not None]
+    return text + ("\n" + "".join(f"{trouble}\n" for trouble in troubles) if troubles else "")
+
+
+def member_table(members: list[MemberState]) -> str:
+    """The members for people; without any, the heading alone."""
+    return table(MEMBER_COLUMNS, [_member_cells(member) for member in members])
+
+
+def _member_cells(member: MemberState) -> list[object]:
+    return [member.member, member.address, member.state, f"{seconds(member.heard_ago_s)} ago", member.leases]
+
+
+def _queue_table(told: GroupDescription, ages: Ages) -> str:
+    if _is_broadcasting(told):
+        ends = [[queue.topic, queue.queue_id, queue.min_offset, queue.max_offset] for queue in told.queues]
+        return table(BROADCAST_COLUMNS, ends)
+    return table(QUEUE_COLUMNS, [_queue_cells(queue, ages) for queue in told.queues])
+
+
+def _queue_cells(queue: GroupQueue, ages: Ages) -> list[object]:
+    committed = None if queue.committed < 0 else queue.committed
+    age = _age_cell(ages.get(MessageQueue(queue.topic, queue.queue_id)))
+    owner = left = None
+    if queue.owner is not None:
+        owner, left = queue.owner[-_SESSION_DIGITS:], seconds(queue.lease_left_s)
+    return [queue.topic, queue.queue_id, committed, queue.max_offset, queue.lag, age, owner, left]
+
+
+def _trouble(queue: GroupQueue) -> str | None:
+    """What keeps a queue from going on as it should."""
+    where = f"{queue.topic}/{queue.queue_id}"
+    if queue.state not in (None, "held", "grace"):
+        return printable(f"{where}: {queue.state}")
+    parts = ["nobody has it"]
+    if queue.attempts:
+        parts.append(f"offset {queue.retry_offset} failed {counted(queue.attempts, 'time')}")
+    if queue.abandoned:
+        parts.append(f"{counted(queue.abandoned, 'owner')} lost at offset {queue.suspect_offset}")
+    return f"{where}: {', '.join(parts)}" if len(parts) > 1 else None
+
+
+@group.command(
+    cls=Command,
+    examples="""
+    rmq-admin group members billing
+    rmq-admin group members billing --verbose
+    rmq-admin group members billing --verbose --json | python3 -m json.tool
+    """,
+)
+@click.argument("name", metavar="GROUP")
+@click.option("--verbose", "-v", is_flag=True, help="Ask each member what it does, queue by queue.")
+@json_option
+@broker_option
+@log_options("error")
+def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
+    """
+    Show the members of GROUP.
+
+    With --verbose each of them is asked through the broker and has 1 s to answer: one that hangs is shown as silent.
+    With --json: one array of objects; "info" is what the member told, or null.
+    """
+    told, reports = run(_members(broker, name, verbose))
+    if as_json:
+        click.echo(to_json([_member_object(member, reports) for member in told.members]))
+    elif verbose:
+        click.echo("\n".join(member_card(member, reports) for member in told.members), nl=False)
+    else:
+        click.echo(member_table(told.members), nl=False)
+    if told.more_members:
+        click.echo(f"and {told.more_members} more members", err=True)
+    if not told.members:
+        click.echo(f"nobody is in the group: `rmq-admin explain {name}` tells what waits for it", err=True)
+
+
+async def _members(broker: str, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:
+    async with admin_of(broker) as admin:
+        told = await admin.describe_group(name)
+        reports = await admin.members_info(name) if verbose else []
+    return told, {report.member: report for report in reports}
+
+
+def _member_object(member: MemberState, reports: dict[str, MemberReport]) -> dict[str, Any]:
+    fields = member._asdict()
+    if reports:
+        report = reports.get(member.member)
+        fields["info"] = None if report is None or report.status else plain(report.info)
+        fields["error"] = "left the group meanwhile" if report is None else report.text
+    return fields
+
+
+def member_card(member: MemberState, reports: dict[str, MemberReport]) -> str:
+    """A member and what it told, for people."""
+    where = f"at {member.address}, " if member.address else ""
+    heard = f"heard {seconds(member.heard_ago_s)} ago"
+    text = printable(f"{member.member}: {where}{member.state}, {heard}, {counted(member.leases, 'lock')}") + "\n"
+    report = reports.get(member.member)
+    if report is None:
+        return text + "  left the group meanwhile\n"
+    if report.status:
+        return text + f"  {_why_not(report)}\n"
+    return text + "".join(f"  {line}\n" for line in info_text(report.info).splitlines())
+
+
+group.add_command(reset_offset)
+
+
+def _why_not(report: MemberReport) -> str:
+    if report.status == MemberSilent.code:
+        return f"silent: no answer within {ANSWER_S:g} s; it may be stopped, or its event loop is blocked"
+    return printable(f"not asked: {report.text or 'for no reason that was told'}")
+
+
+def _mode(told: GroupRow | GroupDescription) -> str | None:
+    if told.ordered is None:
+        return None
+    return f"{'ordered' if told.ordered else 'concurrent'} {told.model} {told.strategy}"
+
+
+def _is_broadcasting(told: GroupRow | GroupDescription) -> bool:
+    return told.model == "broadcasting"

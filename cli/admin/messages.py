@@ -1,0 +1,172 @@
+"""``rmq-admin message``: stored messages, by id, by key, the newest, and what became of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import terminal
+from ..output.render import lag_remarks, no_such_key, printable, stored_object, table, to_json
+from ..shell.command import Command, Group, run
+from ..shell.options import broker_option, json_option, key_of_option, log_options, message_id_argument
+from ..shell.reach import admin_of
+from ..shell.times import time_of_option
+from .tail import tail, tail_line
+from .trace import trace
+
+if TYPE_CHECKING:
+    from rmq.client import FoundMessages
+    from rmq.wire.model import StoredMessage
+
+COLUMNS = ("stored_at", "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body")
+BODY_SHOWN = 40  # characters of a body in a table
+CARD_BODY = 4096  # characters of a body that a terminal is shown
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin message query --key o-17 --since 10m
+    rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003
+    rmq-admin message tail orders --follow
+    rmq-admin message trace 8f1c0a5f6f2e4b90000000000012c003
+    """,
+)
+def message() -> None:
+    """Find stored messages, and what became of them."""
+
+
+message.add_command(tail)
+message.add_command(trace)
+
+
+@message.command(
+    cls=Command,
+    examples="""
+    rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003
+    rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003 --json
+    """,
+)
+@message_id_argument
+@click.option("--full", is_flag=True, help=f"The whole body, also in a terminal, which shows {CARD_BODY} characters.")
+@json_option
+@broker_option
+@log_options("error")
+def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
+    """
+    Show the message with this ID, as receipts and consumers name it.
+
+    Times are in UTC. With --json: one object, with the whole body.
+    """
+    found = run(_get(broker, message_id))
+    is_cut = sys.stdout.isatty() and not full
+    click.echo(to_json(stored_object(found)) if as_json else card(found, CARD_BODY if is_cut else 0), nl=as_json)
+
+
+async def _get(broker: str, message_id: str) -> StoredMessage:
+    async with admin_of(broker) as admin:
+        return await admin.message(message_id)
+
+
+@message.command(
+    cls=Command,
+    examples="""
+    rmq-admin message query --key o-17
+    rmq-admin message query --key o-17 --topic orders --since 10m
+    rmq-admin message query --key o-17 --since 2026-01-31T12:00 --until 2026-01-31T13:00 --json
+    """,
+)
+@click.option(
+    "--key", metavar="KEY", required=True, callback=key_of_option, help="One of the keys the messages were sent with."
+)
+@click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
+@click.option(
+    "--since", metavar="TIME", callback=time_of_option,
+    help="Stored at this time or later: 10m (ago), or ISO 8601, local unless it has a zone.",
+)  # fmt: skip
+@click.option("--until", metavar="TIME", callback=time_of_option, help="Stored before this time, written likewise.")
+@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="How many, the newest first.")
+@json_option
+@broker_option
+@log_options("error")
+def query(
+    *,
+    key: str,
+    topic: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """
+    Show the messages that have a key, newest first.
+
+    Times are shown in UTC. With --json: one object a line, with the whole body. When the broker has not indexed all
+    keys yet, or there may be more messages than asked for, standard error says so.
+    """
+    run(_query(broker, (key, topic, since, until, limit), as_json))
+
+
+async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        found = await admin.query_messages(*asked)
+    if as_json:
+        for item in found.messages:
+            click.echo(to_json(stored_object(item)))
+    elif found.messages:
+        click.echo(query_text(found.messages, terminal.columns()), nl=False)
+    if not found.messages:
+        click.echo(no_such_key(asked[0]), err=True)
+    for remark in remarks(found):
+        click.echo(remark, err=True)
+
+
+def query_text(found: Sequence[StoredMessage], columns: int = 0) -> str:
+    """Messages for people: a table, or lines if it does not fit into so many columns; 0 is room for everything."""
+    text = table(COLUMNS, [_cells(item) for item in found])
+    if not terminal.fits(text, columns):
+        return "".join(f"{tail_line(item, ids=True, body=BODY_SHOWN)}\n" for item in found)
+    return text
+
+
+def remarks(found: FoundMessages) -> list[str]:
+    """What the reader of an answer must know besides."""
+    more = [f"there may be more than these {len(found.messages)}: raise --limit"] if found.more else []
+    return [*lag_remarks(found), *more]
+
+
+def card(item: StoredMessage, longest: int = 0) -> str:
+    """A message for people, one field a line, the body at the end: so many characters of it, or (0) all."""
+    fields = stored_object(item)
+    body = fields.pop("body", None)
+    if body is None:
+        body = fields.pop("body_base64")
+        fields["body"] = f"{len(item.body)} bytes that are no text, as base64:"
+    if fields["stored_topic"] == item.topic:
+        del fields["stored_topic"]
+    fields["keys"] = " ".join(item.keys) or None
+    fields["properties"] = " ".join(f"{name}={value}" for name, value in item.properties.items()) or None
+    for name in ("born_at", "stored_at"):
+        fields[name] = fields[name].isoformat()
+    width = max(map(len, fields))
+    texts = {name: "-" if value is None else printable(str(value)) for name, value in fields.items()}
+    lines = [f"{name.ljust(width)}  {text}" for name, text in texts.items()]
+    if longest and len(body) > longest:
+        cut = f"... cut: the body has {len(item.body)} bytes, --full shows all of it, --json too"
+        body = body[:longest] + "\n" + cut
+    shown = "\n".join(printable(line) for line in body.split("\n"))
+    return "\n".join([*lines, "", shown]) + "\n"
+
+
+def _cells(item: StoredMessage) -> list[object]:
+    body = item.body.decode(errors="backslashreplace")
+    shown = body if len(body) <= BODY_SHOWN else body[: BODY_SHOWN - 3] + "..."
+    stored_at = item.stored_at.isoformat(timespec="milliseconds")
+    return [
+        stored_at, item.topic, item.queue_id, item.queue_offset, item.message_id, item.tag, " ".join(item.keys), shown,
+    ]  # fmt: skip

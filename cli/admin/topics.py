@@ -1,0 +1,281 @@
+"""``rmq-admin topic``: make, look at, grow and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq.wire.errors import TopicNotFound
+from rmq.wire.names import MAX_QUEUES
+
+from ..output.render import counted, table, to_json
+from ..shell import exit_codes
+from ..shell.command import Command, Failure, Group, run
+from ..shell.options import broker_option, json_option, log_options
+from ..shell.reach import admin_of
+
+if TYPE_CHECKING:
+    from rmq.client import Admin, TopicDescription
+    from rmq.wire.protocol.ops.core import TopicInfo
+
+QUEUE_COLUMNS = ("queue_id", "broker", "min_offset", "max_offset", "messages")
+GROUP_COLUMNS = ("group", "members", "lag", "queues", "furthest_behind")
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    rmq-admin topic create orders --queues 8
+    rmq-admin topic list --json
+    rmq-admin topic describe orders
+    rmq-admin topic grow orders --queues 16
+    rmq-admin topic delete orders
+    """,
+)
+def topic() -> None:
+    """Make, look at, grow and delete topics."""
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic create orders
+    rmq-admin topic create orders --queues 8 --json
+    """,
+)
+@click.argument("name")
+@click.option(
+    "--queues",
+    metavar="N",
+    type=click.IntRange(1, MAX_QUEUES),
+    default=4,
+    show_default=True,
+    help="How many queues: as many members of an ordered group can work at once.",
+)
+@json_option
+@broker_option
+@log_options("error")
+def create(name: str, queues: int, broker: str, as_json: bool) -> None:
+    """
+    Make the topic NAME.
+
+    Making it again with as many queues is no error. A topic cannot get fewer queues later, and messages with a sharding
+    key stay in those that it began with: choose as many as members of a group shall ever work at once. Producers make a
+    topic by themselves, with the broker's default_queues, unless auto_create_topics is off.
+    """
+    run(_create(broker, name, queues, as_json))
+
+
+async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        await admin.create_topic(name, queues)
+    click.echo(to_json({"topic": name, "queues": queues}) if as_json else f"{name}: {counted(queues, 'queue')}")
+
+
+@topic.command(
+    "list",
+    cls=Command,
+    examples="""
+    rmq-admin topic list
+    rmq-admin topic list --json
+    """,
+)
+@json_option
+@broker_option
+@log_options("error")
+def list_topics(broker: str, as_json: bool) -> None:
+    """List the topics: their queues, and how many messages can be read."""
+    run(_list(broker, as_json))
+
+
+async def _list(broker: str, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        rows = [await _topic_row(admin, info) for info in await admin.list_topics()]
+    if as_json:
+        click.echo(to_json(rows))
+    else:
+        columns = ("topic", "queues", "shards", "messages")
+        click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
+    if not rows:
+        click.echo("there are no topics yet: `rmq-admin topic create NAME` makes one", err=True)
+
+
+async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
+    from rmq.wire.protocol.ops.core import QueueRef
+
+    ranges = await admin.ranges([QueueRef(info.topic, queue.queue_id) for queue in info.queues])
+    messages = sum(held.max_offset - held.min_offset for held in ranges)
+    return {"topic": info.topic, "queues": len(info.queues), "shards": info.shards, "messages": messages}
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic describe orders
+    rmq-admin topic describe orders --json | python3 -m json.tool
+    """,
+)
+@click.argument("name", metavar="TOPIC")
+@json_option
+@broker_option
+@log_options("error")
+def describe(name: str, broker: str, as_json: bool) -> None:
+    """
+    Show TOPIC: what each queue holds, and how far each group is.
+
+    Groups are those that have committed progress. The lag is the number of messages that a group has before it;
+    "furthest behind" is the queue with the most of them. With --json: one object, with the lag of every queue.
+    """
+    told = run(_describe(broker, name))
+    click.echo(to_json(topic_object(told)) + "\n" if as_json else topic_text(told), nl=False)
+
+
+async def _describe(broker: str, name: str) -> TopicDescription:
+    async with admin_of(broker) as admin:
+        return await admin.describe_topic(name)
+
+
+def topic_object(told: TopicDescription) -> dict[str, Any]:
+    """A topic as JSON."""
+    return {
+        "topic": told.topic,
+        "generation": told.generation,
+        "shards": told.shards,
+        "created_at": _created(told),
+        "messages": told.messages,
+        "queues": [{**queue._asdict(), "messages": queue.lag(-1)} for queue in told.queues],
+        "groups": [
+            {
+                "group": group.group,
+                "members": group.members,
+                "lag": sum(lags := told.lags(group)),
+                "queues": [
+                    {"queue_id": queue.queue_id, "committed": None if committed < 0 else committed, "lag": lag}
+                    for queue, committed, lag in zip(told.queues, group.committed, lags, strict=True)
+                ],
+            }
+            for group in told.groups
+        ],
+        "more_groups": told.more_groups,
+    }
+
+
+def topic_text(told: TopicDescription) -> str:
+    """A topic for people."""
+    text = (
+        f"{told.topic}: {counted(len(told.queues), 'queue')}, {counted(told.shards, 'shard')}, "
+        f"{counted(told.messages, 'message')}, "
+        f"generation {told.generation}, created {_created(told):%Y-%m-%d %H:%M:%S} UTC\n\n"
+    )
+    text += table(QUEUE_COLUMNS, [(*queue, queue.lag(-1)) for queue in told.queues])
+    if told.groups:
+        text += "\n" + table(GROUP_COLUMNS, [_group_cells(told, i) for i in range(len(told.groups))])
+    if told.more_groups:
+        text += f"and {told.more_groups} more groups\n"
+    return text
+
+
+def _group_cells(told: TopicDescription, i: int) -> list[object]:
+    group = told.groups[i]
+    lags = told.lags(group)
+    begun = sum(committed >= 0 for committed in group.committed)
+    worst = max(range(len(lags)), key=lags.__getitem__)
+    behind = f"{told.queues[worst].queue_id} by {lags[worst]}" if lags[worst] else None
+    return [group.group, group.members, sum(lags), f"{begun}/{len(lags)}", behind]
+
+
+def _created(told: TopicDescription) -> datetime:
+    return datetime.fromtimestamp(told.created_at / 1_000_000, UTC)
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic grow orders --queues 16
+    rmq-admin topic grow orders --queues 16 --json
+    """,
+)
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "--queues",
+    metavar="N",
+    type=click.IntRange(1, MAX_QUEUES),
+    required=True,
+    help="How many queues it has then; never fewer.",
+)
+@json_option
+@broker_option
+@log_options("error")
+def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
+    """
+    Give TOPIC more queues.
+
+    Messages with a sharding key stay in the queues they have always gone to, so that their order is kept; only
+    messages without one go to the new queues too. Consumers are told at once, producers ask every 30 s.
+    """
+    run(_grow(broker, name, queues, as_json))
+
+
+async def _grow(broker: str, name: str, queues: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        info = await admin.grow_topic(name, queues)
+    grown = {"topic": name, "queues": len(info.queues), "shards": info.shards}
+    shards = f"keys stay in the first {info.shards}" if info.shards < len(info.queues) else "keys use all of them"
+    click.echo(to_json(grown) if as_json else f"{name}: {len(info.queues)} queues, {shards}")
+
+
+@topic.command(
+    cls=Command,
+    examples="""
+    rmq-admin topic delete orders
+    rmq-admin topic delete orders --yes --json
+    """,
+)
+@click.argument("name", metavar="TOPIC")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@broker_option
+@log_options("error")
+def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
+    """
+    Delete TOPIC with its messages and the progress of all groups in it.
+
+    There is no way back, so it asks first; where nobody can be asked (a script) --yes is needed. Stop its producers
+    first: one that goes on sending makes the topic anew, empty, unless it was told not to. Consumers may go on running:
+    they are told, and begin at 0 if the topic is made again.
+    """
+    if not yes and (as_json or not sys.stdin.isatty()):
+        text = f"nobody can be asked whether to delete {name} with all its messages: add --yes to do it"
+        raise Failure(text, exit_codes.USAGE)
+    generation = 0
+    if not yes:
+        try:
+            told = run(_describe(broker, name))
+        except TopicNotFound as error:  # whose own advice is to make it
+            text = f"there is no topic {name!r}: `rmq-admin topic list` shows those that exist"
+            raise Failure(text, exit_codes.of(error)) from error
+        generation = told.generation  # whatever is made while we wait for the answer stays
+        _confirm(told)
+    run(_delete(broker, name, generation, as_json))
+
+
+def _confirm(told: TopicDescription) -> None:
+    groups = len(told.groups) + told.more_groups
+    what = f"{counted(told.messages, 'message')} and the progress of {counted(groups, 'group')}"
+    question = f"Delete {told.topic} with {what}?"
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # the end of the input, or Ctrl-C
+        click.echo(err=True)
+        agreed = False
+    if not agreed:
+        raise Failure("nothing was deleted; --yes deletes without asking")
+
+
+async def _delete(broker: str, name: str, generation: int, as_json: bool) -> None:
+    async with admin_of(broker) as admin:
+        gone = await admin.delete_topic(name, generation)
+    click.echo(to_json(gone._asdict()) if as_json else f"{name}: deleted")

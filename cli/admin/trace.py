@@ -1,0 +1,209 @@
+"""``rmq-admin message trace``: what became of a message, derived from what the broker stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..output.render import epoch_text, printable, seconds, stored_object, to_json
+from ..shell.command import Command, run
+from ..shell.options import broker_option, json_option, log_options, message_id_argument
+from ..shell.reach import admin_of
+
+if TYPE_CHECKING:
+    from rmq.client.admin.client_trace import Copy, Standing, Trace
+    from rmq.wire.model import StoredMessage
+
+_OWNER_END: Final = 8  # characters of a member id that tell it apart
+_POSITIONS: Final = {
+    "past": "done with it",
+    "at": "it is the next one",
+    "none": "has no progress in its queue yet",
+    "broadcasting": "broadcasting: each member keeps its own progress",
+}
+
+_STATES: Final = {
+    "failed": "failed",
+    "past": "done",
+    "at": "is the next one",
+    "before": "others come first",
+    "none": "not begun",
+}
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    rmq-admin message trace 8f1c0a5f6f2e4b90000000000012c003
+    rmq-admin message trace 8f1c0a5f6f2e4b90000000000012c003 --json | python3 -m json.tool
+    """,
+)
+@message_id_argument
+@json_option
+@broker_option
+@log_options("error")
+def trace(message_id: str, broker: str, as_json: bool) -> None:
+    """
+    Show what became of the message with this ID.
+
+    Where it is stored, where each group of its topic stands with it and who has its queue now, and its copies: those to
+    be tried again, dead letters, and dead letters that were replayed. The ID may be that of a copy, or the one that the
+    producer of a delayed message was told. All of it is derived from what is stored now: what retention has removed is
+    not shown. Times are in UTC. With --json: one object.
+    """
+    told = run(_trace(broker, message_id))
+    click.echo(to_json(trace_object(told)) + "\n" if as_json else trace_text(told, datetime.now(UTC)), nl=False)
+
+
+async def _trace(broker: str, message_id: str) -> Trace:
+    async with admin_of(broker) as admin:
+        return await admin.trace(message_id)
+
+
+def trace_object(told: Trace) -> dict[str, Any]:
+    """A trace as JSON."""
+    return {
+        "message": {**stored_object(told.message), "due_at": told.message.due_at, "size": len(told.message.body)},
+        "is_waiting": told.is_waiting,
+        "origin": told.origin._asdict() if told.is_copy else None,
+        "source": None if told.source is None else _place(told.source),
+        "became": None if told.became is None else _place(told.became),
+        "groups": [{**standing._asdict(), "epoch": epoch_text(standing.epoch)} for standing in told.standings],
+        "copies": [copy._asdict() for copy in told.copies],
+        "remarks": told.remarks,
+        "unsure": told.unsure,
+    }
+
+
+def _place(message: StoredMessage) -> dict[str, Any]:
+    return {
+        "topic": message.stored_topic,
+        "queue_id": message.queue_id,
+        "queue_offset": None if message.queue_offset < 0 else message.queue_offset,
+        "message_id": message.message_id,
+        "stored_at": message.stored_at,
+        "due_at": message.due_at,
+    }
+
+
+# ---- for people
+
+
+def trace_text(told: Trace, now: datetime) -> str:
+    """A trace for people: a card, then a line for each group, then the copies in the order they were made."""
+    lines = [f"message {told.message.message_id}"]
+    fields = card_fields(told, now)
+    width = max(map(len, fields))
+    lines += [f"  {name.ljust(width)}  {text}" for name, text in fields.items()]
+    if told.standings:
+        lines += ["", f"groups that read {told.origin.topic}, at {told.origin.queue} @{told.origin.queue_offset}:"]
+        widest = max(len(standing.group) for standing in told.standings)
+        for each in told.standings:
+            first, *more = standing_lines(each, told.copies, unsure=each.group in told.unsure)
+            lines += [f"  {each.group.ljust(widest)}  {first}", *(f"  {'':{widest}}  {line}" for line in more)]
+    elif told.origin.queue_offset >= 0:
+        lines += ["", f"no group reads {told.origin.topic}"]
+    if told.copies:
+        lines += ["", "copies, in the order they were made:"]
+        for copy in told.copies:
+            mark = " (this one)" if copy.message_id == told.message.message_id else ""
+            lines += [f"  {_time(copy.stored_at)}  {copy_line(copy, now)}"]
+            lines += [f"    {_copy_place(copy)}, id {copy.message_id}{mark}"]
+            lines += [f"    reason: {copy.reason}"] if copy.reason else []
+    if told.remarks:
+        lines += ["", *told.remarks]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def card_fields(told: Trace, now: datetime) -> dict[str, str]:
+    """What there is to say of the message itself."""
+    message = told.message
+    fields = {"stored": f"{_where(message)}, {_time(message.stored_at)}, {len(message.body)} bytes"}
+    optional = {"tag": message.tag, "keys": " ".join(message.keys), "ordering key": message.ordering_key}
+    fields |= {name: text for name, text in optional.items() if text}
+    if told.is_copy:
+        fields["copy of"] = f"{told.origin.queue} @{told.origin.queue_offset}, id {told.origin.message_id}"
+    elif message.copy_of is not None:
+        fields["made of"] = _source(message.copy_of, told.source)
+    if told.is_waiting and message.due_at is not None:
+        fields["waits"] = f"until {_time(message.due_at)}, {_left(message.due_at, now)}"
+    if told.became is not None:
+        fields["became"] = f"{_where(told.became)}, id {told.became.message_id}"
+    return fields
+
+
+def _source(message_id: str, source: StoredMessage | None) -> str:
+    if source is None:
+        return f"{message_id}, which is no longer stored"
+    if source.due_at is not None:
+        return f"the delayed message {message_id}"
+    return f"{_where(source)}, id {message_id}"
+
+
+def standing_lines(standing: Standing, copies: list[Copy], *, unsure: bool = False) -> list[str]:
+    """Where a group stands with the message, and who has its queue; ``unsure``: not all copies were looked at."""
+    own = sum(copy.group == standing.group for copy in copies)
+    is_doubtful = unsure and not own and standing.position == "past"
+    parts = [_position(standing, has_failed=own > 0 or is_doubtful)]
+    if is_doubtful:
+        parts.append("whether it failed is not known, see below")
+    if own:
+        parts.append(f"failed: {own} {'copy' if own == 1 else 'copies'} below")
+    if standing.attempts:
+        parts.append(f"failed {standing.attempts} {'time' if standing.attempts == 1 else 'times'} so far")
+    if standing.abandoned:
+        parts.append(f"{standing.abandoned} owners in a row were lost at it")
+    return ["; ".join(parts)] if standing.position == "broadcasting" else ["; ".join(parts), _owner(standing)]
+
+
+def _position(standing: Standing, *, has_failed: bool) -> str:
+    committed = "" if standing.committed is None else f" (committed {standing.committed})"
+    if standing.position == "unwanted":
+        return f"does not want its tag: subscribes to {standing.expression}"
+    if standing.position == "before":
+        count = standing.messages_before
+        text = f"{count} {'message comes' if count == 1 else 'messages come'} before it{committed}"
+        return text + (", it may be done already" if standing.ordered is False and not has_failed else "")
+    if standing.position == "past" and has_failed:
+        return f"past it{committed}"
+    return _POSITIONS[standing.position] + committed
+
+
+def _owner(standing: Standing) -> str:
+    if standing.owner is None or standing.lease_left_s is None:
+        return "nobody holds the queue"
+    owner = f"held by ..{standing.owner[-_OWNER_END:]}" if len(standing.owner) > _OWNER_END else standing.owner
+    return f"{owner}, epoch {standing.epoch}, {seconds(standing.lease_left_s)} left"
+
+
+def copy_line(copy: Copy, now: datetime) -> str:
+    """A copy, and what became of it."""
+    if copy.kind == "dead_letter":
+        times = copy.delivery or 0
+        return f"dead letter, {times} {'delivery' if times == 1 else 'deliveries'} failed, {copy.state}"
+    if copy.kind == "returned":
+        return "put back into its topic by a replay"
+    what = "replayed" if copy.kind == "replay" else f"for delivery {copy.delivery}"
+    if copy.due_at is not None:
+        return f"{what}, due {_left(copy.due_at, now)}"
+    return f"{what}, {_STATES.get(copy.state or '', 'unknown')}"
+
+
+def _copy_place(copy: Copy) -> str:
+    return f"{copy.topic}/{copy.queue_id}" + ("" if copy.queue_offset is None else f" @{copy.queue_offset}")
+
+
+def _where(message: StoredMessage) -> str:
+    at = f" @{message.queue_offset}" if message.queue_offset >= 0 else ""
+    return f"{message.stored_topic}/{message.queue_id}{at}"
+
+
+def _left(due_at: datetime, now: datetime) -> str:
+    left = (due_at - now).total_seconds()
+    return f"in {seconds(left)}" if left > 0 else "now"
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z"

@@ -1,0 +1,1 @@
+"""What `rmq-consume` adds to a consumer."""

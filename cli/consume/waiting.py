@@ -1,0 +1,83 @@
+"""
+What a consumer needs before it begins: a broker and its topics, waited for with one line that says so, or required.
+
+A library waits in silence, which is right for a service; somebody in front of a terminal must be told what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import click
+
+from rmq.wire.errors import ConnectionLost, RmqError, TopicNotFound
+
+from ..shell import exit_codes
+from ..shell.command import Failure
+from ..shell.reach import admin_of, existing, of_users
+
+
+@asynccontextmanager
+async def saying_what_is_missing(address: str, topics: Iterable[str]) -> AsyncIterator[None]:
+    """Within the block a broker or topic that is not there yet is told, once; who consumes waits by itself."""
+    looking = asyncio.create_task(_look(address, topics))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.wait([looking])
+
+
+async def require(address: str, topics: Iterable[str]) -> None:
+    """
+    Look for a broker and all of ``topics`` once.
+
+    Raises:
+        ConnectionLost: there is no broker.
+        Failure: there is no such topic; the sentence names those that exist.
+    """
+    missing, names = await _missing_topics(address, topics)
+    if missing:
+        raise Failure(no_topic(missing[0], names), exit_codes.NO_INPUT)
+
+
+def no_topic(topic: str, names: list[str]) -> str:
+    """The sentence on a topic that does not exist; ``names`` are those that do."""
+    others = f"; {existing(names)}" if names else ""
+    return f"there is no topic {topic!r}: create it with `rmq-admin topic create {topic}`{others}"
+
+
+async def _look(address: str, topics: Iterable[str]) -> None:
+    """Look until there is a broker. Whatever else goes wrong, the consumer meets it as well and says it."""
+    said = False
+    with contextlib.suppress(RmqError):
+        while True:
+            try:
+                missing, names = await _missing_topics(address, topics)
+            except ConnectionLost as error:
+                if not said:
+                    _say(str(error))
+                said = True
+                continue
+            return _say(*(no_topic(topic, names) for topic in missing))
+
+
+def _say(*sentences: str) -> None:
+    program = click.get_current_context().find_root().info_name
+    for sentence in sentences:
+        click.echo(f"{program}: {sentence} (waiting for it; Ctrl-C ends)", err=True)
+
+
+async def _missing_topics(address: str, topics: Iterable[str]) -> tuple[list[str], list[str]]:
+    missing = []
+    async with admin_of(address) as admin:
+        for topic in topics:
+            try:
+                await admin.topic(topic)
+            except TopicNotFound:
+                missing.append(topic)
+        names = of_users(info.topic for info in await admin.list_topics()) if missing else []
+    return missing, names

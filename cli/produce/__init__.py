@@ -1,0 +1,1 @@
+"""What `rmq-produce` adds to a producer."""

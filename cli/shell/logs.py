@@ -1,0 +1,95 @@
+"""
+Logging for commands: to standard error, one look for all. Libraries ask for a logger; only this module configures.
+
+``console`` is for people, ``logfmt`` and ``json`` are for machines; ``auto`` picks console on a terminal, else logfmt.
+The broker logs through structlog once this has configured it, client and consumer through the standard ``logging``:
+both end here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from .log_sink import LogSink
+
+FORMATS = ("auto", "console", "logfmt", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str, form: str = "auto") -> None:
+    """Set logging up for this process; calling it again replaces what was."""
+    import structlog
+
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "logfmt"
+    threshold = getattr(logging, level.upper())
+    sink = LogSink(sys.stderr)
+    first: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = _renderers(form)
+    structlog.configure(
+        processors=[*first, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, sink)),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(cast(TextIO, sink))
+    without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*first, _unfold], processors=[without_meta, *last])
+    )
+    logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+@contextmanager
+def hidden(*events: str) -> Iterator[None]:
+    """Within the block these events of the client packages are not logged, unless they come with a traceback."""
+    from rmq.runtime.log import FIELDS, TRACE
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        is_one = getattr(record, FIELDS, {}).get("event") in events
+        return not is_one or getattr(record, TRACE, None) is not None
+
+    loggers = [logging.getLogger(name) for name in ("rmq.client", "rmq.consumer")]
+    for logger in loggers:
+        logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_shown)
+
+
+def _unfold(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Events of the client packages come as a line for any program; here they get their keys back."""
+    from rmq.runtime.log import FIELDS, TRACE  # not before there is such an event: the broker starts without clients
+
+    record = event["_record"]
+    fields = getattr(record, FIELDS, None)
+    if fields is not None:
+        event.update({key: value if isinstance(value, int | float) else str(value) for key, value in fields.items()})
+        if (trace := getattr(record, TRACE)) is not None:
+            event["exception"] = trace
+    return event
+
+
+def _renderers(form: str) -> list[Any]:
+    import structlog
+
+    if form == "console":
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+    if form == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    order = ["timestamp", "level", "event"]
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True, bool_as_flag=False),
+    ]

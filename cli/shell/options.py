@@ -1,0 +1,163 @@
+"""
+Options that commands share, and those made from config classes, so that each is declared once.
+
+``config_options(BrokerConfig, "RMQ_BROKER_", {"listen": "--listen HOST:PORT"})`` gives a command ``--config``,
+``-o``, ``--show-config`` and ``--listen``, and hands its callback the finished config.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq.wire.address import parse_address
+from rmq.wire.errors import ConfigError
+
+from . import logs
+from .settings import Setting, as_toml, load, settings_of, suspicious
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+DEFAULT_BROKER = "127.0.0.1:10911"
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _address(ctx: click.Context, param: click.Parameter, text: str) -> str:
+    """The callback of ``--broker``: says where an address that cannot be comes from, since that is easily forgotten."""
+    try:
+        parse_address(text)
+    except ConfigError as error:
+        is_set = ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.ENVIRONMENT
+        raise ConfigError(f"{'RMQ_BROKER in the environment' if is_set else '--broker'}: {error}") from error
+    return text
+
+
+broker_option: Decorator = click.option(
+    "--broker",
+    metavar="HOST:PORT",
+    envvar="RMQ_BROKER",
+    default=DEFAULT_BROKER,
+    show_default=True,
+    show_envvar=True,
+    callback=_address,
+    help="The broker to talk to.",
+)
+
+
+def _message_id(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    from rmq.wire.batch.batch import split_message_id
+
+    try:
+        split_message_id(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; receipts and `rmq-admin message tail TOPIC --ids` show them") from error
+    return text
+
+
+def key_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """The callback of an option that is a key of a message."""
+    if text is not None and (not text or any(letter.isspace() for letter in text)):
+        raise click.BadParameter(f"{text!r} is empty or holds white space, and no key of a message does")
+    return text
+
+
+message_id_argument: Decorator = click.argument("message_id", metavar="ID", callback=_message_id)
+
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text for people.")
+
+
+def log_options(level: str) -> Decorator:
+    """Add ``--log-level`` and ``--log-format``, and set logging up before the command runs."""
+
+    def decorate(callback: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(callback)
+        def configured(*args: Any, log_level: str, log_format: str, **more: Any) -> Any:
+            logs.configure(log_level, log_format)
+            return callback(*args, **more)
+
+        formats = click.option(
+            "--log-format",
+            type=click.Choice(logs.FORMATS),
+            default="auto",
+            show_default=True,
+            help="How log lines on standard error look; auto: console on a terminal, else logfmt.",
+        )
+        levels = click.option(
+            "--log-level", type=click.Choice(logs.LEVELS), default=level, show_default=True, help="What is logged."
+        )
+        return levels(formats(configured))
+
+    return decorate
+
+
+def config_options(
+    config: type[DataclassInstance], prefix: str, flags: Mapping[str, str], aliases: Mapping[str, str] | None = None
+) -> Decorator:
+    """
+    Add the options that fill a config class; the callback gets it as ``config``.
+
+    ``flags`` maps fields to an option and its placeholder, ``aliases`` to a second variable of the environment.
+    """
+    settings = settings_of(config)
+    aliases = aliases or {}
+
+    def decorate(callback: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(callback)
+        def configured(
+            *args: Any, config_file: Path | None, assignments: tuple[str, ...], show_config: bool, **more: Any
+        ) -> Any:
+            given = {name: more.pop(name) for name in flags}
+            sources: dict[str, Any] = {"file": config_file, "environ": os.environ, "assignments": assignments}
+            value = load(config, prefix=prefix, aliases=aliases, flags=given, **sources)
+            if show_config:
+                return click.echo(as_toml(value, click.get_current_context().command_path), nl=False)
+            for warning in suspicious(config, prefix, os.environ):
+                click.echo(f"warning: {warning}", err=True)
+            return callback(*args, config=value, **more)
+
+        named = [_flag(settings[name], option, prefix, aliases) for name, option in flags.items()]
+        decorated: Callable[..., Any] = configured
+        for option in reversed([*named, *_source_options(prefix)]):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def _flag(setting: Setting, option: str, prefix: str, aliases: Mapping[str, str]) -> Decorator:
+    default = f"default: {setting.default}; " if setting.default not in ("", None) else ""
+    name, _, metavar = option.partition(" ")
+    variable = aliases.get(setting.name, prefix + setting.name.upper())
+    return click.option(
+        name,
+        setting.name,
+        metavar=metavar,
+        help=f"{setting.help[:1].upper()}{setting.help[1:]}.  [{default}env var: {variable}]",
+    )
+
+
+def _source_options(prefix: str) -> list[Decorator]:
+    return [
+        click.option(
+            "--config",
+            "config_file",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="A TOML file with settings; the environment and other options win over it.",
+        ),
+        click.option(
+            "-o",
+            "assignments",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help=f"Any setting of --show-config; {prefix}KEY in the environment does the same. May be repeated.",
+        ),
+        click.option("--show-config", is_flag=True, help="Print every setting and its value as TOML, and exit."),
+    ]

@@ -1,0 +1,98 @@
+"""What commands ask of the broker before they begin: that it is there, and which topics it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from rmq.wire.names import DEAD_LETTERS, RETRIES
+
+from . import exit_codes
+from .command import Failure
+
+if TYPE_CHECKING:
+    from rmq.client import Admin
+    from rmq.wire.address import Address
+
+_SHOWN = 10
+_PATIENCE_S = 1.0  # a broker that is just starting is not missing
+
+
+async def require_broker(address: str) -> None:
+    """
+    Find out soon whether there is a broker, where a library would wait for it.
+
+    Raises:
+        ConnectionLost: there is none; the sentence says how to start one.
+    """
+    from rmq.engine.native.connection import Connection
+
+    connection = Connection(address)
+    await _require_host(connection.address)
+    with quiet_clients():
+        await connection.open(timeout_s=_PATIENCE_S)
+    await connection.close()
+
+
+async def _require_host(address: Address) -> None:
+    """A name that nobody knows is not waited for; a resolver that takes its time is the connection's to wait for."""
+    from rmq.engine.native.refusals import unreachable
+
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        return
+    except (socket.gaierror, UnicodeError) as error:  # a host name may not even be encodable
+        raise unreachable(address, socket.gaierror(str(error))) from error
+
+
+@contextmanager
+def quiet_clients() -> Iterator[None]:
+    """Within the block a connection that fails is not logged: the command says it in a sentence."""
+    log = logging.getLogger("rmq.client")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+@asynccontextmanager
+async def admin_of(address: str) -> AsyncIterator[Admin]:
+    """An :class:`~rmq.client.Admin` of a broker that is there; raises as :func:`require_broker` does."""
+    from rmq.client import Admin
+
+    await require_broker(address)
+    async with Admin(address) as admin:
+        yield admin
+
+
+async def refuse_missing_topic(broker: str) -> NoReturn:
+    """End the command with the topics that exist, or with how to make one."""
+    from rmq.wire.errors import RmqError
+
+    try:
+        async with admin_of(broker) as admin:
+            names = of_users(info.topic for info in await admin.list_topics())
+    except RmqError as error:
+        raise Failure(f"--topic is needed ({error})", exit_codes.USAGE) from error
+    raise Failure(f"--topic is needed: {existing(names)}", exit_codes.USAGE)
+
+
+def of_users(topics: Iterable[str]) -> list[str]:
+    """The topics that people made, without those that rmq makes for groups."""
+    return sorted(topic for topic in topics if not topic.startswith((DEAD_LETTERS, RETRIES)))
+
+
+def existing(names: list[str]) -> str:
+    """The half sentence that names the topics."""
+    if not names:
+        return "there are none yet; `rmq-admin topic create NAME` makes one"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there are {', '.join(names[:_SHOWN])}{more}" if len(names) > 1 else f"there is {names[0]}"

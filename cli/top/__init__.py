@@ -1,0 +1,1 @@
+"""`rmq-admin top`: one view of a broker, refreshed."""

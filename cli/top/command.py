@@ -1,0 +1,124 @@
+"""``rmq-admin top``: a broker while it works, in one view that refreshes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq.client.overview.sample import Sample, take
+from rmq.wire.errors import RmqError
+
+from ..output.render import to_json
+from ..shell.command import Command, run
+from ..shell.options import broker_option, json_option, log_options
+from ..shell.reach import admin_of
+from .view import view_object, view_of
+
+if TYPE_CHECKING:
+    from rmq.client import Admin
+
+    from .top_watch import Watch
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    rmq-admin top
+    rmq-admin top --interval 5
+    rmq-admin top --once
+    rmq-admin top --json | python3 -m json.tool
+    rmq-admin top --json --interval 10 --count 6 > minute.jsonl
+    """,
+)
+@click.option(
+    "--interval", metavar="SECONDS", type=click.FloatRange(0.1), help="How long between two looks.  [default: 1]"
+)
+@click.option("--count", metavar="N", type=click.IntRange(1), help="End after N refreshes.")
+@click.option("--once", is_flag=True, help="Print one snapshot as plain text, as when the output is no terminal.")
+@json_option
+@broker_option
+@log_options("error")
+def top(interval: float | None, count: int | None, once: bool, broker: str, as_json: bool) -> None:
+    """
+    Watch a broker: rates, lag, leases, parked pulls, waits for the disk.
+
+    The groups that are furthest behind come first. LAG is in messages, BEHIND how old the oldest of them is, TREND how
+    fast that grows. "wait" is how long answers waited for the disk, "fdatasync" what the disk took of that. q ends it.
+
+    Rates are what happened between two looks: a snapshot takes as long as that. With --json: one object, with
+    --interval or --count one a line.
+    """
+    is_one = once or (count is None and (interval is None if as_json else not sys.stdout.isatty()))
+    interval_s = 1.0 if interval is None else interval
+    try:
+        if as_json or once or not sys.stdout.isatty() or is_dumb(os.environ.get("TERM")):
+            run(_snapshots(broker, interval_s, 1 if is_one else count, as_json))
+        else:
+            run(_live(broker, interval_s, count))
+    except KeyboardInterrupt:
+        if is_one:
+            raise
+
+
+def is_dumb(term: str | None) -> bool:
+    """Whether a terminal cannot be drawn on."""
+    return term in {None, "", "dumb", "unknown"}
+
+
+async def _snapshots(broker: str, interval_s: float, count: int | None, as_json: bool) -> None:
+    """One text or object after the other; whoever reads more than one is told of a lost broker, and gets the next."""
+    async with admin_of(broker) as admin:
+        before = await take(admin, time.monotonic)
+        told = 0
+        while told != count:
+            await asyncio.sleep(interval_s)
+            try:
+                after = await take(admin, time.monotonic)
+            except RmqError as error:
+                if count == 1:
+                    raise
+                click.echo(str(error), err=True)
+                continue
+            click.echo(("\n" if told and not as_json else "") + _snapshot(before, after, as_json), nl=False)
+            before = after
+            told += 1
+
+
+def _snapshot(before: Sample, after: Sample, as_json: bool) -> str:
+    view, now = view_of(before, after), datetime.now().astimezone()
+    if as_json:
+        return to_json({"at": now, **view_object(view)}) + "\n"
+    from .layout import lines, plain
+
+    return plain(lines(view, shutil.get_terminal_size().columns, None, now=now))
+
+
+async def _live(broker: str, interval_s: float, count: int | None) -> None:
+    from rich.console import Console
+
+    from .layout import lines
+    from .screen import Screen
+    from .top_watch import follow
+
+    async with admin_of(broker) as admin:
+        with Screen(Console(highlight=False)) as screen:
+
+            def draw(watch: Watch) -> None:
+                if watch.after is None:
+                    return
+                notice = watch.notice(now=time.monotonic())
+                view, now = view_of(watch.before, watch.after), datetime.now().astimezone()
+                screen.draw(lines(view, *screen.size, now=now, notice=notice, hint=f"every {interval_s:g} s, q ends"))
+
+            await follow(lambda: _look(admin), screen, draw, interval_s=interval_s, count=count, clock=time.monotonic)
+
+
+async def _look(admin: Admin) -> Sample:
+    return await take(admin, time.monotonic)

@@ -1,0 +1,266 @@
+"""
+The view as lines of a terminal: readable at 80x24, still there at 40x10, more where there is more room. Pure.
+
+The heading takes at most a third of the height. The rest is shared by the tables, worst rows first: a table that does
+not fit ends in "and N more", one that would show nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from . import top_figures as figures
+from .top_table import Column, cut, fitted
+from .view import GroupLine, LeaseLine, TopicLine, View
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_LABEL: Final = 9
+_GAP: Final = 2
+_AIRY: Final = 20  # from so many lines on there is an empty one before each table
+_SLOW_S: Final = 0.1  # a sync or a wait that takes this long is worth a colour
+_BUSY: Final = 0.9  # of a processor: the broker has little to spare
+_FEW: Final = 3  # lines, for which a table is worth its heading
+_ENDLESS: Final = 1 << 20
+
+
+class Item(NamedTuple):
+    """A number with its name; room is kept for ``width`` characters. ``is_extra``: only where its line has room."""
+
+    name: str
+    value: str
+    width: int
+    style: str = ""
+    is_extra: bool = False
+
+
+class Section(NamedTuple):
+    """A table and what to call its rows."""
+
+    columns: list[Column]
+    rows: int
+    what: str
+
+
+def lines(
+    view: View, width: int, height: int | None, *, now: datetime, notice: str | None = None, hint: str = ""
+) -> list[Text]:
+    """All lines, none wider than ``width``, at most ``height`` of them. ``notice`` is shown above the numbers."""
+    from rich.text import Text
+
+    room = _ENDLESS if height is None else max(height, 1)
+    told = [_title(view, width, now, hint)]
+    warnings = ([notice] if notice else []) + view.troubles
+    told += [Text(cut(text, width), "bold red") for text in warnings[: max(room // 4, 1)]]
+    told += _heading(view, width, max(room // 3 + 1 - len(told), 1))
+    told = told[:room]
+    sections = [section for section in (_groups(view), _topics(view), _leases(view)) if section.rows]
+    told += _tables(sections, width, room - len(told), is_airy=room >= _AIRY)
+    if not sections and len(told) < room:
+        told.append(Text(cut("no group has joined, and no message was sent since the start", width), "dim"))
+    return told
+
+
+def plain(shown: Sequence[Text]) -> str:
+    """The lines as text."""
+    return "".join(line.plain.rstrip() + "\n" for line in shown)
+
+
+# ---- heading
+
+
+def _title(view: View, width: int, now: datetime, hint: str) -> Text:
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    left = cut(f"rmq top  {view.name} at {view.address}  up {figures.long_time(view.up_s)}", width)
+    clock = f"{now:%H:%M:%S}"
+    for right in (f"{hint}  {clock}" if hint else clock, clock):
+        room = width - cell_len(left) - len(right)
+        if room >= _GAP:
+            left += " " * room + right
+            break
+    return Text(left, "reverse", no_wrap=True, overflow="crop")
+
+
+def _heading(view: View, width: int, room: int) -> list[Text]:
+    """The numbers in five rows, or as much of them as there is room for."""
+    rows = [_traffic(view), _disk(view), _clients(view), _process(view), _later(view)]
+    wrapped = [_flow(name, items, width) for name, items in rows]
+    if sum(map(len, wrapped)) <= room:
+        return [line for several in wrapped for line in several]
+    return [several[0] for several in wrapped][:room]
+
+
+def _traffic(view: View) -> tuple[str, list[Item]]:
+    flow = view.traffic
+    return "messages", [
+        Item("in", figures.rate(flow.messages_in), 9),
+        Item("out", figures.rate(flow.messages_out), 9),
+        Item("bytes in", figures.size_rate(flow.bytes_in), 9),
+        Item("out", figures.size_rate(flow.bytes_out), 9),
+        Item("log grows", figures.size_rate(view.log_bytes_per_s), 9, is_extra=True),
+    ]
+
+
+def _disk(view: View) -> tuple[str, list[Item]]:
+    slow = "yellow" if max(view.sync_s or 0.0, view.wait_s or 0.0) >= _SLOW_S else ""
+    stuck = view.longest_waiting_s >= 1.0
+    waiting = figures.count(view.waiting_answers)
+    waiting += f" ({figures.long_time(view.longest_waiting_s)})" if stuck else ""
+    return "disk", [
+        Item("wait", figures.short_time(view.wait_s), 8, slow),
+        Item("fdatasync", figures.short_time(view.sync_s), 8, slow),
+        Item("syncs", figures.rate(view.syncs_per_s), 6),
+        Item("waiting", waiting, 4, "red" if stuck else ""),
+        Item("flush", view.flush, 1, is_extra=True),
+    ]
+
+
+def _clients(view: View) -> tuple[str, list[Item]]:
+    states = [f"{count:,} {state}" for state, count in view.lease_states.items() if count and state != "held"]
+    leases = f"{view.leases:,}" + (f" ({', '.join(states)})" if states else "")
+    return "clients", [
+        Item("leases", leases, 3, "yellow" if states else ""),
+        Item("parked pulls", figures.count(view.parked_pulls), 3),
+        Item("connections", figures.count(view.connections), 3),
+        Item("producers", figures.count(view.producers), 3, is_extra=True),
+    ]
+
+
+def _process(view: View) -> tuple[str, list[Item]]:
+    return "broker", [
+        Item("cpu", figures.percent(view.cpu), 4, "yellow" if (view.cpu or 0.0) >= _BUSY else ""),
+        Item("memory", figures.size(view.memory_bytes), 7),
+        Item("disk free", figures.size(view.disk_free_bytes), 7),
+        Item("log", figures.size(view.log_bytes), 7),
+    ]
+
+
+def _later(view: View) -> tuple[str, list[Item]]:
+    due = f" (next in {figures.long_time(view.next_delay_s)})" if view.next_delay_s is not None else ""
+    return "later", [
+        Item("delayed", figures.count(view.delays_waiting) + due, 1),
+        Item("sent back", figures.count(view.sent_back), 1),
+        Item("dead letters", figures.count(view.dead_letters), 1, "yellow" if view.dead_letters else ""),
+        Item("", "(since the start)", 1, "dim", is_extra=True),
+    ]
+
+
+def _flow(name: str, items: Sequence[Item], width: int) -> list[Text]:
+    """Items behind the name of their row; what does not fit goes on below it."""
+    from rich.text import Text
+
+    label = min(_LABEL, width)
+    told = [Text().append(cut(name, label).ljust(label), "bold")]
+    for item in items:
+        shown = (
+            Text().append(f"{item.name} " if item.name else "", "dim").append(item.value.rjust(item.width), item.style)
+        )
+        is_first = len(told[-1]) == label
+        if not is_first and len(told[-1]) + _GAP + len(shown) > width:
+            if item.is_extra:
+                continue
+            told.append(Text(" " * label))
+            is_first = True
+        told[-1].append("" if is_first else " " * _GAP).append_text(shown)
+    for line in told:
+        line.no_wrap, line.overflow = True, "crop"
+        line.truncate(width)
+    return told
+
+
+# ---- tables
+
+
+def _tables(sections: Sequence[Section], width: int, room: int, *, is_airy: bool) -> list[Text]:
+    from rich.text import Text
+
+    told: list[Text] = []
+    for section, rows in zip(sections, shares([section.rows for section in sections], room, is_airy), strict=True):
+        if rows:
+            told += [Text("")] if is_airy else []
+            told += _table(section, width, rows)
+    return told
+
+
+def shares(wanted: Sequence[int], room: int, is_airy: bool) -> list[int]:
+    """
+    How many lines each table has below its heading: in turn one more for each that wants one.
+
+    The last ones get none where there is no room for a heading and three lines (or all) of each.
+    """
+    fixed = 2 if is_airy else 1
+    given = list[int]()
+    for rows in wanted:
+        least = min(rows, _FEW)
+        given.append(least if room >= fixed + least else 0)
+        room -= fixed + least if given[-1] else 0
+    while room > 0 and any(0 < has < wants for has, wants in zip(given, wanted, strict=True)):
+        for i, wants in enumerate(wanted):
+            if 0 < given[i] < wants and room > 0:
+                given[i] += 1
+                room -= 1
+    return given
+
+
+def _table(section: Section, width: int, rows: int) -> list[Text]:
+    from rich.text import Text
+
+    shown = section.rows if section.rows <= rows else rows - 1
+    columns = [replace(column, cells=column.cells[:shown], styles=column.styles[:shown]) for column in section.columns]
+    told = fitted(columns, width)
+    if shown < section.rows:
+        told.append(Text(cut(f"and {section.rows - shown:,} more {section.what}", width), "dim"))
+    return told
+
+
+def _groups(view: View) -> Section:
+    rows = view.groups
+    styles = [_lag_style(row) for row in rows]
+    return Section([
+        Column("GROUP", [row.group for row in rows], floor=12, is_text=True),
+        Column("LAG", [figures.count(row.lag) + "+" * row.is_lag_partial for row in rows], styles=styles),
+        Column("BEHIND", [figures.long_time(row.behind_s) for row in rows], rank=1, styles=styles),
+        Column("TREND", [figures.trend(row.lag_per_s) for row in rows], rank=2),
+        Column("MEMBERS", [figures.count(row.members) for row in rows], rank=3,
+               styles=["red" if not row.members and row.lag else "" for row in rows]),
+        Column("LEASES", [figures.count(row.leases) for row in rows], rank=4),
+        Column("MODE", [row.mode or "nobody joined" for row in rows], rank=5, is_text=True),
+    ], len(rows), "groups")  # fmt: skip
+
+
+def _lag_style(row: GroupLine) -> str:
+    if not row.lag:
+        return "" if row.lag is None else "green"
+    return "yellow" if row.members else "red"
+
+
+def _topics(view: View) -> Section:
+    rows: list[TopicLine] = view.topics
+    return Section([
+        Column("TOPIC", [row.topic for row in rows], floor=12, is_text=True),
+        Column("IN", [figures.rate(row.flow.messages_in) for row in rows]),
+        Column("OUT", [figures.rate(row.flow.messages_out) for row in rows], rank=1),
+        Column("BYTES IN", [figures.size_rate(row.flow.bytes_in) for row in rows], rank=3),
+        Column("BYTES OUT", [figures.size_rate(row.flow.bytes_out) for row in rows], rank=4),
+    ], len(rows), "topics")  # fmt: skip
+
+
+def _leases(view: View) -> Section:
+    rows: list[LeaseLine] = view.lease_lines
+    states = ["" if row.is_well else "yellow" for row in rows]
+    return Section([
+        Column("LEASE OF", [row.group for row in rows], floor=8, wish=16, is_text=True),
+        Column("QUEUE", [f"{row.topic}/{row.queue_id}" for row in rows], floor=12, wish=16, is_text=True),
+        Column("STATE", [row.state.removeprefix("held, ") for row in rows], rank=1, floor=5, wish=30, is_text=True,
+               styles=states),
+        Column("LEFT", [figures.long_time(row.expires_in_s) for row in rows], rank=2, styles=states),
+        Column("RENEWED", [figures.long_time(row.renewed_ago_s) for row in rows], rank=4),
+        Column("OWNER", [row.owner for row in rows], floor=10, is_text=True, keeps_end=True, rank=3),
+        Column("EPOCH", [str(row.epoch) for row in rows], rank=5),
+    ], len(rows), "leases")  # fmt: skip

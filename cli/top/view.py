@@ -1,0 +1,228 @@
+"""What ``rmq-admin top`` shows, in numbers: made of two looks at a broker, the worst first. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rmq.client.overview.rates import Flow, Span
+from rmq.client.overview.sample import MOST_LEASES, Sample
+from rmq.wire.protocol.ops.core import LockRow
+from rmq.wire.protocol.ops.groups import GroupRow
+
+from ..output.render import epoch_text
+
+LATE_S: Final = 30.0  # for so long an owner believes in its lease: one that was not renewed since is lost to it
+
+
+@dataclass(frozen=True)
+class GroupLine:
+    """A group; ``lag`` is None where each member has its own, ``behind_s`` where nobody knows."""
+
+    group: str
+    mode: str | None
+    members: int
+    leases: int
+    lag: int | None
+    is_lag_partial: bool
+    behind_s: float | None
+    lag_per_s: float | None  # by how much the lag grows
+
+
+@dataclass(frozen=True)
+class TopicLine:
+    """A topic with its rates."""
+
+    topic: str
+    flow: Flow
+
+
+@dataclass(frozen=True)
+class LeaseLine:
+    """A lease; ``is_well``: it is held, renewed in time, and nothing in it fails."""
+
+    group: str
+    topic: str
+    queue_id: int
+    owner: str
+    epoch: int
+    renewed_ago_s: float
+    expires_in_s: float
+    state: str
+    is_well: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """All of it; rates are a second, and None before there were two looks."""
+
+    name: str
+    address: str
+    flush: str
+    up_s: float
+    traffic: Flow
+    log_bytes_per_s: float | None
+    syncs_per_s: float | None
+    sync_s: float | None  # the mean of those since the last look, as the wait
+    wait_s: float | None
+    waiting_answers: int
+    longest_waiting_s: float
+    disk_free_bytes: int
+    log_bytes: int
+    connections: int
+    producers: int
+    parked_pulls: int
+    leases: int
+    lease_states: dict[str, int]
+    delays_waiting: int
+    next_delay_s: float | None
+    sent_back: int
+    dead_letters: int
+    cpu: float | None  # 1.0: one processor is busy
+    memory_bytes: int | None
+    groups: list[GroupLine]
+    topics: list[TopicLine]
+    lease_lines: list[LeaseLine]
+    troubles: list[str]
+
+
+def view_of(before: Sample | None, after: Sample) -> View:
+    """What to show after a look, and the one before it if there was one."""
+    span = Span(before, after)
+    broker, number = after.stats["broker"], after.number
+    locks = after.locks or []
+    return View(
+        name=str(broker["name"]),
+        address=str(broker["address"]),
+        flush=str(broker["flush"]),
+        up_s=broker["up_s"],
+        traffic=Flow(*(span.rate("traffic", name) for name in Flow._fields)),
+        log_bytes_per_s=_log_rate(span),
+        syncs_per_s=span.rate("flush", "syncs"),
+        sync_s=span.mean("flush", "total_sync_s", "syncs"),
+        wait_s=span.mean("commit", "total_wait_s", "waited_turns"),
+        waiting_answers=int(number("commit", "waiting_answers")),
+        longest_waiting_s=number("commit", "longest_waiting_s"),
+        disk_free_bytes=int(number("broker", "free_disk_bytes")),
+        log_bytes=int(number("log", "log_bytes")),
+        connections=int(number("serving", "connections")),
+        producers=int(number("serving", "producers")),
+        parked_pulls=int(number("serving", "parked_pulls")),
+        leases=int(number("serving", "leases")),
+        lease_states=_states(after.locks),
+        delays_waiting=int(number("delays", "waiting_messages")),
+        next_delay_s=_next_delay(after),
+        sent_back=int(number("serving", "sent_back")),
+        dead_letters=int(number("serving", "dead_letters")),
+        cpu=span.rate("broker", "cpu_s"),
+        memory_bytes=broker.get("memory_bytes"),
+        groups=_groups(span),
+        topics=_topics(span),
+        lease_lines=_leases(locks),
+        troubles=_troubles(after),
+    )
+
+
+def view_object(view: View) -> dict[str, Any]:
+    """The view as JSON, with all lines."""
+    topics = [{"topic": line.topic, **_flow_object(line.flow)} for line in view.topics]
+    leases = [{**asdict(line), "epoch": epoch_text(line.epoch)} for line in view.lease_lines]
+    return {**asdict(view), "traffic": _flow_object(view.traffic), "topics": topics, "lease_lines": leases}
+
+
+def _flow_object(flow: Flow) -> dict[str, float | None]:
+    return {f"{name}_per_s": value for name, value in flow._asdict().items()}
+
+
+def _log_rate(span: Span) -> float | None:
+    """The log is a position, which a start does not set back; one that lost its tail, or another one, has no rate."""
+    if span.before is None or span.is_restart:
+        return None
+    return span.rate("log", "log_written")
+
+
+def _next_delay(sample: Sample) -> float | None:
+    due_at = sample.number("delays", "next_due_at")
+    return max((due_at - sample.number("broker", "time_us")) / 1_000_000, 0.0) if due_at else None
+
+
+def _groups(span: Span) -> list[GroupLine]:
+    lines = [_group(row, span) for row in span.after.groups]
+    return sorted(lines, key=lambda line: (-(line.lag or 0), -(line.behind_s or 0.0), line.group))
+
+
+def _group(row: GroupRow, span: Span) -> GroupLine:
+    mode = None if row.ordered is None else "orderly" if row.ordered else "concurrent"
+    is_broadcasting = row.model == "broadcasting"
+    return GroupLine(
+        group=row.group,
+        mode="broadcasting" if is_broadcasting else mode,
+        members=row.members,
+        leases=row.leases,
+        lag=None if is_broadcasting else row.lag,
+        is_lag_partial=row.more_queues > 0,
+        behind_s=0.0 if not row.lag and not is_broadcasting else span.after.behind_s.get(row.group),
+        lag_per_s=None if is_broadcasting else span.trend(row.group, row.lag),
+    )
+
+
+def _topics(span: Span) -> list[TopicLine]:
+    lines = [TopicLine(topic, span.topic(topic)) for topic in span.after.stats.get("topics", {})]
+    return sorted(lines, key=lambda line: (-_busy(line.flow), line.topic))
+
+
+def _busy(flow: Flow) -> float:
+    return (flow.messages_in or 0.0) + (flow.messages_out or 0.0)
+
+
+def _leases(rows: list[LockRow]) -> list[LeaseLine]:
+    """Those with a trouble first, by how soon they end; the others stay where they are from look to look."""
+    lines = [
+        LeaseLine(
+            row.group, row.topic, row.queue_id, row.owner, row.epoch, row.renewed_ago_s, row.expires_in_s, row.state,
+            is_well=row.state == "held" and row.renewed_ago_s <= LATE_S,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return sorted(
+        lines,
+        key=lambda line: (
+            line.is_well,
+            0.0 if line.is_well else line.expires_in_s,
+            line.group,
+            line.topic,
+            line.queue_id,
+        ),
+    )
+
+
+def _states(rows: list[LockRow] | None) -> dict[str, int]:
+    """How many leases are in which state, if they were listed; one that retries in its grace counts for both."""
+    if rows is None:
+        return {}
+    counts = {"held": 0, "grace": 0, "late": 0, "retrying": 0, "careful": 0}
+    for row in rows:
+        counts["grace" if row.state.startswith("grace") else "held"] += 1
+        counts["late"] += row.renewed_ago_s > LATE_S
+        counts["retrying"] += "retrying" in row.state
+        counts["careful"] += "careful" in row.state
+    return counts
+
+
+def _troubles(sample: Sample) -> list[str]:
+    """What somebody should look after, in words."""
+    number, found = sample.number, []
+    if refusal := sample.stats["broker"].get("refuses_sends"):
+        found.append(f"sends are refused: {refusal}")
+    counted = {
+        "{} damaged places in the log: rmq-admin broker verify-store, then restore": number("broker", "damaged_places"),
+        "{} writes to the log failed since the start": number("commit", "failed_writes"),
+        "{} answers were read as damaged": number("serving", "damaged_reads"),
+        "upkeep failed {} times: see the log of the broker": number("upkeep", "failures"),
+        "delayed messages could not be delivered {} times": number("delays", "failures"),
+        "{} pulls were woken late: please report this": number("serving", "rescued_pulls"),
+    }
+    found += [text.format(int(count)) for text, count in counted.items() if count]
+    if sample.locks is None:
+        found.append(f"more than {MOST_LEASES} leases: rmq-admin lock-status --group GROUP lists those of a group")
+    return found

@@ -1,0 +1,1 @@
+"""Questions about a broker and what it stores, and changes of it."""

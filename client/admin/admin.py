@@ -1,0 +1,341 @@
+"""Questions about a broker, what it stores and who consumes it, and the life of topics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch.batch import split_message_id
+from rmq.wire.deferral import to_us
+from rmq.wire.errors import BadRequest
+from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops.core import (  # fmt: skip
+    MAX_ENTRIES,
+    CreateTopic,
+    HistoryAccepted,
+    ListTopics,
+    LockRow,
+    LockStatus,
+    Op,
+    QueueRef,
+    Range,
+    Ranges,
+    ResetEntry,
+    ResetOffsets,
+    ResetResult,
+    Route,
+    Stats,
+    TopicInfo,
+)
+from rmq.wire.protocol.ops.groups import (
+    ANSWER_S,
+    DescribeGroup,
+    GroupDescription,
+    GroupRow,
+    ListGroups,
+    MemberInfo,
+    MemberReport,
+)
+from rmq.wire.protocol.ops.messages import OffsetAt
+from rmq.wire.protocol.ops.redelivery import DeadResult, DeadRow, DeadRun
+from rmq.wire.protocol.ops.topics import DeletedTopic, DeleteTopic, DescribeTopic, GrowTopic, TopicDescription
+from rmq.wire.stores import StoreIds
+
+from ..explain.collect import WATCH_S, Explanation, explain_group
+from . import dead_letters, messages, trace
+from .client_trace import Trace
+from .deferrals import WaitingDelays, still_waits, waiting
+from .messages import FoundMessages, Head
+from .tail import Tail
+
+OPEN_TIMEOUT_S: Final = 3.0
+CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
+
+
+class Admin:
+    """
+    One connection for questions; use it as ``async with Admin("127.0.0.1:10911") as admin``.
+
+    Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's own refusals
+    by their classes. Cancelling any of them is safe; a change may then have been made.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+        self._connection = Connection(address)
+        self._timeout_s = timeout_s
+
+    async def __aenter__(self) -> Admin:
+        await self._connection.open(timeout_s=self._timeout_s)
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self._connection.close()
+
+    async def create_topic(self, topic: str, queues: int = 4) -> TopicInfo:
+        """Make a topic; one that exists with the same number of queues is no error, another number is TopicExists."""
+        return decode(TopicInfo, await self._change(Op.CREATE_TOPIC, CreateTopic(topic, queues)))
+
+    async def grow_topic(self, topic: str, queues: int) -> TopicInfo:
+        """
+        Give a topic more queues; returns when that is durable.
+
+        ``shards`` stays, so that no sharding key moves: only messages without one go to the new queues. As many queues
+        as there are is no error; fewer are BadRequest. Raises TopicNotFound if there is none of that name.
+        """
+        return decode(TopicInfo, await self._change(Op.GROW_TOPIC, GrowTopic(topic, queues)))
+
+    async def delete_topic(self, topic: str, generation: int = 0) -> DeletedTopic:
+        """
+        Delete a topic with its messages and all progress in it; returns when that is durable.
+
+        With ``generation`` (of :meth:`describe_topic`) only that one: a topic of the same name that was made since
+        stays. A producer that goes on sending makes the topic anew, unless it was opened with ``auto_create=False``.
+        Raises TopicNotFound if there is none.
+        """
+        return decode(DeletedTopic, await self._change(Op.DELETE_TOPIC, DeleteTopic(topic, generation)))
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """A topic with what its queues hold and how far groups are; raises TopicNotFound if there is none."""
+        reply = await self._connection.request(Op.DESCRIBE_TOPIC, DescribeTopic(topic), timeout_s=self._timeout_s)
+        return decode(TopicDescription, reply)
+
+    async def list_topics(self) -> list[TopicInfo]:
+        """All topics, by name; asked for page by page, so one that is made meanwhile may be missing."""
+        found: list[TopicInfo] = []
+        while True:
+            asked = ListTopics(found[-1].topic if found else "")
+            reply = await self._connection.request(Op.LIST_TOPICS, asked, timeout_s=self._timeout_s)
+            if not reply:
+                return found
+            found += decode_list(TopicInfo, reply)
+
+    async def topic(self, topic: str) -> TopicInfo:
+        """One topic; raises TopicNotFound if there is none of that name."""
+        return decode(TopicInfo, await self._connection.request(Op.ROUTE, Route(topic), timeout_s=self._timeout_s))
+
+    async def ranges(
+        self, queues: Iterable[MessageQueue | QueueRef], group: str | None = None, *, log_epoch: int = 0
+    ) -> list[Range]:
+        """
+        Return the offsets that each queue holds, in the order asked for, and the committed ones of ``group``.
+
+        With ``log_epoch`` also the offset up to which each queue is as it was under that start of the broker.
+        """
+        asked, held = [QueueRef(*queue) for queue in queues], []
+        for at in range(0, len(asked), MAX_ENTRIES):
+            part = Ranges(group, asked[at : at + MAX_ENTRIES], log_epoch)
+            reply = await self._connection.request(Op.RANGES, part, timeout_s=self._timeout_s)
+            held += decode_list(Range, reply)
+        return held
+
+    async def accept_history(self) -> HistoryAccepted:
+        """Let readers of another history of this store continue in this one, from the offsets where the two part."""
+        return decode(HistoryAccepted, await self._change(Op.ACCEPT_HISTORY, ()))
+
+    @property
+    def stores(self) -> StoreIds:
+        """The ids of the broker's store: the current one, and those that it had before it was copied."""
+        assert self._connection.hello is not None  # the connection was opened
+        return self._connection.hello.stores
+
+    async def lock_status(self, group: str | None = None) -> list[LockRow]:
+        """The leases of ``group``, or of all groups."""
+        reply = await self._connection.request(Op.LOCK_STATUS, LockStatus(group), timeout_s=self._timeout_s)
+        return decode_list(LockRow, reply)
+
+    async def list_groups(self) -> list[GroupRow]:
+        """All groups with members, leases or progress, by name; asked for page by page, as topics are."""
+        found: list[GroupRow] = []
+        while True:
+            asked = ListGroups(found[-1].group if found else "")
+            reply = await self._connection.request(Op.LIST_GROUPS, asked, timeout_s=self._timeout_s)
+            if not reply:
+                return found
+            found += decode_list(GroupRow, reply)
+
+    async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
+        """
+        The members of a group, their leases, and how far it is in each queue (of one topic, if it is named).
+
+        Raises GroupNotFound if nothing is known of it, TopicNotFound if there is no such topic.
+        """
+        asked = DescribeGroup(group, topic)
+        reply = await self._connection.request(Op.DESCRIBE_GROUP, asked, timeout_s=self._timeout_s)
+        return decode(GroupDescription, reply)
+
+    async def member_info(self, group: str, member: str) -> dict[str, Any]:
+        """
+        What a member of a group does at this moment, in its own words: names may come and go with versions.
+
+        Raises MemberSilent if it does not answer within 1 s, MemberNotFound if there is none, or without connection.
+        """
+        (report,) = await self._reports(MemberInfo(group, member))
+        return report.info
+
+    async def members_info(self, group: str) -> list[MemberReport]:
+        """
+        What each member of a group does at this moment, by name; the ``status`` of one that does not tell says why.
+
+        Raises GroupNotFound if nothing is known of the group.
+        """
+        found: list[MemberReport] = []
+        while reports := await self._reports(MemberInfo(group, after=found[-1].member if found else "")):
+            found += reports
+        return found
+
+    async def _reports(self, asked: MemberInfo) -> list[MemberReport]:
+        timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
+        return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
+
+    async def explain(self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
+        """
+        Why each queue of a group (of one topic, if it is named) goes on or does not, and what to do; worst first.
+
+        Asks twice, ``watch_s`` apart, where only that shows whether a queue moves. Raises GroupNotFound if nothing is
+        known of the group, TopicNotFound if there is no such topic, or the group has nothing to do with it.
+        """
+        return await explain_group(self, group, topic, watch_s=watch_s)
+
+    async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
+        """
+        The broker's numbers, by part and name; names may come and go with versions.
+
+        The part ``topics`` has those of so many of the busiest topics since the start, at most 1000.
+        """
+        reply = await self._connection.request(Op.STATS, Stats(topics), timeout_s=self._timeout_s)
+        if not isinstance(reply, dict):
+            raise BadRequest("the broker's numbers cannot be read")
+        return reply
+
+    async def query_messages(
+        self,
+        key: str,
+        topic: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 64,
+    ) -> FoundMessages:
+        """
+        The newest messages that have ``key``, of one topic or of all.
+
+        They were stored at ``since`` or later and before ``until``; a time without a zone is local.
+        Raises TopicNotFound if there is no such topic.
+        """
+        asked = messages.question(key, topic, since, until)
+        return await messages.query(self._connection, asked, limit)
+
+    async def message(self, message_id: str) -> StoredMessage:
+        """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
+        return await messages.get(self._connection, message_id)
+
+    def read(self, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
+        """
+        The messages of a queue from offset ``start`` to before ``end``, in order, some at a time.
+
+        What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
+        """
+        return messages.read(self._connection, queue, start, end)
+
+    def tail(
+        self, topic: str, *, queues: Iterable[int] = (), expression: str = "*",
+        wanted: Callable[[StoredMessage], bool] | None = None, notice: Callable[[str], object] = lambda text: None,
+    ) -> Tail:  # fmt: skip
+        """The newest messages of a topic over all (or some) of its queues, and those that follow, without a group."""
+        return Tail(
+            self, self._connection, topic, queues=queues, expression=expression, wanted=wanted, notice=notice
+        )  # fmt: skip
+
+    async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
+        """
+        The next batches whose time has not come, of one topic or of all, in the order they become due.
+
+        Raises TopicNotFound if there is no such topic.
+        """
+        if topic is not None:
+            await self.topic(topic)
+        return await waiting(self._connection, topic, limit)
+
+    async def is_waiting(self, message: StoredMessage) -> bool:
+        """Whether a message that was put off (:attr:`StoredMessage.due_at`) has not been delivered yet."""
+        if message.due_at is None:
+            return False
+        _, position, _ = split_message_id(message.message_id)
+        return await still_waits(self._connection, to_us(message.due_at), position)
+
+    async def trace(self, message_id: str) -> Trace:
+        """What became of a message, derived from what is stored now; raises as :meth:`message` does."""
+        return await trace.trace(self, message_id)
+
+    async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
+        """The first offset of each queue that was stored at a time or later, in the order asked for."""
+        return await messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
+
+    async def heads(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
+        """
+        The message at an offset of each queue: its id, and when it was stored.
+
+        Where that offset is no longer stored it is the first that is; at the end of a queue the ``status`` is EMPTY.
+        """
+        return await messages.heads(self._connection, offsets)
+
+    async def config(self) -> dict[str, Any]:
+        """The settings that the broker works with; names may come and go with versions."""
+        reply = await self._connection.request(Op.CONFIG, (), timeout_s=self._timeout_s)
+        if not isinstance(reply, dict):
+            raise BadRequest("the broker's settings cannot be read")
+        return reply
+
+    async def reset_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = False
+    ) -> dict[MessageQueue, ResetResult]:
+        """
+        Let a group go on at other offsets, also back; its members lose these queues for a moment and begin there.
+
+        The result of a queue tells its old and new offset, or has the code of why it was refused as ``status``.
+        ``dry_run`` changes nothing.
+        """
+        entries = [ResetEntry(*queue, offset) for queue, offset in offsets.items()]
+        results: list[ResetResult] = []
+        for at in range(0, len(entries), MAX_ENTRIES):
+            part = ResetOffsets(group, entries[at : at + MAX_ENTRIES], dry_run)
+            reply = await self._connection.request(Op.RESET_OFFSETS, part, timeout_s=self._timeout_s)
+            results += decode_list(ResetResult, reply)
+        return dict(zip(offsets, results, strict=True))
+
+    async def list_dead(self) -> list[DeadRow]:
+        """All groups that have dead letters, by name, with how many wait, were replayed, were dropped."""
+        return await dead_letters.list_dead(self._connection, timeout_s=self._timeout_s)
+
+    async def dead_states(self, group: str) -> list[DeadRun]:
+        """
+        Which dead letters of a group were replayed or dropped, in order; what no run names waits.
+
+        Raises TopicNotFound if the group has no dead letters.
+        """
+        return await dead_letters.dead_states(self._connection, group, timeout_s=self._timeout_s)
+
+    async def replay_dead(
+        self, group: str, queue_offsets: Iterable[int], *, to_topic: bool = False, dry_run: bool = False
+    ) -> dict[int, DeadResult]:
+        """
+        Have dead letters delivered again, in the order of their offsets: to the group alone, or to their old topic.
+
+        The result of each has its state now, or as ``status`` the code of why it was refused. One that was replayed
+        or dropped before stays as it is, so that asking again is safe. ``dry_run`` only tells what would be done.
+        Raises TopicNotFound if the group has no dead letters.
+        """
+        return await dead_letters.replay_dead(
+            self._connection, group, queue_offsets, to_topic=to_topic, dry_run=dry_run
+        )
+
+    async def drop_dead(
+        self, group: str, queue_offsets: Iterable[int], *, dry_run: bool = False
+    ) -> dict[int, DeadResult]:
+        """Have dead letters marked as dealt with, so that they are not replayed; results as of :meth:`replay_dead`."""
+        return await dead_letters.drop_dead(self._connection, group, queue_offsets, dry_run=dry_run)
+
+    async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic | tuple[()]) -> Any:
+        return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

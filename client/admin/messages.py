@@ -1,0 +1,149 @@
+"""What a client asks about stored messages, and how it reads the answers: checked and decoded as those of a pull."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from rmq.engine.native.connection import Connection
+from rmq.wire.batch import batch as batches
+from rmq.wire.deferral import to_us
+from rmq.wire.errors import OK, Damaged, MessagesLost, OffsetOutOfRange, from_wire
+from rmq.wire.model import MessageQueue, StoredMessage, from_us
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import messages as message_ops
+from rmq.wire.protocol.ops.core import EMPTY, MAX_ENTRIES, Op, Pull, PullQueue, PullResult, QueueRef
+from rmq.wire.protocol.ops.messages import (
+    MAX_FOUND,
+    NO_TIME,
+    FoundBatch,
+    GetMessage,
+    HeadAt,
+    Heads,
+    OffsetAt,
+    OffsetsAt,
+    QueryMessages,
+    QueryReply,
+)
+
+TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
+READ_BYTES: Final = 1 << 20  # of one answer, but for a batch that is larger
+
+
+class FoundMessages(NamedTuple):
+    """
+    The messages of a key, newest first.
+
+    ``more``: there may be older ones, beyond the limit. ``lag_bytes`` is how much of the log's end was not looked at,
+    since the broker had not indexed its keys yet; 0 is the rule.
+    """
+
+    messages: list[StoredMessage]
+    more: bool
+    lag_bytes: int
+
+
+class Head(NamedTuple):
+    """
+    The first message of a queue at an offset, or behind it where that one is no longer stored.
+
+    ``status`` is 0, EMPTY (-1) where the queue ends before, or the code of why nothing can be told.
+    """
+
+    status: int
+    queue_offset: int
+    stored_at: datetime | None
+    message_id: str | None
+    text: str | None
+
+
+def question(key: str, topic: str | None, since: datetime | None, until: datetime | None) -> QueryMessages:
+    """A query as it travels, but for its limit."""
+    return QueryMessages(topic, key, _bound(since), _bound(until))
+
+
+def _bound(time: datetime | None) -> int:
+    return NO_TIME if time is None else to_us(time)
+
+
+async def query(connection: Connection, asked: QueryMessages, limit: int) -> FoundMessages:
+    """Ask as often as it takes to get ``limit`` messages, or all there are."""
+    if limit < 1:
+        raise ValueError(f"the limit must be at least 1, not {limit}")
+    messages: list[StoredMessage] = []
+    before = lag = 0
+    while True:
+        part = asked._replace(limit=min(limit - len(messages), MAX_FOUND), before=before)
+        reply = decode(QueryReply, await connection.request(Op.QUERY_MESSAGES, part, timeout_s=TIMEOUT_S))
+        messages += _messages(connection, reply.found)
+        before, lag = reply.before, max(lag, reply.lag_bytes)
+        if not before or len(messages) >= limit:
+            return FoundMessages(messages, bool(before), lag)
+
+
+async def get(connection: Connection, message_id: str) -> StoredMessage:
+    """Ask for the message of an id."""
+    reply = await connection.request(Op.GET_MESSAGE, GetMessage(message_id), timeout_s=TIMEOUT_S)
+    (message,) = _messages(connection, [decode(FoundBatch, reply)])
+    return message
+
+
+async def offsets_at(connection: Connection, queues: list[QueueRef], time: datetime) -> list[OffsetAt]:
+    """Ask for offsets, in as many parts as it takes."""
+    found: list[OffsetAt] = []
+    for at in range(0, len(queues), MAX_ENTRIES):
+        part = OffsetsAt(to_us(time), queues[at : at + MAX_ENTRIES])
+        found += decode_list(OffsetAt, await connection.request(Op.OFFSETS_AT, part, timeout_s=TIMEOUT_S))
+    return found
+
+
+async def heads(connection: Connection, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
+    """Ask for the messages at offsets, in as many parts as it takes."""
+    entries = [HeadAt(*queue, offset) for queue, offset in offsets.items()]
+    told: list[message_ops.Head] = []
+    for at in range(0, len(entries), MAX_ENTRIES):
+        reply = await connection.request(Op.HEADS, Heads(entries[at : at + MAX_ENTRIES]), timeout_s=TIMEOUT_S)
+        told += decode_list(message_ops.Head, reply)
+    return {queue: _head(connection, head) for queue, head in zip(offsets, told, strict=True)}
+
+
+def _head(connection: Connection, head: message_ops.Head) -> Head:
+    if head.status != OK:
+        return Head(head.status, head.queue_offset, None, None, head.text)
+    assert connection.hello is not None  # the connection was open to be asked
+    message_id = batches.id_of_handle(connection.hello.stores, head.handle)
+    return Head(OK, head.queue_offset, from_us(head.stored_at), message_id, None)
+
+
+async def read(connection: Connection, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
+    """
+    The messages of a queue from offset ``start`` to before ``end``, in order, an answer of the broker at a time.
+
+    What retention has removed is left out; the end of the queue is an end, too.
+
+    Raises:
+        Damaged: a part of the queue cannot be read.
+    """
+    at = start
+    while at < end:
+        asked = Pull(None, 0, READ_BYTES, [PullQueue(*queue, at)])
+        reply = await connection.request(Op.PULL, asked, timeout_s=TIMEOUT_S)
+        found = decode_list(PullResult, reply)
+        if not found or found[0].status in (EMPTY, OffsetOutOfRange.code):
+            return
+        (answer,) = found
+        if answer.status not in (OK, MessagesLost.code):
+            raise from_wire(answer.status, answer.text or f"{queue} cannot be read at offset {at}")
+        assert connection.hello is not None  # the connection was open to be asked
+        read = batches.read_all(answer.batches, stores=connection.hello.stores)
+        yield [message for batch in read for message in batch.messages(at) if message.queue_offset < end]
+        if answer.next_offset <= at:
+            raise Damaged(f"{queue} cannot be read behind offset {at}")
+        at = answer.next_offset
+
+
+def _messages(connection: Connection, found: Iterable[FoundBatch]) -> list[StoredMessage]:
+    assert connection.hello is not None  # the connection was open to be asked
+    stores = connection.hello.stores
+    return [message for batch, indexes in found for message in batches.read(batch, stores=stores).pick(indexes)]

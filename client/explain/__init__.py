@@ -1,0 +1,1 @@
+"""Explains why a queue of a group advances, or does not."""

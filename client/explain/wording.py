@@ -1,0 +1,122 @@
+"""The words of explanations: commands to copy, names, numbers and times. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .explain_reasons import SUSPICIOUS_CALL_S
+from .facts import BROADCASTING, QueueFacts, Told
+
+_MEMBER: Final = re.compile(r"(?P<host>[^@\s]+)@(?P<pid>\d+)#")
+
+
+def per_s(facts: QueueFacts) -> float | None:
+    """How many messages were finished in a second; None if nobody looked twice."""
+    return None if facts.moved is None or not facts.watched_s else facts.moved / facts.watched_s
+
+
+def suspicious_s(told: Told) -> float:
+    """How long a call may run before somebody should look."""
+    return min(SUSPICIOUS_CALL_S, told.consume_timeout_s)
+
+
+def is_suspicious(told: Told) -> bool:
+    """Whether a call runs that long; at exactly that it does."""
+    return told.called_for_s is not None and told.called_for_s >= suspicious_s(told)
+
+
+def next_owner(facts: QueueFacts) -> str:
+    """Who gets the lock next, as far as members tell."""
+    return facts.waiting[0] if facts.waiting else "another member"
+
+
+def offsets(told: Told) -> str:
+    """The messages at which an owner stopped."""
+    first, last = told.stopped_from, told.stopped_to
+    if first is None or last is None:
+        return "messages"
+    return f"message {first}" if first == last else f"messages {first} to {last}"
+
+
+def gone(facts: QueueFacts) -> str:
+    """That retention was faster than the group, if so."""
+    removed = overtaken(facts)
+    return "" if removed is None else f" Retention has removed {removed} meanwhile."
+
+
+def overtaken(facts: QueueFacts) -> str | None:
+    """Which messages retention has removed before the group fetched them, if any."""
+    fetched = facts.committed if facts.told is None or facts.told.end_offset is None else facts.told.end_offset
+    if facts.model == BROADCASTING or not 0 <= fetched < facts.min_offset:
+        return None
+    last = facts.min_offset - 1
+    return f"message {fetched}" if fetched == last else f"messages {fetched} to {last}"
+
+
+def held(told: Told) -> str:
+    """That no more is fetched, if so."""
+    return f" Nothing more is fetched meanwhile: {told.flow_control}." if told.flow_control else ""
+
+
+def newest(facts: QueueFacts) -> str:
+    """Which tag the last message has, if that was looked at."""
+    if facts.newest_tag is None:
+        return ""
+    return f" The newest has the tag {facts.newest_tag!r}." if facts.newest_tag else " The newest has no tag."
+
+
+def error(told: Told) -> str:
+    """What the listener failed with, if it is known."""
+    return f" The error: {told.last_error.rstrip('.')}." if told.last_error else ""
+
+
+def dump(member: str | None) -> str:
+    """How to see where a member is; its name tells the machine and the process."""
+    found = _MEMBER.match(member or "")
+    return "`py-spy dump --pid PID`" if found is None else f"on {found['host']}: `py-spy dump --pid {found['pid']}`"
+
+
+def wake(member: str | None, see: str = "see") -> str:
+    """What to do about a member that does not answer; ``see`` is the first word."""
+    return (
+        f"{see} where it is ({dump(member)}, or loop.blocked in its log); a listener that blocks must be a plain def. "
+        "Restart it if need be."
+    )
+
+
+def look(facts: QueueFacts, offset: int | None) -> str:
+    """How to see the message at an offset; the id of the head alone is known."""
+    if facts.head is None or facts.head.message_id is None or offset != facts.head_offset:
+        return "look at the message"
+    return f"look at the message (`rmq-admin message get {facts.head.message_id}`)"
+
+
+def reset(facts: QueueFacts, offset: int | None) -> str:
+    """The command that has the group go on at an offset."""
+    to = "OFFSET" if offset is None else offset
+    return f"rmq-admin group reset-offset {facts.group} --topic {facts.topic} --queue {facts.queue_id} --to {to}"
+
+
+def behind(offset: int | None) -> str:
+    """The end of that command, for the next message."""
+    return "--to an offset behind it" if offset is None else f"--to {offset + 1}"
+
+
+def times(count: int) -> str:
+    """How often."""
+    return "once" if count == 1 else f"{count} times"
+
+
+def rate(per_s: float) -> str:
+    """A number of messages per second."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
+
+
+def span(value: float) -> str:
+    """A time in seconds, for people."""
+    if value < 100:
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -1,0 +1,192 @@
+"""
+What each record of a store is: a message of a queue, a delayed one, or something that is not taken over, and why.
+
+The consume queue decides whether a record is the message at its place: what it names is; what it passed over, as where
+the place was given to a later one that is there, is not; and one behind its end would have been indexed at the next
+start after a crash. Anything else is a disagreement and told as damage. The same store gives the same answers on every
+pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rmq.wire.batch.layout import MAX_BODY
+from rmq.wire.rocketmq.record import PREPARED, BadRecord, Record
+
+from .bodies import BodyTooLarge, content
+from .config_files import Config, TopicConfig
+from .config_files import read as read_config
+from .delayed import due_by_level, target_of
+from .log_walk import Damage, End, LogWalk, Lost
+from .naming import SCHEDULE, is_system_topic
+from .queue_index import Entry, Named, QueueIndex
+from .store_files import CommitLog, StoreInUse, StoreMissing, holder, is_folder
+
+QUEUED: Final = "queued"
+DELAYED: Final = "delayed"
+DELETED: Final = "deleted topic "  # and its name: a kind that is left out
+INHERIT: Final = 1
+
+
+class Item(NamedTuple):
+    """A record and what it is: ``QUEUED``, ``DELAYED``, or the kind under which it is left out."""
+
+    kind: str
+    record: Record
+    body: bytes = b""
+    target: tuple[str, int] = ("", 0)
+    due_ms: int = 0
+
+
+class Store:
+    """A store that is not in use, opened for reading."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        if not is_folder(root):
+            raise StoreMissing(f"{root} is not a folder: give the root folder of a store, the one with commitlog/")
+        process = holder(root)
+        if process:
+            where = f"process {process}" if process > 0 else "in a container or on another machine"
+            raise StoreInUse(f"the broker of {root} is running ({where}): stop it first, or import a copy")
+        self.lock_is_known = process is not None
+        self.is_clean = not (root / "abort").exists()
+        self.log = CommitLog(root / "commitlog")
+        self.index = QueueIndex(root / "consumequeue")
+        self.config: Config = read_config(root / "config")
+
+    def walk(self) -> LogWalk:
+        """A walk over the log, from its beginning."""
+        return LogWalk(copy(self.log), self.index, clean=self.is_clean)
+
+    @property
+    def clusters(self) -> set[str]:
+        """Topics that stand for a cluster or a broker: others inherit their settings."""
+        return {name for name, config in (self.config.topics or {}).items() if config.perm & INHERIT}
+
+
+class Survey:
+    """One pass over a store; ``wanted`` are the only topics to take over, or None for all."""
+
+    def __init__(self, store: Store, wanted: Collection[str] | None = None) -> None:
+        self._index = store.index
+        self._topics: Mapping[str, TopicConfig] | None = store.config.topics
+        self._clusters = store.clusters
+        self._wanted = wanted
+        self._is_clean = store.is_clean
+        self.walk = store.walk()
+        self._later = store.walk()  # looks ahead without losing what the other has read
+        self._named = Named(store.index)
+        self._last: dict[tuple[str, int], int] = {}
+        self.found: Counter[tuple[str, int]] = Counter()  # records that their consume queue names, by queue
+        self.not_indexed = 0
+        self.times_by_level = 0  # delayed messages whose time no consume queue tells
+
+    def __iter__(self) -> Iterator[Item | Damage | End]:
+        for found in self.walk:
+            yield self._item(found) if isinstance(found, Record) else found
+
+    def _item(self, record: Record) -> Item | Damage:
+        queue = record.topic, record.queue_id
+        found = self.found[queue]
+        try:
+            return self._sort(record)
+        except (BadRecord, BodyTooLarge) as error:
+            self.found[queue] = found  # it is told as lost instead
+            file = self.walk.file_of(record.physical_offset)
+            lost = Lost(record.topic, record.queue_id, record.queue_offset)
+            at = record.physical_offset
+            return Damage(file.path.name, at - file.start, at, f"the record {error}", (lost,))
+
+    def _sort(self, record: Record) -> Item:
+        if not record.has_place:
+            return Item("prepared" if record.transaction == PREPARED else "rolled back", record)
+        entry = self._place(record)
+        if entry is not None and entry.physical_offset != record.physical_offset:
+            return Item("superseded", record)
+        item = self._delayed(record, entry) if record.topic == SCHEDULE else self._queued(record)
+        self.not_indexed += entry is None and item.kind in (QUEUED, DELAYED)
+        return item
+
+    def _queued(self, record: Record) -> Item:
+        kind = self._left_out(record.topic)
+        if kind:
+            return Item(kind, record)
+        return Item(QUEUED, record, content(record, MAX_BODY), (record.topic, record.queue_id))
+
+    def _delayed(self, record: Record, entry: Entry | None) -> Item:
+        target = target_of(record)
+        if target is None:
+            raise BadRecord("waits for its time and does not tell its real topic and queue")
+        kind = self._left_out(target[0])
+        if kind:
+            return Item(f"delayed, {kind}", record)
+        due_ms = entry.tags_code if entry is not None else 0
+        if due_ms <= 0:
+            self.times_by_level += 1
+            due_ms = due_by_level(record)
+        return Item(DELAYED, record, content(record, MAX_BODY), target, due_ms)
+
+    def _left_out(self, topic: str) -> str:
+        """Why a topic is not taken over; empty if it is."""
+        if is_system_topic(topic, self._clusters):
+            return f"system topic {topic}"
+        if self._wanted is not None:
+            return "" if topic in self._wanted else "other topics"
+        if self._topics is not None and topic not in self._topics:
+            return DELETED + topic
+        return ""
+
+    def _place(self, record: Record) -> Entry | None:
+        """
+        The entry of the consume queue at a record's place; None if the record was not indexed yet.
+
+        Raises:
+            BadRecord: log and consume queue contradict each other.
+        """
+        queue, offset = (record.topic, record.queue_id), record.queue_offset
+        entries = self._index.queue(*queue)
+        newest = entries.entry(entries.end - 1) if entries is not None else None
+        if entries is not None and newest is not None and record.physical_offset <= newest.physical_offset:
+            if offset < entries.first:
+                raise BadRecord(f"has the queue offset {offset}, and its consume queue begins at {entries.first}")
+            entry = entries.entry(offset) or newest
+            if entry.physical_offset > record.physical_offset:
+                self._check_later(entry, (*queue, min(offset, entries.end - 1)))
+                return entry  # the topic was deleted and made anew, or the log was cut and written again
+            if entry[:2] != (record.physical_offset, record.size):
+                raise BadRecord(f"is not the one its consume queue names: that lies at {entry.physical_offset}")
+            if record.topic != SCHEDULE and not entry.is_tagged(record.properties.get("TAGS", "")):
+                raise BadRecord("has another tag than its consume queue says")
+            self.found[queue] += 1
+            self._last[queue] = offset
+            return entry
+        if self._is_clean and self._must_be_indexed(record.topic):
+            text = "is in no consume queue, though its broker was stopped in order"
+            raise BadRecord(f"{text} (as where a topic was deleted, and made anew)")
+        if (named := self._named.at(record.physical_offset)) not in (None, queue):
+            raise BadRecord(f"tells another place than the consume queue of {named[0]}/{named[1]}, which names it")
+        if offset <= self._last.get(queue, -1):
+            raise BadRecord(f"has the queue offset {offset}, which an earlier one has")
+        self._last[queue] = offset
+        return None
+
+    def _must_be_indexed(self, topic: str) -> bool:
+        """Whether each record of a topic is in a consume queue once all was written; what nobody wants need not be."""
+        if not self._index.exists or (topic != SCHEDULE and self._left_out(topic)):
+            return False
+        return self._wanted is None or topic == SCHEDULE or self._index.has(topic)  # else it was asked for, though gone
+
+    def _check_later(self, entry: Entry, place: tuple[str, int, int]) -> None:
+        """A place was given away only if the record that has it now is there."""
+        try:
+            found = self._later.record_at(entry.physical_offset, entry.size)
+        except BadRecord:
+            found = None
+        if found is None or (found.topic, found.queue_id, found.queue_offset) != place:
+            raise BadRecord(f"is not the one its consume queue names: nor is one at {entry.physical_offset}")

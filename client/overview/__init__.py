@@ -1,0 +1,1 @@
+"""Figures of a broker, sampled: the data of `rmq-admin top`."""

@@ -1,0 +1,85 @@
+"""
+Rates from totals that a broker counts since its start: what they grew by, over the time between two looks. Pure.
+
+A broker that was started again counts from 0: then the totals themselves are the growth, over the time it is up. So
+does a topic that was deleted and made again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .sample import MOST_TOPICS, Sample
+
+
+class Flow(NamedTuple):
+    """Messages and bytes a second; None where that is not known yet."""
+
+    messages_in: float | None = None
+    bytes_in: float | None = None
+    messages_out: float | None = None
+    bytes_out: float | None = None
+
+
+class Span:
+    """What lies between two looks; without a first one nothing is known."""
+
+    def __init__(self, before: Sample | None, after: Sample) -> None:
+        self.before = before
+        self.after = after
+        self.is_restart = before is not None and _life(before) != _life(after)
+        self._lags = {row.group: row.lag for row in before.groups} if before is not None else {}
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the growth took; 0 if that is not known."""
+        if self.before is None:
+            return 0.0
+        elapsed_s = self.after.at - self.before.at
+        return min(elapsed_s, self.after.number("broker", "up_s")) if self.is_restart else elapsed_s
+
+    def growth(self, part: str, name: str) -> float | None:
+        """What a total grew by."""
+        if self.before is None:
+            return None
+        return grown(0 if self.is_restart else self.before.number(part, name), self.after.number(part, name))
+
+    def rate(self, part: str, name: str) -> float | None:
+        """What a total grew by, a second."""
+        return per(self.growth(part, name), self.elapsed_s)
+
+    def mean(self, part: str, total: str, count: str) -> float | None:
+        """What one of those that were counted between the looks added to a total; None if there were none."""
+        return per(self.growth(part, total), self.growth(part, count) or 0)
+
+    def topic(self, topic: str) -> Flow:
+        """The rates of a topic."""
+        now = self.after.stats.get("topics", {})[topic]
+        if self.before is None:
+            return Flow()
+        known = {} if self.is_restart else self.before.stats.get("topics", {})
+        if topic not in known and len(known) >= MOST_TOPICS:
+            return Flow()  # perhaps it was there, and not among those that were told
+        was = known.get(topic, {})
+        return Flow(*(per(grown(was.get(name, 0), now[name]), self.elapsed_s) for name in Flow._fields))
+
+    def trend(self, group: str, lag: int) -> float | None:
+        """By how many messages a second a group falls behind; below 0 it catches up."""
+        if self.before is None or group not in self._lags:
+            return None
+        return per(lag - self._lags[group], self.after.at - self.before.at)
+
+
+def grown(before: float, after: float) -> float:
+    """The growth of a total; one that fell has begun anew."""
+    return after - before if after >= before else after
+
+
+def per(amount: float | None, each: float) -> float | None:
+    """A quotient, if there is one."""
+    return None if amount is None or each <= 0 else amount / each
+
+
+def _life(sample: Sample) -> tuple[object, object]:
+    log = sample.stats.get("log", {})
+    return log.get("store_id"), log.get("log_epoch")

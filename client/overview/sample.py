@@ -1,0 +1,108 @@
+"""
+One look at a broker: its numbers, groups and leases, asked for one after the other.
+
+What a look costs is bounded on large brokers too: leases are not listed where there are very many, and how old the
+waiting messages are is asked for the groups that are furthest behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, Protocol
+
+from rmq.wire.errors import Refused
+from rmq.wire.model import MessageQueue, from_us
+from rmq.wire.protocol.ops.core import LockRow
+from rmq.wire.protocol.ops.groups import GroupDescription, GroupRow
+
+MOST_TOPICS: Final = 1000
+MOST_LEASES: Final = 2000
+MOST_DATED: Final = 10  # groups
+MOST_HEADS: Final = 256  # queues of a group
+
+
+class Sample(NamedTuple):
+    """
+    What a broker told at ``at`` (seconds, monotonic).
+
+    ``locks`` is None if there are too many to list; ``behind_s``: how old the oldest message is that a group has
+    before it, of groups that were asked for.
+    """
+
+    at: float
+    stats: Mapping[str, Mapping[str, Any]]
+    groups: list[GroupRow]
+    locks: list[LockRow] | None
+    behind_s: Mapping[str, float]
+
+    def number(self, part: str, name: str) -> float:
+        """One of the numbers; 0 from a broker that does not tell it."""
+        return self.stats.get(part, {}).get(name) or 0
+
+
+class Dated(Protocol):
+    """When a message was stored, if that can be told."""
+
+    @property
+    def stored_at(self) -> datetime | None:
+        """The broker's time of it."""
+
+
+class Asked(Protocol):
+    """What is asked of an :class:`~rmq.client.Admin`."""
+
+    async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
+        """The numbers."""
+
+    async def list_groups(self) -> list[GroupRow]:
+        """The groups."""
+
+    async def lock_status(self, group: str | None = None) -> list[LockRow]:
+        """The leases."""
+
+    async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
+        """A group by queue."""
+
+    async def heads(self, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, Dated]:
+        """When messages were stored."""
+
+
+async def take(admin: Asked, clock: Callable[[], float]) -> Sample:
+    """Look once; raises what the questions raise. Cancelling is safe."""
+    stats = await admin.stats(topics=MOST_TOPICS)
+    at = clock()
+    groups = await admin.list_groups()
+    listed = stats["serving"]["leases"] <= MOST_LEASES
+    locks = await admin.lock_status() if listed else None
+    now = from_us(stats["broker"]["time_us"])
+    behind_s: dict[str, float] = {}
+    for row in furthest_behind(groups):
+        oldest = await _oldest(admin, row.group)
+        if oldest is not None:
+            behind_s[row.group] = max((now - oldest) / timedelta(seconds=1), 0.0)
+    return Sample(at, stats, groups, locks, behind_s)
+
+
+async def _oldest(admin: Asked, group: str) -> datetime | None:
+    """When the oldest message that waits for a group was stored; None if that cannot be told."""
+    try:
+        heads = await admin.heads(waiting_heads(await admin.describe_group(group)))
+    except Refused:  # the group or a topic has just gone, or the broker has too much to do at present
+        return None
+    return min((head.stored_at for head in heads.values() if head.stored_at is not None), default=None)
+
+
+def furthest_behind(groups: list[GroupRow]) -> list[GroupRow]:
+    """The groups whose waiting messages are worth a closer look."""
+    waiting = [row for row in groups if row.lag > 0 and row.model != "broadcasting"]
+    return sorted(waiting, key=lambda row: -row.lag)[:MOST_DATED]
+
+
+def waiting_heads(described: GroupDescription) -> dict[MessageQueue, int]:
+    """Where a group goes on in the queues that have something for it; in those with the most, if they are many."""
+    waiting = sorted((queue for queue in described.queues if queue.lag > 0), key=lambda queue: -queue.lag)
+    return {
+        MessageQueue(queue.topic, queue.queue_id): max(queue.committed, queue.min_offset)
+        for queue in waiting[:MOST_HEADS]
+    }

@@ -1,0 +1,1 @@
+"""Sending: routes, outboxes, the in-flight window, receipts."""

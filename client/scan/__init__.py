@@ -1,0 +1,1 @@
+"""Topics read as tables, without a group."""

@@ -1,0 +1,278 @@
+"""
+From the columns of record batches to Arrow, column by column.
+
+:func:`record_batch` builds one Arrow record batch of any number of our batches. Both sides store columns, so no
+message is looked at on its own: bytes are joined, lengths are summed up, codes are looked up, all inside of C.
+The types are exactly those that Spark makes of the columns of its source; it accepts no others.
+
+What the columns hold is judged on the way, as far as it is needed to build them: lengths add up, codes lie in their
+dictionary, texts are UTF-8, times can be shown. What a broker stores is always so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("tables of messages need pyarrow: pip install 'rmq[spark]'", name=error.name) from error
+
+from rmq.wire.batch.batch import handle, id_of_handle
+from rmq.wire.batch.layout import MAX_COUNT, MAX_TIME
+from rmq.wire.batch.raw_batch import RawBatch
+from rmq.wire.errors import BadBatch
+from rmq.wire.stores import StoreIds
+
+from .arrow_parts import (
+    TEXT,
+    as_numbers,
+    bounds,
+    bounds_of_parts,
+    check_ends,
+    concat,
+    constant,
+    for_each_row,
+    joined,
+    spans,
+)
+
+ID_LENGTH: Final = 32
+INDEX_DIGITS: Final = 3  # the last digits of a message id are the place in the batch, which is below 4096
+_DIGITS: Final = [bytes((b"%03x" % index)[digit] for index in range(MAX_COUNT)) for digit in range(INDEX_DIGITS)]
+_TIME: Final = pa.timestamp("us", "UTC")
+_COUNTS: Final = pa.array(range(64 << 10), pa.int64())
+# Made once: pyarrow takes longer to make such a value of a number than to use it for a thousand rows.
+_ZERO: Final = pa.scalar(0, pa.int32())
+_ONE: Final = pa.scalar(1, pa.int32())
+_ID_LENGTH: Final = pa.scalar(ID_LENGTH, pa.int64())
+_NO_TEXT: Final = pa.scalar(None, TEXT)
+_NO_TEXTS: Final = pa.array([], TEXT)
+_I64: Final = struct.Struct("<q")
+
+# The columns of the meta of a batch.
+_LENGTHS, _TAGS, _KEYS, _PROPERTIES, _BORN_AT, _ATTEMPTS = 0, 1, 2, 5, 6, 7
+
+ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "topic": TEXT,
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "message_id": TEXT,
+    "tag": TEXT,
+    "keys": pa.list_(pa.field("element", TEXT)),
+    "body": pa.binary(),
+    "properties": pa.map_(TEXT, pa.field("value", TEXT)),
+    "born_at": _TIME,
+    "stored_at": _TIME,
+    "attempt": pa.int32(),
+}
+
+
+class Rows:
+    """Batches of one queue, oldest first, and how many rows they make; message ids are made of ``stores``."""
+
+    __slots__ = ("batches", "count", "counts", "stores")
+
+    def __init__(self, batches: Sequence[RawBatch], stores: StoreIds) -> None:
+        self.batches = batches
+        self.stores = stores
+        self.counts = [batch.header.count for batch in batches]
+        self.count = sum(self.counts)
+
+    def column(self, place: int) -> list[Any]:
+        """One column of the meta, a piece of each batch."""
+        return [batch.columns[place] for batch in self.batches]
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The schema of rows with the named columns."""
+    return pa.schema([(name, ARROW_TYPES[name]) for name in columns])
+
+
+def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, stores: StoreIds) -> pa.RecordBatch:
+    """
+    The messages of ``batches``, which are of one queue, as rows with the named columns.
+
+    Raises:
+        BadBatch: a column does not hold what it should; one of the batches is no batch of ours.
+    """
+    rows = Rows(batches, stores)
+    try:
+        arrays = [_BUILDERS[name](rows) for name in columns]
+    except (pa.ArrowException, struct.error, TypeError, ValueError, LookupError) as error:
+        raise BadBatch(f"a column does not hold what it should: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def table_of(rows: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
+    """Record batches of the named columns as one table, which may be empty."""
+    return pa.Table.from_batches(rows, schema_of(columns))
+
+
+def tags_of(batches: Sequence[RawBatch]) -> pa.Array:
+    """The tags alone; raises as :func:`record_batch` does."""
+    return record_batch(batches, ["tag"], stores=StoreIds(0)).column(0)
+
+
+def _topic(rows: Rows) -> pa.Array:
+    return pa.repeat(pa.scalar(rows.batches[0].header.topic, TEXT), rows.count)
+
+
+def _queue_id(rows: Rows) -> pa.Array:
+    return pa.repeat(pa.scalar(rows.batches[0].header.queue_id, pa.int32()), rows.count)
+
+
+def _queue_offset(rows: Rows) -> pa.Array:
+    starts = [batch.header.base_offset for batch in rows.batches]
+    follow = [first + count for first, count in zip(starts, rows.counts, strict=True)]
+    if starts[1:] != follow[:-1]:  # a scan for some tags leaves batches out
+        counted = [_counting(start, count) for start, count in zip(starts, rows.counts, strict=True)]
+        return pa.concat_arrays(counted)
+    return _counting(starts[0], rows.count)
+
+
+def _counting(start: int, count: int) -> pa.Array:
+    if count <= len(_COUNTS):
+        return pc.add(_COUNTS.slice(0, count), pa.scalar(start, pa.int64()))
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=start - 1)
+
+
+def _message_id(rows: Rows) -> pa.Array:
+    first = [id_of_handle(rows.stores, handle(batch.header.physical_offset, 0)) for batch in rows.batches]
+    ids = bytearray().join([text.encode() * count for text, count in zip(first, rows.counts, strict=True)])
+    for place, digits in enumerate(_DIGITS, ID_LENGTH - INDEX_DIGITS):
+        ids[place::ID_LENGTH] = b"".join([digits[:count] for count in rows.counts])
+    return spans(TEXT, pc.multiply(_counting(0, rows.count + 1), _ID_LENGTH).cast(pa.int32()), ids)
+
+
+def _tag(rows: Rows) -> pa.Array:
+    columns = rows.column(_TAGS)
+    if not any(columns):
+        return pa.nulls(rows.count, TEXT)
+    used: list[Any] = [c or ([], bytes(2 * count)) for c, count in zip(columns, rows.counts, strict=True)]
+    return _looked_up([c[0] for c in used], [c[1] for c in used], rows.counts, lead=[None])
+
+
+def _looked_up(
+    dictionaries: Sequence[list[str]], codes: Sequence[bytes], counts: Sequence[int], lead: list[None]
+) -> pa.Array:
+    """The names that codes stand for, each batch with its own dictionary, which begins with ``lead``."""
+    names: list[str | None] = []
+    bases, sizes = [], []
+    base, last = 0, None
+    for dictionary in dictionaries:
+        if dictionary != last:  # most batches have the same as the one before
+            if type(dictionary) is not list or not all(type(name) is str for name in dictionary):
+                raise BadBatch("a dictionary is not a list of names")
+            base, last = len(names), dictionary
+            names += lead
+            names += dictionary
+        bases.append(base)
+        sizes.append(len(lead) + len(dictionary))
+    # Wider than a code: a dictionary may have a name for each of them, and so one more than the last.
+    numbers = as_numbers(joined("tags or properties", 2, codes, counts), 2).cast(pa.uint32())
+    if not pc.all(pc.less(numbers, for_each_row(sizes, counts)), min_count=0).as_py():
+        raise BadBatch("a code lies outside of its dictionary")
+    return _dictionary(tuple(names)).take(pc.add(numbers, for_each_row(bases, counts)))
+
+
+@lru_cache(maxsize=4)
+def _dictionary(names: tuple[str | None, ...]) -> pa.Array:
+    return pa.array(names, TEXT)
+
+
+def _keys(rows: Rows) -> pa.Array:
+    columns = rows.column(_KEYS)
+    if not any(columns):
+        return _lists(constant(0, rows.count + 1), _NO_TEXTS)
+    used = [c or (bytes(4 * count), b"") for c, count in zip(columns, rows.counts, strict=True)]
+    blob = concat(c[1] for c in used)
+    ends = bounds_of_parts("keys", [c[0] for c in used], rows.counts, [len(c[1]) for c in used])
+    texts = spans(TEXT, ends, blob)
+    is_some = pc.not_equal(pc.binary_length(texts), _ZERO)
+    has_all = pc.all(is_some).as_py()
+    if b" " not in blob:  # no message has more than one key
+        if has_all:
+            return _lists(_counting(0, rows.count + 1).cast(pa.int32()), texts)
+        return _lists(_bounds_of(is_some.cast(pa.int32())), texts.filter(is_some))
+    if not has_all:  # the empty text is no key, but would be split into one empty key
+        texts = pc.if_else(is_some, texts, _NO_TEXT)
+    split = pc.split_pattern(texts, " ")
+    return _lists(_bounds_of(pc.fill_null(pc.list_value_length(split), _ZERO)), pc.list_flatten(split))
+
+
+def _bounds_of(counts: pa.Array) -> pa.Array:
+    return bounds(pa.concat_arrays([constant(0, 1), counts]))
+
+
+def _lists(ends: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(ends, values, type=ARROW_TYPES["keys"])
+
+
+def _body(rows: Rows) -> pa.Array:
+    sizes = [batch.header.raw_size for batch in rows.batches]
+    ends = bounds_of_parts("lengths", rows.column(_LENGTHS), rows.counts, sizes)
+    return spans(pa.binary(), ends, b"".join([batch.bodies for batch in rows.batches]))
+
+
+def _properties(rows: Rows) -> pa.Array:
+    columns = rows.column(_PROPERTIES)
+    if not any(columns):
+        return pa.MapArray.from_arrays(
+            constant(0, rows.count + 1), _NO_TEXTS, _NO_TEXTS, type=ARROW_TYPES["properties"]
+        )
+    pairs = zip(columns, rows.counts, strict=True)
+    used: list[Any] = [column or ([], bytes(2 * count), b"", b"", b"") for column, count in pairs]
+    totals = [len(c[2]) // 2 for c in used]
+    counts = as_numbers(joined("properties", 2, [c[1] for c in used], rows.counts), 2)
+    ends = _bounds_of(counts.cast(pa.int32()))
+    check_ends("properties", ends, rows.counts, totals)
+    names = _looked_up([c[0] for c in used], [c[2] for c in used], totals, lead=[])
+    blob = concat(c[4] for c in used)
+    places = bounds_of_parts("properties", [c[3] for c in used], totals, [len(c[4]) for c in used])
+    return pa.MapArray.from_arrays(ends, names, spans(TEXT, places, blob), type=ARROW_TYPES["properties"])
+
+
+def _born_at(rows: Rows) -> pa.Array:
+    parts = [
+        _I64.pack(times) * count if type(times) is int else times
+        for times, count in zip(rows.column(_BORN_AT), rows.counts, strict=True)
+    ]
+    times = as_numbers(joined("born_at", 8, parts, rows.counts), 8)
+    span = pc.min_max(times)
+    if span["min"].as_py() < 0 or span["max"].as_py() >= MAX_TIME:
+        raise BadBatch("a time of born_at is not between 1970 and 9999")
+    return times.view(_TIME)
+
+
+def _stored_at(rows: Rows) -> pa.Array:
+    parts = [_I64.pack(batch.header.stored_at) * batch.header.count for batch in rows.batches]
+    return as_numbers(b"".join(parts), 8).view(_TIME)
+
+
+def _attempt(rows: Rows) -> pa.Array:
+    columns = rows.column(_ATTEMPTS)
+    if not any(columns):
+        return constant(1, rows.count)
+    parts = [bytes(2 * count) if c is None else c for c, count in zip(columns, rows.counts, strict=True)]
+    before = as_numbers(joined("attempts", 2, parts, rows.counts), 2)
+    return pc.add(before.cast(pa.int32()), _ONE)
+
+
+_BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
+    "topic": _topic,
+    "queue_id": _queue_id,
+    "queue_offset": _queue_offset,
+    "message_id": _message_id,
+    "tag": _tag,
+    "keys": _keys,
+    "body": _body,
+    "properties": _properties,
+    "born_at": _born_at,
+    "stored_at": _stored_at,
+    "attempt": _attempt,
+}

@@ -1,0 +1,1 @@
+"""Members that receive every message of their topics."""

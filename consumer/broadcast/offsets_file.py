@@ -1,0 +1,248 @@
+"""
+``OffsetsFile``: where a broadcasting member keeps its progress, safe from crashes and from a second member.
+
+The directory of a member holds::
+
+    offsets.json        the progress; replaced as a whole, so that it is the old or the new one at any moment
+    offsets.json.bak    the one before, read where the first is missing, empty, torn or damaged
+    offsets.json.tmp    the next one, while it is written
+    offsets-<id>.json   the progress in another store, put aside when the broker turned out to have a new one, and
+                        gone on with should the other come back
+    lock                held (``flock``) as long as the member runs; the system frees it however the process ends
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rmq.runtime.log import get_logger
+from rmq.wire.errors import BadName, ConfigError
+
+from .offsets_content import BadOffsets, NewerOffsets, OffsetsContent, decode, encode
+
+log = get_logger("rmq.consumer")
+
+HOME: Final = "~/.rmq/offsets"
+MAIN: Final = "offsets.json"
+BACKUP: Final = "offsets.json.bak"
+NEXT: Final = "offsets.json.tmp"
+LOCK: Final = "lock"
+MAX_INSTANCE_LENGTH: Final = 127
+_PID_DIGITS: Final = 20
+_INSTANCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*\Z")
+
+
+class Disk:
+    """What is done to files, a method a step; tests hand in one that fails or stops at a step."""
+
+    def read(self, path: Path) -> bytes:
+        """All of a file."""
+        return path.read_bytes()
+
+    def write_durably(self, path: Path, content: bytes) -> None:
+        """Make a file of this content, which is on the disk when this returns."""
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a file another name, in place of one that had it."""
+        path.replace(to)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def check_instance(name: str) -> None:
+    """Refuse the name of an instance that cannot be that of a directory."""
+    if len(name) > MAX_INSTANCE_LENGTH:
+        raise BadName(f"the instance name has {len(name)} characters, at most {MAX_INSTANCE_LENGTH} are allowed")
+    if not _INSTANCE.match(name):
+        raise BadName(
+            f"the instance name {name[:40]!r} may hold only letters, digits, '-', '_', '.' and '@', "
+            "and begins with a letter or digit"
+        )
+
+
+def directory_of(offsets_dir: str, group: str, instance: str) -> Path:
+    """
+    Where the progress of a member is kept: ``offsets_dir``, or a directory of its own in the home of the user.
+
+    Legal names of groups and instances hold nothing that means anything in a path.
+
+    Raises:
+        ConfigError: it begins with ``~``, and that user has no home.
+    """
+    path = os.path.expanduser(offsets_dir or f"{HOME}/{group}/{instance}")
+    if path.startswith("~"):
+        raise ConfigError(f"there is no home directory for {path!r}: set offsets_dir to another directory")
+    return Path(path)
+
+
+class OffsetsFile:
+    """
+    The file of one member, locked from :meth:`open` to :meth:`close`.
+
+    :meth:`read` and :meth:`write` are for one caller at a time; they wait for the disk.
+    """
+
+    def __init__(self, directory: Path, group: str, instance: str, *, disk: Disk | None = None) -> None:
+        self.directory = directory
+        self._group = group
+        self._instance = instance
+        self._disk = disk or Disk()
+        self._lock: int | None = None
+        self._main_is_sound = False  # and worth being kept as the backup
+
+    # The lock
+
+    def open(self) -> None:
+        """
+        Make the directory if need be, and lock it.
+
+        Raises:
+            ConfigError: another member has it, or it cannot be written to.
+        """
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            self._lock = self._locked()
+            self._disk.write_durably(self.directory / NEXT, b"")  # better refused now than in 5 s
+        except ConfigError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+            self.close()
+            raise self._unusable(error) from error
+
+    def _locked(self) -> int:
+        fd = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+        except BlockingIOError as error:
+            owner = os.pread(fd, _PID_DIGITS, 0).decode("ascii", "replace")
+            os.close(fd)
+            self._read(MAIN)  # if it is another member's, that is what to say
+            raise ConfigError(
+                f"instance {self._instance!r} of group {self._group!r} runs already with {self.directory}"
+                f"{f' (process {owner})' if owner.isdigit() else ''}: give each member on this machine another instance"
+            ) from error
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def close(self) -> None:
+        """Let others have it; a second call does nothing."""
+        fd, self._lock = self._lock, None
+        if fd is not None:
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has it, too
+            with suppress(OSError):
+                os.close(fd)
+
+    def _unusable(self, error: Exception) -> ConfigError:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return ConfigError(
+            f"the progress of a broadcasting member cannot be kept in {str(self.directory)!r} ({reason}): "
+            "set offsets_dir to a directory that can be written to"
+        )
+
+    # The progress
+
+    def read(self) -> OffsetsContent | None:
+        """
+        The progress, or the one before if the newest is missing or damaged; None if there never was any.
+
+        Raises:
+            ConfigError: nothing of what is there can be read, or it is another member's. Beginning anew would pass
+                messages or deliver them again, so that is for people to decide.
+        """
+        main, why_not_main = self._read(MAIN)
+        if main is not None:
+            self._main_is_sound = True
+            return main
+        backup, why_not_backup = self._read(BACKUP)
+        if backup is not None:
+            log.warning("offsets.backup_used", file=str(self.directory / MAIN), reason=why_not_main or "it is missing")
+            return backup
+        if why_not_main is None and why_not_backup is None:
+            return None
+        reason = f"{MAIN}: {why_not_main or 'it is missing'}; {BACKUP}: {why_not_backup or 'it is missing'}"
+        raise ConfigError(
+            f"the progress in {str(self.directory)!r} cannot be read ({reason}): mend it, or remove it to begin anew"
+        )
+
+    def _read(self, name: str) -> tuple[OffsetsContent | None, str | None]:
+        """A file, or why it is of no use; neither if there is none."""
+        try:
+            content = decode(self._disk.read(self.directory / name))
+        except FileNotFoundError:
+            return None, None
+        except OSError as error:
+            return None, error.strerror or str(error)
+        except NewerOffsets as error:
+            raise ConfigError(f"{str(self.directory / name)!r} cannot be used: {error}") from error
+        except BadOffsets as error:
+            return None, str(error)
+        if (content.group, content.instance) != (self._group, self._instance):
+            raise ConfigError(
+                f"{str(self.directory)!r} holds the progress of instance {content.instance!r} of group "
+                f"{content.group!r}: set offsets_dir to another directory for instance {self._instance!r} of group "
+                f"{self._group!r}"
+            )
+        return content, None
+
+    def write(self, content: OffsetsContent) -> None:
+        """
+        Replace the progress; whatever happens meanwhile, the old or the new one is found afterwards.
+
+        Raises:
+            OSError: it could not be written; what was there counts on.
+        """
+        directory, disk = self.directory, self._disk
+        disk.write_durably(directory / NEXT, encode(content))
+        if self._main_is_sound:
+            self._main_is_sound = False  # until the next is in its place: a failure leaves the backup as it is
+            disk.rename(directory / MAIN, directory / BACKUP)
+        disk.rename(directory / NEXT, directory / MAIN)
+        self._main_is_sound = True
+        disk.sync_directory(directory)
+
+    def put_aside(self, content: OffsetsContent) -> Path | None:
+        """Keep the progress in a store that the broker does not have any more, for people; None if that fails."""
+        path = self.directory / _aside(content.store_id)
+        try:
+            self._disk.write_durably(path, encode(content))
+        except OSError as error:
+            log.error("offsets.not_put_aside", file=str(path), reason=error.strerror or str(error))
+            return None
+        return path
+
+    def kept(self, store_id: int) -> OffsetsContent | None:
+        """The progress in a store that was put aside, if there is any; one that cannot be used is told of."""
+        name = _aside(store_id)
+        try:
+            content, why_not = self._read(name)
+        except ConfigError as error:
+            content, why_not = None, str(error)
+        if content is not None and content.store_id != store_id:
+            content, why_not = None, "it is about another store"
+        if why_not is not None:
+            log.error("offsets.aside_unused", file=str(self.directory / name), reason=why_not)
+        return content
+
+
+def _aside(store_id: int) -> str:
+    return f"offsets-{store_id:016x}.json"

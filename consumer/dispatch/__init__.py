@@ -1,0 +1,1 @@
+"""Calls the listener, and decides what happens to messages that fail."""

@@ -1,0 +1,429 @@
+"""
+``ConcurrentService``: as many calls of the listener beside each other as there are slots, whatever their queues.
+
+``slots`` workers live as long as the consumer; each makes one call after the other, with a chunk of at most ``batch``
+messages of the queue whose turn it is. A queue has an owner task that does not call anybody: it offers the queue to the
+workers while there is something to take and its lease is believed in, and has the lease renewed while it is not.
+
+What a call leaves: what is done is passed in the cache, whose progress is the first offset that is not. What failed is
+given back to the broker by the worker, which has it delivered again later. Where that is refused, it is tried again
+here after 5 s and keeps the progress back; where nobody knows what came of it, it is asked for again. As in order,
+nothing leaves this process but under the epoch of the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.runtime.tasks import TaskSet
+from rmq.wire.model import StoredMessage
+
+from ..config import ConsumerConfig
+from ..context import ConcurrentContext
+from ..fetch.concurrent_queue import Chunk
+from ..group.assignment import Generation
+from ..group.leases import Leases, until_proven
+from ..hooks import Hooks
+from ..listener import AsyncListener, Threads
+from ..statistics import Statistics
+from .failures import reason_of
+from .lane import Call, Lane
+from .results import RETRY, SUCCESS, acknowledged, failure_of, read_concurrent_status, result_type
+from .send_backs import Failures, Fate, SendBacks
+from .sweep import Sweep
+from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S
+
+log = get_logger("rmq.consumer")
+
+Worker = asyncio.Task[None]
+
+
+class Raised(NamedTuple):
+    """What stands for the answer of a listener that raised; ``counts`` is False if we made it do so."""
+
+    error: BaseException
+    counts: bool = True
+
+
+class ConcurrentService:
+    """Calls over queues: as many at a time as there are slots, in turn from each queue, none without a lease."""
+
+    def __init__(
+        self,
+        listener: AsyncListener,
+        config: ConsumerConfig,
+        broker: GroupClient,
+        *,
+        tasks: TaskSet,
+        leases: Leases,
+        on_turn: Callable[[], None],
+        failures: Failures | None = None,
+        hooks: Hooks | None = None,
+        statistics: Statistics | None = None,
+        stalled: Callable[[float], bool] = lambda _: False,
+    ) -> None:
+        """``failures`` is where messages go that the listener failed at: back to the broker, unless told otherwise."""
+        self._listener = listener
+        self._config = config
+        self._broker = broker
+        self._tasks = tasks
+        self._leases = leases
+        self._on_turn = on_turn
+        self._failures: Failures = SendBacks(config, broker) if failures is None else failures
+        self._hooks = Hooks(config.group, consume_timeout_s=config.consume_timeout_s) if hooks is None else hooks
+        self._statistics = statistics or Statistics(config.group)
+        self._stalled = stalled
+        self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
+        self._lanes: dict[Generation, Lane] = {}
+        self._sweep = Sweep(self._lanes, config, broker, self._failures)
+        self._sweeping = False
+        self._ready: deque[Lane] = deque()  # in the order of their turns
+        self._workers: set[Worker] = set()
+        self._resting: list[asyncio.Future[None]] = []  # what idle workers wait for
+        self._waking = False  # a worker was woken and has not run yet
+        self._slice_end = float("-inf")  # when the workers have to give the loop to others
+        self._yielding = False  # they do so
+        self._warned: set[str] = set()
+        self._running = 0  # calls that run or are being recorded
+
+    @property
+    def turns(self) -> int:
+        """How many calls run or are being recorded, and how many queues have more for others."""
+        return self._running + len(self._ready)
+
+    def start(self, generation: Generation) -> None:
+        """Give a generation its owner."""
+        lane = self._lanes[generation] = Lane(generation, self._statistics.of(generation.shown.topic))
+        if self._cancels:
+            generation.interrupt = lane.interrupt
+        generation.owner = self._tasks.start(self._own(lane), f"owner of {generation.queue}")
+        if not self._sweeping:
+            self._sweeping = True
+            self._tasks.start(self._sweep.run(), "sweep")
+
+    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+        """
+        Return when nothing of a dropped generation runs any more; running calls end first and are recorded.
+
+        After ``within_s`` seconds (None: never) they are cancelled; those in a thread are waited for all the same.
+        """
+        assert generation.dropped, "a queue of which another call may start cannot be waited for"
+        lane = self._lanes.get(generation)
+        if lane is not None:
+            lane.forget_held()
+        try:
+            async with asyncio.timeout(within_s):
+                await generation.guard.free()
+        except TimeoutError:
+            log.warning("listener.cancelled", queue=str(generation.queue), after_s=within_s)
+            if lane is not None:
+                lane.interrupt()
+            await generation.guard.free()
+        await self._tasks.cancel(generation.owner)
+        if lane is not None:
+            lane.tell(self._broker.now())
+            self._lanes.pop(generation, None)
+
+    def owners(self) -> list[Worker]:
+        """The tasks that call the listener."""
+        return list(self._workers)
+
+    # The owner of a queue
+
+    async def _own(self, lane: Lane) -> None:
+        generation = lane.generation
+        while await generation.work():
+            if not self._is_proven(generation, self._broker.now()):
+                first_s = RELOCK_FIRST_S if lane.doubted else RELOCK_ENTRY_S
+                lane.doubted = False
+                await until_proven(generation, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
+                continue
+            lane.offer()
+            self._ready.append(lane)
+            self._on_turn()
+            self._wake()
+            await lane.until_withdrawn()
+            if lane.cache.ready:
+                await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
+
+    def _is_proven(self, generation: Generation, now: float) -> bool:
+        """Whether a call may start under the lease."""
+        if now > generation.believed_until:
+            generation.believed_until = self._leases.believed_until(generation)
+            if now > generation.believed_until:
+                return False
+        if generation.lost.told:
+            self._leases.proven(generation)
+        return True
+
+    # Workers
+
+    def _wake(self) -> None:
+        """Have one more worker look for something to do, if there is one."""
+        self._waking = True
+        while self._resting:
+            rest = self._resting.pop()
+            if not rest.done():
+                return rest.set_result(None)
+        if len(self._workers) < self._config.slots:
+            worker = self._tasks.start(self._work(), f"worker {len(self._workers) + 1}")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        else:
+            self._waking = False
+
+    async def _rest(self) -> None:
+        rest: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resting.append(rest)
+        try:
+            await rest
+        except asyncio.CancelledError:
+            if rest in self._resting:
+                self._resting.remove(rest)
+            raise
+
+    async def _work(self) -> None:
+        worker = asyncio.current_task()
+        assert worker is not None
+        while True:
+            try:
+                await self._call_on(worker)
+            except asyncio.CancelledError:
+                # A listener that cancels its task and returns leaves us the exception, wherever we wait next.
+                if not self._undo_cancel(worker):
+                    raise
+                self._warn_cancelled()
+
+    async def _call_on(self, worker: Worker) -> None:
+        """
+        The hot path: call after call, without a task, a future or a lock for each.
+
+        One reading of the clock after a call serves its own end and the start of the next. All workers together give
+        the loop back after 2 ms; one that was just woken while that happens rests again, since the others go on.
+        """
+        clock, ready = self._broker.now, self._ready
+        now, fresh = clock(), True
+        while True:
+            if fresh:
+                self._waking = False
+            if not ready or (fresh and self._yielding):
+                await self._rest()
+                now, fresh = clock(), True
+                continue
+            if now > self._slice_end:
+                if fresh:
+                    self._next_slice()
+                else:
+                    await self._give_way()
+                while self._stalled(now := clock()):
+                    await asyncio.sleep(YIELD_S)
+            fresh = False
+            if (taken := self._take(now)) is not None:
+                lane, chunk, messages = taken
+                now = await self._call(lane, Call(chunk, worker, now), messages)
+
+    def _take(self, now: float) -> tuple[Lane, Chunk, list[StoredMessage]] | None:
+        """A chunk of the queue whose turn it is; None if nothing of it can be taken, or there is no queue."""
+        if not self._ready:
+            return None
+        lane = self._ready.popleft()
+        generation = lane.generation
+        lane.doubted = now > generation.believed_until and not self._is_proven(generation, now)
+        taken = None if generation.halted or lane.doubted else lane.cache.take_chunk(self._config.batch)
+        if taken is None:
+            lane.withdraw()
+            return None
+        if lane.cache.ready:
+            self._ready.append(lane)
+        else:
+            lane.withdraw()
+        if self._ready and not self._waking:
+            self._wake()
+        chunk, messages = taken
+        return lane, chunk, messages
+
+    async def _give_way(self) -> None:
+        """Let everybody else on the loop run, and go on together with the other workers."""
+        while self._broker.now() > self._slice_end:
+            if not self._yielding:
+                self._yielding = True
+                asyncio.get_running_loop().call_soon(self._next_slice)
+            await asyncio.sleep(0)
+
+    def _next_slice(self) -> None:
+        self._yielding = False
+        self._slice_end = self._broker.now() + SLICE_S
+
+    # A call
+
+    async def _call(self, lane: Lane, call: Call, messages: list[StoredMessage]) -> float:
+        """Make a call, or ask again for what nobody knows the outcome of; returns the time of its end."""
+        chunk, clock = call.chunk, self._broker.now
+        lane.calls.began(call)
+        self._running += 1
+        try:
+            if chunk.asked is not None:
+                await self._give_back(lane, chunk, *chunk.asked)
+                return clock()
+            context = ConcurrentContext(lane.generation)
+            listener = self._hooks.around(self._listener, clock) if self._hooks.any else self._listener
+            status: object
+            chunk.called_at = call.began_at
+            try:
+                status = await listener(messages, context)
+            except BaseException as error:
+                status = self._caught(lane, call, error)
+            finally:
+                chunk.called_at = None
+            now = clock()
+            if call.worker.cancelling():
+                await self._let_cancel_pass(call)
+            took_s = now - call.began_at
+            if (
+                status is SUCCESS
+                and context.ack_index is None
+                and took_s < self._config.consume_timeout_s  # so it was not swept either
+                and call.sweep is None
+                and not context.is_left
+            ):
+                lane.count(now, chunk.count, took_s)
+                lane.cache.done(chunk)
+                return now
+            await self._settle(lane, call, status, context, now)
+            return clock()
+        finally:
+            self._running -= 1
+            lane.calls.ended(call)
+            if not self._running and not self._ready:
+                self._on_turn()
+
+    async def _settle(self, lane: Lane, call: Call, status: object, context: ConcurrentContext, now: float) -> None:
+        """Record any result but a plain success."""
+        chunk, cache, error = call.chunk, lane.cache, None
+        if call.sweep is not None:
+            await asyncio.wait([call.sweep])  # what of the chunk is ours to decide about is known behind it
+        read = RETRY
+        if isinstance(status, Raised):
+            if not status.counts:
+                return self._try_again(lane, chunk)
+            error = status.error
+        else:
+            read, warning = read_concurrent_status(status)
+            if warning is not None:
+                self._warn_once(*warning)
+        if context.is_left and error is None:
+            return
+        given, left = chunk.gone + chunk.count, cache.messages_of(chunk)
+        done = self._acknowledged(context, given) if read is SUCCESS else 0
+        elapsed_s = now - call.began_at
+        timed_out = elapsed_s >= self._config.consume_timeout_s
+        meter = self._statistics.of(lane.generation.shown.topic)
+        if read is SUCCESS:
+            meter.succeeded(now, done, 1, elapsed_s, timed_out)
+            if done < given:
+                meter.failed.add(now, given - done, 0)
+        else:
+            meter.gave_in_vain(now, given, elapsed_s, result_type(status, error, timed_out=timed_out))
+        cache.done_first(chunk, done - chunk.gone)
+        if chunk.count:
+            failure = failure_of(status, error)
+            lane.generation.last_failure = (left[0].queue_offset, failure)
+            await self._give_back(lane, chunk, self._level(context), reason_of(failure, left))
+
+    async def _give_back(self, lane: Lane, chunk: Chunk, delay_level: int, reason: str) -> None:
+        """Give back what is left of a chunk; what cannot be stays, and is tried again in a while."""
+        generation, cache, messages = lane.generation, lane.cache, lane.cache.messages_of(chunk)
+        fate = await self._failures.give_back(
+            generation,
+            messages,
+            progress=lambda: cache.progress_without(chunk, chunk.count),
+            delay_level=delay_level,
+            reason=reason,
+        )
+        chunk.asked = (delay_level, reason) if fate is Fate.UNKNOWN else None
+        if fate is Fate.GIVEN_BACK:
+            cache.done(chunk)
+        elif fate is not Fate.LOST and not generation.dropped:
+            if fate is Fate.REFUSED:
+                for message in messages:
+                    message.attempt += 1
+            lane.hold(chunk, self._config.send_back_retry_s, self._broker.now())
+
+    def _try_again(self, lane: Lane, chunk: Chunk) -> None:
+        """A call that we cancelled says nothing: the chunk is given to the next, if the queue is still ours."""
+        if not lane.generation.dropped:
+            lane.cache.try_again(chunk)
+            lane.generation.arrived()
+
+    def _acknowledged(self, context: ConcurrentContext, given: int) -> int:
+        done = acknowledged(context.ack_index, given)
+        if done is None:
+            advice = f"context.ack_index = {context.ack_index!r} is no index of a message; all are tried again"
+            self._warn_once("listener.bad_ack_index", advice)
+        return done or 0
+
+    def _level(self, context: ConcurrentContext) -> int:
+        level: object = context.delay_level
+        if isinstance(level, int) and not isinstance(level, bool):
+            return level
+        self._warn_once("listener.bad_delay_level", f"context.delay_level = {level!r} is no level; left out")
+        return 0
+
+    # Exceptions and cancellations
+
+    def _caught(self, lane: Lane, call: Call, error: BaseException) -> Raised:
+        """What a listener's exception means; raises it again if it is not the listener's."""
+        if call.interrupted and isinstance(error, asyncio.CancelledError | Exception):
+            if not self._undo_cancel(call.worker):
+                raise asyncio.CancelledError from error
+            return Raised(error, counts=False)
+        if isinstance(error, asyncio.CancelledError):
+            # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
+            if call.worker.cancelling():
+                if not self._undo_cancel(call.worker):
+                    raise error
+                self._warn_cancelled()
+        elif not isinstance(error, Exception):
+            raise error
+        messages = lane.cache.messages_of(call.chunk)
+        if messages and messages[0].attempt & (messages[0].attempt - 1) == 0:
+            log.error(
+                "listener.raised",
+                queue=str(lane.generation.queue),
+                queue_offset=messages[0].queue_offset,
+                attempt=messages[0].attempt,
+                exc_info=error,
+            )
+        return Raised(error)
+
+    async def _let_cancel_pass(self, call: Call) -> None:
+        """A listener that returned although it was cancelled: that is not to meet us where its result is recorded."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        if not self._undo_cancel(call.worker):
+            raise asyncio.CancelledError
+        if not call.interrupted:
+            self._warn_cancelled()
+
+    def _undo_cancel(self, worker: Worker) -> bool:
+        """Take a cancellation back that is meant for a call, not for its worker; False if it is for good."""
+        if self._tasks.cancelled(worker) or self._tasks.ending():
+            return False
+        while worker.cancelling():
+            worker.uncancel()
+        return True
+
+    def _warn_cancelled(self) -> None:
+        self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
+
+    def _warn_once(self, event: str, advice: str) -> None:
+        if event not in self._warned:
+            self._warned.add(event)
+            log.warning(event, advice=advice)

@@ -1,0 +1,156 @@
+"""
+``Retries``: what becomes of messages that the listener failed at.
+
+Each message has its own count of deliveries. Those that reached ``max_attempts`` are copied to the dead letters, and
+only the others are given again. Either is acknowledged by the broker before the pause begins, so that neither starts
+anew after a take-over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from rmq.engine.native.group import BROADCASTING, GroupClient
+from rmq.runtime.log import get_logger
+from rmq.wire.errors import Fenced, Refused, RmqError
+from rmq.wire.model import StoredMessage
+from rmq.wire.protocol.ops.core import NO_OFFSET
+
+from ..config import ConsumerConfig
+from ..fetch.process_queue import in_order
+from ..group.assignment import Generation
+from .attempts import exhausted, failed_runs
+from .turns import retry_pause
+
+log = get_logger("rmq.consumer")
+
+AWAY_S = 0.05  # how often a broker that is away, or is not known to have our messages, is looked for
+REASON_LENGTH = 200
+
+
+class Failed(NamedTuple):
+    """Messages that are put back, in the order of their offsets: the listener failed at them, or must not get them."""
+
+    messages: list[StoredMessage]
+    reason: str
+    asked_pause_s: float | None = None
+    convicted: bool = False  # they are not given to the listener again, whatever their count
+
+
+class Retries:
+    """Records failures. Every method returns only when the broker has answered, or nothing can be recorded."""
+
+    def __init__(self, config: ConsumerConfig, broker: GroupClient) -> None:
+        self._config = config
+        self._broker = broker
+
+    async def settle(self, generation: Generation, failed: Failed) -> float | None:
+        """
+        Record a failure and free the guard; returns the pause before what is left is given again.
+
+        None if nothing is left. A dead letter that the broker refuses stays in the queue and counts on: it is given
+        to the listener again after the pause, and offered again if that fails too.
+        """
+        try:
+            dead = failed.messages if failed.convicted else exhausted(failed.messages, self._config.max_attempts)
+            left = failed.messages
+            if dead and await self._bury(generation, dead, failed):
+                gone = set(map(id, dead))
+                left = [message for message in left if id(message) not in gone]
+            if not left:
+                return None
+            head = left[0]
+            pause_s = retry_pause(head.attempt, failed.asked_pause_s, self._config.suspend_s)
+            if not failed.convicted:
+                await self._count(generation, left, pause_s)
+            return pause_s
+        finally:
+            generation.guard.release()
+
+    async def _bury(self, generation: Generation, dead: list[StoredMessage], failed: Failed) -> bool:
+        """Have messages copied to the dead letters; says whether they are out of the way."""
+        cache, broker, there = in_order(generation.cache), self._broker, dead
+        unmade = 1 if failed.convicted else 0  # deliveries that were due, and not made
+
+        async def ask() -> None:
+            nonlocal there
+            # The log may have lost some since they failed, and given their offsets to others.
+            there = cache.still_held(dead)
+            if not there:
+                return
+            progress = cache.commit_offset_without(there)
+            commit_offset = progress if progress != cache.commit_offset else NO_OFFSET
+            await broker.dead_letter(
+                generation.queue,
+                generation.epoch,
+                [message.queue_offset for message in there],
+                [max(message.attempt - unmade, 1) for message in there],
+                commit_offset=commit_offset,
+                reason=failed.reason[:REASON_LENGTH],
+            )
+
+        if not await self._answered(generation, ask, "dead_letter.refused"):
+            return False
+        if there:
+            generation.reported = max(generation.reported, cache.commit_offset_without(there))
+            cache.remove(there)
+            log.warning(
+                "message.passed" if self._config.model == BROADCASTING else "message.dead_lettered",
+                queue=str(generation.queue),
+                queue_offset=there[0].queue_offset,
+                count=len(there),
+                attempts=max(there[0].attempt - unmade, 1),
+                reason=failed.reason,
+            )
+        return True
+
+    async def _count(self, generation: Generation, messages: list[StoredMessage], pause_s: float) -> None:
+        """Count a delivery of each message, here and at the broker."""
+        head = messages[0]
+        # Not each time: a queue that is retried every 10 ms would fill the log.
+        if head.attempt & (head.attempt - 1) == 0:
+            log.warning(
+                "message.retrying",
+                queue=str(generation.queue),
+                queue_offset=head.queue_offset,
+                attempt=head.attempt,
+                pause_s=pause_s,
+            )
+
+        async def ask() -> None:
+            # As with dead letters: another message may have the offset by now.
+            runs = failed_runs(in_order(generation.cache).still_held(messages))
+            await self._broker.attempt(generation.queue, generation.epoch, runs)
+
+        try:
+            await self._answered(generation, ask, "attempt.refused")
+        finally:
+            for message in messages:
+                message.attempt += 1
+
+    async def _answered(self, generation: Generation, ask: Callable[[], Awaitable[None]], refused: str) -> bool:
+        """Ask until there is an answer; says whether it was yes."""
+        while not generation.lease.lost:
+            agrees = generation.agrees(self._broker.log_epoch)
+            if agrees:
+                try:
+                    await ask()
+                    return True
+                except Fenced as error:
+                    generation.lose(error.text)
+                    return False
+                except Refused as error:
+                    log.error(refused, queue=str(generation.queue), error=str(error))
+                    return False
+                except RmqError:
+                    pass  # whether it arrived is not known: asking again does no harm
+            if generation.dropped:
+                return False
+            await generation.pause(self._config.lock_retry_s if self._broker.connected and agrees else AWAY_S)
+        return False
+
+
+def reason_of(failure: str, messages: Sequence[StoredMessage]) -> str:
+    """Why messages were given up, for whoever finds them among the dead letters."""
+    return f"delivery {messages[0].attempt} failed: {failure}"

@@ -1,0 +1,368 @@
+"""
+``OrderlyScheduler``: one owner task per queue generation, which gives the listener one batch after the other.
+
+The life of an owner::
+
+    wait for messages -> slot -> gate -> batches ... -> leave gate and slot -> pause, or wait for messages
+                                  |
+                                  dropped: end.  lease not proven: ask for a renewal, come back.
+                                  window over: come back in 10 ms.  batch failed: have that recorded, pause.
+
+The slot comes before the gate: a turn that queues for a slot must not keep another out of the gate. The lease is
+looked at by the clock before each batch. A result is recorded locally at once; it leaves this process only with a
+request that carries the epoch, sent while the lease is believed in (``offsets``, ``puller``), so a call that
+outlived its lease commits nothing. What becomes of failed messages is in ``retries``, and queues whose owners were
+lost one after the other are in ``careful``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.runtime.tasks import TaskSet
+
+from ..config import ConsumerConfig
+from ..context import ConsumeContext
+from ..fetch.process_queue import READ_AT_ONCE, in_order
+from ..group.assignment import Generation
+from ..group.leases import Leases, until_proven
+from ..group.queue_gates import QueueGates
+from ..hooks import Hooks
+from ..listener import AsyncListener, Threads
+from ..statistics import Statistics, TopicMeter
+from .crash_guard import Careful
+from .failures import AWAY_S, Failed, Retries
+from .orderly_results import OrderlyResults, is_cancelled
+from .results import SUCCESS
+from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
+
+log = get_logger("rmq.consumer")
+
+
+class _Turn:
+    """How far a turn has come."""
+
+    __slots__ = ("began", "called_at", "calls", "context", "counted_at", "done", "listener", "look_at", "now")
+
+    def __init__(self, context: ConsumeContext, listener: AsyncListener, now: float) -> None:
+        self.context = context
+        self.listener = listener  # with its hooks
+        self.began = self.now = self.counted_at = self.called_at = now
+        self.look_at = float("-inf")
+        self.calls = self.done = 0  # calls and messages that are not in the statistics yet
+
+
+class OrderlyScheduler:
+    """Turns over queues: as many at a time as there are slots, one at a time for each queue, none without a lease."""
+
+    def __init__(
+        self,
+        listener: AsyncListener,
+        config: ConsumerConfig,
+        broker: GroupClient,
+        *,
+        tasks: TaskSet,
+        leases: Leases,
+        on_turn: Callable[[], None],
+        gates: QueueGates | None = None,
+        hooks: Hooks | None = None,
+        statistics: Statistics | None = None,
+        stalled: Callable[[float], bool] = lambda _: False,
+    ) -> None:
+        """``stalled`` says whether the loop is too far behind to start anything, at a time of the broker's clock."""
+        self._listener = listener
+        self._config = config
+        self._broker = broker
+        self._tasks = tasks
+        self._leases = leases
+        self._on_turn = on_turn
+        self._stalled = stalled
+        self._hooks = Hooks(config.group, consume_timeout_s=config.consume_timeout_s) if hooks is None else hooks
+        self._statistics = statistics or Statistics(config.group)
+        self._results = OrderlyResults(config, tasks, self._statistics)
+        self._retries = Retries(config, broker)
+        self._careful = Careful(config, broker)
+        self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
+        self._slots = asyncio.Semaphore(config.slots)
+        self._queueing = 0  # owners that wait for a slot
+        self._owners: set[asyncio.Task[None]] = set()
+        self.turns = 0  # turns that are running
+        self.gates = gates or QueueGates()
+
+    def start(self, generation: Generation) -> None:
+        """Give a generation its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""
+        if self._cancels:
+            generation.interrupt = generation.cancel_owner
+        self._careful.judge(generation)
+        generation.owner = owner = self._tasks.start(self._own(generation), f"owner of {generation.queue}")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
+
+    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+        """
+        Return when the owner of a dropped generation has ended; a running call ends first and is recorded.
+
+        After ``within_s`` seconds (None: never) the call is cancelled; one in a thread is waited for all the same.
+        """
+        assert generation.dropped, "an owner that may start another batch cannot be waited for"
+        try:
+            async with asyncio.timeout(within_s):
+                await generation.guard.free()
+        except TimeoutError:
+            log.warning("listener.cancelled", queue=str(generation.queue), after_s=within_s)
+        # No call is running and none will start: what is cancelled is a wait for messages, a slot, a gate or a pause.
+        await self._tasks.cancel(generation.owner)
+
+    def owners(self) -> list[asyncio.Task[None]]:
+        """The tasks that call the listener: one for each queue."""
+        return list(self._owners)
+
+    # The owner
+
+    async def _own(self, generation: Generation) -> None:
+        while True:
+            try:
+                await self._take_turns(generation)
+                if is_cancelled():
+                    await asyncio.sleep(0)  # it is to meet us here: a task that ends before it does counts as cancelled
+                return
+            except asyncio.CancelledError:
+                if generation.dropped:
+                    return  # whoever cancelled us, there is nothing left to do
+                # A listener that cancels its task and returns leaves us the exception, wherever we wait next.
+                if not self._results.undo_cancel(generation):
+                    raise
+
+    async def _take_turns(self, generation: Generation) -> None:
+        if generation.crash_loop is not None:
+            return await self._careful.stand_still(generation)
+        while await generation.work():
+            if generation.suspicion is None:
+                end = await self._turn(generation)
+            else:
+                async with self._careful.calls:  # before the slot: others may have that meanwhile
+                    end = await self._turn(generation)
+            await self._after_turn(generation, end)
+
+    async def _after_turn(self, generation: Generation, end: Step | Failed) -> None:
+        """What a turn leaves to be done outside its gate and slot."""
+        if isinstance(end, Failed):
+            await self._results.let_cancel_pass(generation)
+            pause_s = await self._retries.settle(generation, end)
+            if pause_s is not None:
+                generation.retry_at = self._broker.now() + pause_s
+                await generation.pause(pause_s)
+                generation.retry_at = None
+            elif end.convicted and generation.suspicion is not None:
+                generation.suspicion = generation.suspicion.acquitted()
+        elif end is Step.YIELD:
+            await generation.pause(YIELD_S)
+        elif end in (Step.RELOCK, Step.RELOCK_ENTRY):
+            first_s = RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S
+            await until_proven(generation, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
+        elif end is Step.WAIT:
+            await generation.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
+        elif generation.cache.ready:
+            await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
+
+    async def _turn(self, generation: Generation) -> Step | Failed:
+        """One stay inside the gate; says why it ended, RUN if there was nothing left to take."""
+        self._queueing += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._queueing -= 1
+        try:
+            async with self.gates[generation.queue]:
+                self.turns += 1
+                self._on_turn()
+                try:
+                    run = self._run if generation.suspicion is None else self._run_one
+                    return await run(generation)
+                except BaseException:
+                    generation.guard.release()
+                    raise
+                finally:
+                    self.turns -= 1
+                    self._on_turn()
+        finally:
+            self._slots.release()
+
+    async def _run(self, generation: Generation) -> Step | Failed:
+        """
+        The hot path: batch after batch, without a task, a future or a lock for each.
+
+        One reading of the clock after a call serves its own end and the start of the next batch: nothing else can
+        run in between. ``look_at`` is the first moment at which any limit has to be looked at; until then one
+        comparison is enough, since all limits only move on, except by ``halted``, which is read every time. A call
+        that takes too long for ``consume_timeout_s`` ends behind ``look_at``, so that is looked at there, too.
+        """
+        give = self._give_each if self._config.batch == 1 else self._give_batch
+        guard, meter = generation.guard, self._statistics.of(generation.shown.topic)
+        turn = _Turn(ConsumeContext(generation), self._listener, self._broker.now())
+        try:
+            while True:
+                if turn.now > turn.look_at or generation.halted:
+                    guard.release()
+                    self._count(turn, meter)
+                    entering = turn.look_at < turn.began
+                    step, turn.now, turn.look_at = await self._look(generation, turn.began, entering=entering)
+                    if step is not Step.RUN:
+                        return step
+                    turn.counted_at, turn.listener = turn.now, self._hooked()
+                end = await give(generation, turn)
+                if end is not None:
+                    return end
+        finally:
+            self._count(turn, meter)
+
+    async def _give_batch(self, generation: Generation, turn: _Turn) -> Step | Failed | None:
+        """One call of the listener, with a batch; None if the turn goes on."""
+        cache, guard, context = in_order(generation.cache), generation.guard, turn.context
+        messages = cache.take(self._config.batch)
+        count = len(messages)  # the list is the listener's from here on: it may change it
+        if not count:
+            return Step.RUN
+        context.auto_commit, context.suspend_s = True, None
+        guard.since = turn.called_at = turn.now
+        status: object
+        try:
+            status = await turn.listener(messages, context)
+        except BaseException as error:
+            status = self._results.caught(generation, count, error)
+        now = self._broker.now()
+        if status is SUCCESS and context.auto_commit:
+            cache.commit()
+        elif (end := self._results.settle(generation, count, status, context, now)) is not None:
+            return end  # this call is counted already
+        turn.now = now
+        turn.calls += 1
+        turn.done += count
+        guard.since = None
+        return None
+
+    async def _give_each(self, generation: Generation, turn: _Turn) -> Step | Failed | None:
+        """
+        One call after the other, each with one message, until there is something to look at; None if the turn goes on.
+
+        The cursors of the cache are moved here, and the guard is freed only where somebody else can run: what a
+        message costs beside its call is a third less for it.
+        """
+        cache, guard, context = in_order(generation.cache), generation.guard, turn.context
+        clock, listener, now, look_at = self._broker.now, turn.listener, turn.now, turn.look_at
+        begin = at = cache.fill()
+        called_at = now
+        status: object
+        context.auto_commit, context.suspend_s = True, None
+        try:
+            for message in cache.line[begin : begin + READ_AT_ONCE]:  # after a rollback there may be many more
+                cache.next = at + 1
+                guard.since = called_at = now
+                try:
+                    status = await listener([message], context)
+                except BaseException as error:
+                    status = self._results.caught(generation, 1, error)
+                now = clock()
+                if status is not SUCCESS or not context.auto_commit:
+                    end = self._results.settle(generation, 1, status, context, now)
+                    if end is not None:
+                        now = called_at  # this call is counted already
+                        return end
+                    at += 1
+                    break
+                cache.first = at = cache.next
+                if at >= cache.mark:
+                    cache.settle()
+                    break
+                if now > look_at or generation.halted:
+                    break
+                context.suspend_s = None
+            if at == begin:
+                return Step.RUN
+            guard.since = None
+            return None
+        finally:
+            turn.now, turn.called_at = now, called_at
+            turn.calls += at - begin
+            turn.done += at - begin
+
+    def _count(self, turn: _Turn, meter: TopicMeter) -> None:
+        """Add what was not counted yet to the statistics."""
+        timed_out = turn.now - turn.called_at >= self._config.consume_timeout_s
+        meter.succeeded(turn.now, turn.done, turn.calls, turn.now - turn.counted_at, timed_out)
+        turn.calls = turn.done = 0
+
+    async def _run_one(self, generation: Generation) -> Step | Failed:
+        """One message of a suspected queue: announced, then given to the listener on its own."""
+        clock, cache, guard = self._broker.now, in_order(generation.cache), generation.guard
+        began = clock()
+        step, now, _ = await self._look(generation, began, entering=True)
+        if step is not Step.RUN:
+            return step
+        messages = cache.take(1)
+        if not messages:
+            return Step.RUN
+        (message,) = messages
+        if self._careful.is_convicted(generation, message):
+            guard.since, guard.recording = now, True
+            return Failed(cache.again(1), str(generation.suspicion), convicted=True)
+        if self._careful.is_over(generation, message):
+            cache.again(1)
+            generation.suspicion = None
+            return Step.RUN
+        if not await self._careful.announce(generation, message):
+            step = Step.WAIT
+        else:
+            step, now, _ = await self._look(generation, began, entering=False)
+        if step is not Step.RUN or generation.dropped:
+            cache.again(1)
+            return step
+        context = ConsumeContext(generation)
+        guard.since = now
+        status: object
+        try:
+            status = await self._hooked()(messages, context)
+        except BaseException as error:
+            status = self._results.caught(generation, 1, error)
+        ended = clock()
+        if (end := self._results.settle(generation, 1, status, context, ended)) is not None:
+            return end
+        timed_out = ended - now >= self._config.consume_timeout_s
+        self._statistics.of(generation.shown.topic).succeeded(ended, 1, 1, ended - now, timed_out)
+        guard.release()
+        return Step.RUN
+
+    def _hooked(self) -> AsyncListener:
+        """The listener, with its hooks if there are any."""
+        return self._hooks.around(self._listener, self._broker.now) if self._hooks else self._listener
+
+    async def _look(self, generation: Generation, began: float, *, entering: bool) -> tuple[Step, float, float]:
+        """What to do before the next batch, the time, and when to look again; gives the loop back first."""
+        config = self._config
+        if generation.interrupted and not generation.dropped:
+            self._results.undo_cancel(generation)  # the listener did not let itself be cancelled
+        if not entering:
+            # A listener that never suspends would stop every timer of the process.
+            await asyncio.sleep(0)
+        now = self._broker.now()
+        if now > generation.believed_until:
+            generation.believed_until = self._leases.believed_until(generation)
+        step = next_step(
+            dropped=generation.dropped,
+            now=now,
+            believed_until=generation.believed_until,
+            began=began,
+            entering=entering,
+            max_continuous_s=config.max_continuous_s,
+            turn_share_s=config.turn_share_s,
+            others_wait=self._queueing > 0,
+            paused=generation.paused,
+            stalled=self._stalled(now),
+        )
+        if step is Step.RUN and generation.lost.told:
+            self._leases.proven(generation)
+        slice_s = min(SLICE_S, config.consume_timeout_s / 2)
+        return step, now, min(generation.believed_until, began + config.max_continuous_s, now + slice_s)

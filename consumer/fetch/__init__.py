@@ -1,0 +1,1 @@
+"""Pulls messages of assigned queues into a cache."""

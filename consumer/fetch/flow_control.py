@@ -1,0 +1,140 @@
+"""
+``FlowControl``: when a queue may be pulled again, and in words why it may not.
+
+A queue is pulled while it holds at most 1000 messages and less bytes than its share (``thresholds``), with
+``pull_when_drained`` only while it holds nothing, and never while it is paused. Where messages are finished in any
+order, the first and the last that are not must be at most 2000 offsets apart. These apply before a pull is asked for;
+what an answer brings is let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.wire.model import MessageQueue
+
+from ..config import ConsumerConfig
+from ..group.assignment import Generation
+from . import thresholds
+from .cache import Cache
+from .thresholds import Thresholds
+
+log = get_logger("rmq.consumer")
+
+TELL_AFTER_S = 1.0  # a wait that is shorter is how a consumer with a backlog works
+TELL_EVERY_S = 60.0
+LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
+EXPIRY_PART = 4  # whoever waits shows that it is alive this often in the time after which a queue is given up
+
+
+def cause_of(
+    messages: int, size: int, limits: Thresholds, *, when_drained: bool, span: int = 0, max_span: int = 0
+) -> str | None:
+    """Which limit keeps a queue that holds so much from being pulled, in words; None if it may be."""
+    if when_drained and messages:
+        return f"pull_when_drained: {messages} messages are not finished"
+    if messages > limits.messages:
+        return f"{messages} messages are held, more than {limits.messages}"
+    if size and size >= limits.size:
+        return f"{size} bytes are held, and the share of the queue is {limits.size}"
+    if span > max_span:
+        return f"messages that are not finished are {span} offsets apart, more than {max_span}"
+    return None
+
+
+def stands_still(generation: Generation) -> bool:
+    """Whether nothing of a queue is given to the listener, by the user's wish or since that ends processes."""
+    return generation.paused or generation.crash_loop is not None
+
+
+class FlowControl:
+    """Lets pulls through, one queue at a time: others go on whatever one of them waits for."""
+
+    def __init__(
+        self, generations: Mapping[MessageQueue, Generation], config: ConsumerConfig, broker: GroupClient
+    ) -> None:
+        self._generations = generations
+        self._config = config
+        self._broker = broker
+        self._told_at = float("-inf")
+        self._look_again_s = min(LOOK_AGAIN_S, config.pull_expiry_s / EXPIRY_PART)
+
+    def limits(self, generation: Generation) -> Thresholds:
+        """How much the queue may hold before it is not pulled any more; one batch is always let in."""
+        return thresholds.of_queue(self._config, generation.queue.topic, self._generations)
+
+    async def may_pull(self, generation: Generation) -> None:
+        """
+        Wait until another pull may be asked for, or the generation is dropped. Cancelling is safe.
+
+        A broker that started again is asked whatever is held or paused: progress is reported to it only when an answer
+        has shown that it still has what that is about.
+        """
+        await self.room(generation, when_drained=self._config.pull_when_drained)
+        while self._is_held_back(generation):
+            generation.pulled_at = self._broker.now()
+            await generation.pause_asking(self._look_again_s)
+            await self.room(generation, when_drained=self._config.pull_when_drained)
+
+    def _is_held_back(self, generation: Generation) -> bool:
+        """Whether nothing is to be fetched since nothing is delivered."""
+        return stands_still(generation) and not generation.dropped and generation.agrees(self._broker.log_epoch)
+
+    async def room(self, generation: Generation, *, when_drained: bool = False) -> None:
+        """
+        Wait until the queue holds no more than it may. Cancelling is safe.
+
+        A listener that keeps its progress until it has seen more than a full cache gets more: nothing else could ever
+        make room. The memory is its choice then.
+        """
+        within_s = min(TELL_AFTER_S, self._look_again_s)
+        try:
+            while not generation.dropped:
+                generation.pulled_at = self._broker.now()
+                cache, limits = generation.cache, self.limits(generation)
+                cause = cause_of(
+                    cache.messages, cache.size, limits, when_drained=when_drained, span=cache.span,
+                    max_span=self._config.max_span,
+                )  # fmt: skip
+                if cause is None or not generation.agrees(self._broker.log_epoch):
+                    return
+                if cache.may_starve and not cache.ready and not generation.guard.held:
+                    return self._warn_uncommitted(generation, limits)
+                generation.flow_control = cause
+                most = Thresholds(0, limits.size) if when_drained else limits
+                if not await _has_room(cache, most, within_s):
+                    self._warn(generation, cause)
+                    within_s = self._look_again_s
+        finally:
+            generation.flow_control = None
+
+    def _warn(self, generation: Generation, cause: str) -> None:
+        now = self._broker.now()
+        if now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            queues = sum(each.flow_control is not None for each in self._generations.values())
+            log.warning("pull.flow_control", queue=str(generation.queue), cause=cause, queues_waiting=queues)
+
+    def _warn_uncommitted(self, generation: Generation, limits: Thresholds) -> None:
+        now, cache = self._broker.now(), generation.cache
+        if generation.left:
+            return
+        if not cache.has_room(*limits) and now - generation.uncommitted_told_at > TELL_EVERY_S:
+            generation.uncommitted_told_at = now
+            advice = "memory grows until the listener returns COMMIT"
+            log.warning("pull.uncommitted", queue=str(generation.queue), messages=cache.messages, advice=advice)
+
+
+async def _has_room(cache: Cache, most: Thresholds, within_s: float) -> bool:
+    """Wait until there is room, or nothing is left to take; False after ``within_s``."""
+    room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cache.when_room(most.messages, most.size, lambda: None if room.done() else room.set_result(None))
+    try:
+        async with asyncio.timeout(within_s):
+            await room
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""``StartOffset``: where a group without progress begins in a queue, found out once and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.wire.errors import OK, BadRequest, Refused, RmqError, code_name
+from rmq.wire.model import MessageQueue
+
+from ..config import ConsumerConfig
+from ..group.assignment import Generation
+from .retrying import after_failure, says_gone
+from .start_from import FIRST, LAST, parse_start, to_us
+
+log = get_logger("rmq.consumer")
+
+
+class Topics(Protocol):
+    """What is asked and learned about topics; see :class:`~rmq.consumer.group.rebalancer.Rebalancer`."""
+
+    def is_new(self, queue: MessageQueue) -> bool: ...
+    def topic_missing(self, topic: str, generation: int | None) -> None: ...
+
+
+class StartOffset:
+    """
+    A queue that came into being after the group subscribed is read from 0, any other from where ``start_from`` says:
+    its first message, or the first that was stored at a time or later. For ``last`` the broker records the ends of all
+    queues of a topic when the first member of the group names it, so that whoever comes later agrees.
+
+    A read that fails is repeated: guessing would skip messages or deliver them again.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, broker: GroupClient, *, topics: Topics, progressed: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._broker = broker
+        self._topics = topics
+        self._progressed = progressed
+
+    async def find(self, generation: Generation) -> None:
+        """Decide, have the cache begin there, and have it reported; returns early only if the generation drops."""
+        queue = generation.queue
+        while not generation.dropped:
+            generation.pulled_at = self._broker.now()
+            is_new = self._topics.is_new(queue)
+            try:
+                start = 0 if is_new else await self._read(queue)
+            except RmqError as error:
+                if says_gone(error):
+                    self._topics.topic_missing(queue.topic, generation.topic_generation)
+                    return generation.lose(str(error))
+                log.warning("start.unknown", queue=str(queue), error=str(error))
+                await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
+                continue
+            log.info("start.found", queue=str(queue), queue_offset=start)
+            generation.cache.skip_to(start)
+            if self._wanted(queue) == FIRST and not is_new:
+                generation.found_start = start
+            self._progressed()
+            return
+
+    async def _read(self, queue: MessageQueue) -> int:
+        start = self._wanted(queue)
+        if start == LAST:
+            return 0  # the end was recorded for all queues there were when the group came: this one is younger
+        if isinstance(start, datetime):
+            return await self._search(queue, start)
+        held = await self._broker.range(queue)
+        if held.status != OK:
+            raise Refused(held.text or code_name(held.status), code=held.status)
+        return _checked(queue, held.min_offset)
+
+    def _wanted(self, queue: MessageQueue) -> str | datetime:
+        """What the group failed at is for it, whenever it was given back."""
+        return FIRST if queue.topic == self._broker.retry_topic else parse_start(self._config.start_from)
+
+    async def _search(self, queue: MessageQueue, time: datetime) -> int:
+        found = await self._broker.offset_at(queue, to_us(time))
+        if found.status != OK:
+            raise Refused(found.text or code_name(found.status), code=found.status)
+        return _checked(queue, found.offset)
+
+
+def _checked(queue: MessageQueue, start: int) -> int:
+    if start < 0:
+        raise BadRequest(f"the broker says that {queue} begins at {start}")
+    return start

@@ -1,0 +1,1 @@
+"""Membership: which queues are ours, and under which lease."""

@@ -1,0 +1,260 @@
+"""
+Which queues of a topic are ours: pure functions that every member computes alike.
+
+All members see the same queues and the same members, both sorted, so that no one has to ask the others. What differs
+between members is only their own name; the exception is ``by_config``, whose list each member has of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from rmq.wire.errors import BadName, ConfigError
+from rmq.wire.model import MessageQueue
+from rmq.wire.names import check_readable
+from rmq.wire.zones import check_room, room_of_broker, room_of_member
+
+VIRTUAL_NODES: Final = 10
+MAX_VIRTUAL_NODES: Final = 1000
+MAX_NAME: Final = 64  # characters of a strategy's name that a broker takes
+_DIGEST: Final = 16
+
+KNOWN: Final = (
+    "average, circle, consistent_hash[:NODES], config:TOPIC/ID,..., machine_room:ROOM,... "
+    "or machine_room_nearby[:STRATEGY]"
+)
+
+
+class PlacedQueue(NamedTuple):
+    """A queue and the broker that has it; they are sorted by topic, broker and number."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue without its place."""
+        return MessageQueue(self.topic, self.queue_id)
+
+
+Queues = Sequence[PlacedQueue]
+Allocate = Callable[[Queues, Sequence[str], str], Iterable[PlacedQueue]]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """
+    A way to share queues out, and the name by which the members of a group know that they agree on it.
+
+    ``allocate(queues, members, member)`` gets the queues of one topic and all members, both sorted, and returns the
+    queues of ``member``. It must say the same for the same arguments in every process: the broker refuses a member
+    whose strategy has another name than the group's, and cannot see more. One that raises is asked again with the next
+    pass; until then the member keeps what it has of that topic.
+    """
+
+    name: str
+    allocate: Allocate
+
+    def share(self, queues: Iterable[PlacedQueue], members: Iterable[str], member: str) -> set[MessageQueue]:
+        """
+        The queues of ``member``; none if it is not among the members.
+
+        Raises:
+            ValueError: a member has no name, or the strategy named a queue that is not there.
+        """
+        offered, everybody = sorted(queues), sorted(members)
+        if not member or "" in everybody:
+            raise ValueError("a member without a name cannot be given queues")
+        if member not in everybody:
+            return set()
+        ours = set(self.allocate(offered, everybody, member))
+        if strange := ours.difference(offered):
+            raise ValueError(
+                f"the strategy {self.name!r} gave {min(strange)}, which is none of the queues it was given"
+            )
+        return {placed.queue for placed in ours}
+
+
+# The strategies: queues and members come sorted, and the member is one of them
+
+
+def average(queues: Queues, members: Sequence[str], member: str) -> list[PlacedQueue]:
+    """A contiguous run for each: 10 queues over 4 members are runs of 3, 3, 2 and 2."""
+    rank = members.index(member)
+    size, larger = divmod(len(queues), len(members))
+    start = rank * size + min(rank, larger)
+    return list(queues[start : start + size + (rank < larger)])
+
+
+def circle(queues: Queues, members: Sequence[str], member: str) -> list[PlacedQueue]:
+    """One after the other: 10 queues over 4 members are {0, 4, 8}, {1, 5, 9}, {2, 6} and {3, 7}."""
+    return list(queues[members.index(member) :: len(members)])
+
+
+def consistent_hash(
+    queues: Queues, members: Sequence[str], member: str, *, nodes: int = VIRTUAL_NODES
+) -> list[PlacedQueue]:
+    """By a hash ring: when a member comes or goes, only the queues that it gets or had move. Shares are uneven."""
+    ring = sorted((_hash(f"{name}-{node}"), name) for name in members for node in range(nodes))
+    places = [place for place, _ in ring]
+
+    def owner(queue: PlacedQueue) -> str:
+        key = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
+        return ring[bisect_left(places, _hash(key)) % len(ring)][1]
+
+    return [queue for queue in queues if owner(queue) == member]
+
+
+def by_config(
+    queues: Queues, members: Sequence[str], member: str, *, wanted: Collection[MessageQueue]
+) -> list[PlacedQueue]:
+    """Those of a fixed list, whoever else is there. What two members list goes to the first that locks it."""
+    return [queue for queue in queues if queue.queue in wanted]
+
+
+def machine_room(queues: Queues, members: Sequence[str], member: str, *, rooms: Collection[str]) -> list[PlacedQueue]:
+    """Only queues at brokers of these rooms, shared evenly; those of other rooms go to nobody."""
+    near = [queue for queue in queues if room_of_broker(queue.broker) in rooms]
+    rank, each = members.index(member), len(near) // len(members)
+    rest = near[each * len(members) :]
+    return near[each * rank : each * (rank + 1)] + rest[rank : rank + 1]
+
+
+def machine_room_nearby(
+    queues: Queues, members: Sequence[str], member: str, *, inner: Allocate = average
+) -> list[PlacedQueue]:
+    """The queues of a room go to its members, shared by ``inner``; those of a room without members to all."""
+    rooms: dict[str, list[PlacedQueue]] = {}
+    for queue in queues:
+        rooms.setdefault(_room("broker", queue.broker, room_of_broker(queue.broker)), []).append(queue)
+    homes: dict[str, list[str]] = {}
+    for name in members:
+        homes.setdefault(_room("member", name, room_of_member(name)), []).append(name)
+    ours: list[PlacedQueue] = []
+    for room, near in rooms.items():
+        sharing = homes.get(room, members)
+        if member in sharing:
+            ours += inner(near, sharing, member)
+    return ours
+
+
+def _room(what: str, name: str, room: str) -> str:
+    if not room:
+        raise ValueError(f"the {what} {name!r} is in no machine room: machine_room_nearby needs one for each")
+    return room
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+# By name
+
+AVERAGE: Final = Strategy("average", average)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """
+    The strategy of a setting.
+
+    Its name is the same for settings that share queues out alike, and says all that matters for that.
+
+    Raises:
+        ConfigError: there is none of that name, or what is behind the colon does not fit.
+    """
+    kind, colon, given = text.partition(":")
+    if colon and not given.strip():
+        raise ConfigError(f"strategy: nothing follows the colon of {text!r}; it is {KNOWN}")
+    match kind:
+        case "average" | "circle" if not colon:
+            return AVERAGE if kind == "average" else Strategy("circle", circle)
+        case "consistent_hash":
+            return _consistent_hash(given)
+        case "config" if colon:
+            return Strategy("config", partial(by_config, wanted=frozenset(map(_queue, given.split(",")))))
+        case "machine_room" if colon:
+            rooms = frozenset(map(_named_room, given.split(",")))
+            return Strategy(_short(f"machine_room:{','.join(sorted(rooms))}"), partial(machine_room, rooms=rooms))
+        case "machine_room_nearby":
+            return _nearby(given)
+    raise ConfigError(f"strategy: there is none of the form {text!r}; it is {KNOWN}")
+
+
+EVERYTHING = Strategy("all", lambda queues, members, member: queues)  # of members that share nothing out
+
+
+def named(strategy: Strategy | Allocate) -> Strategy:
+    """
+    A user's own strategy: a :class:`Strategy`, or a function, which is known by its ``name`` or its own.
+
+    Raises:
+        ConfigError: it is neither, has no name, or cannot be called.
+    """
+    if isinstance(strategy, Strategy):
+        if not isinstance(strategy.name, str) or not strategy.name or not callable(strategy.allocate):
+            raise ConfigError(
+                f"a Strategy needs a name and a function, not {strategy.name!r} and {strategy.allocate!r}"
+            )
+        return Strategy(_short(strategy.name), strategy.allocate)
+    if not callable(strategy):
+        raise ConfigError(f"strategy must be text, a Strategy or a function, not {strategy!r}")
+    name = getattr(strategy, "name", None) or getattr(strategy, "__name__", None) or type(strategy).__name__
+    return Strategy(_short(f"custom:{name}"), strategy)
+
+
+def needs_room(text: str) -> bool:
+    """Whether a strategy looks at the room of the member itself."""
+    return text.partition(":")[0] == "machine_room_nearby"
+
+
+def _consistent_hash(given: str) -> Strategy:
+    nodes = VIRTUAL_NODES
+    if given:
+        if not given.strip().isdecimal() or not 1 <= int(given) <= MAX_VIRTUAL_NODES:
+            raise ConfigError(
+                f"strategy: consistent_hash has 1 to {MAX_VIRTUAL_NODES} nodes for a member, not {given!r}"
+            )
+        nodes = int(given)
+    name = "consistent_hash" if nodes == VIRTUAL_NODES else f"consistent_hash:{nodes}"
+    return Strategy(name, partial(consistent_hash, nodes=nodes))
+
+
+def _nearby(given: str) -> Strategy:
+    if needs_room(given):
+        raise ConfigError("strategy: machine_room_nearby cannot be inside machine_room_nearby")
+    inner = parse_strategy(given or "average")
+    name = "machine_room_nearby" if inner == AVERAGE else f"machine_room_nearby:{inner.name}"
+    return Strategy(_short(name), partial(machine_room_nearby, inner=inner.allocate))
+
+
+def _queue(text: str) -> MessageQueue:
+    topic, slash, queue_id = text.strip().rpartition("/")
+    if not slash or not (queue_id.isascii() and queue_id.isdecimal()):
+        raise ConfigError(f"strategy: config lists queues as TOPIC/ID, such as config:orders/0,orders/3, not {text!r}")
+    try:
+        check_readable(topic)
+    except BadName as error:
+        raise ConfigError(f"strategy: {error}") from error
+    return MessageQueue(topic, int(queue_id))
+
+
+def _named_room(text: str) -> str:
+    try:
+        check_room(text.strip())
+    except BadName as error:
+        raise ConfigError(f"strategy: {error}") from error
+    return text.strip()
+
+
+def _short(name: str) -> str:
+    """A name that a broker takes: a long one is cut, and told apart from others by a hash."""
+    if len(name) <= MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: MAX_NAME - _DIGEST - 1]}~{digest}"

@@ -1,0 +1,271 @@
+"""One stay of a queue with this consumer, from a granted lease to its end: what its tasks share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import NO_OFFSET
+
+from ..dispatch.attempts import Suspicion
+from ..fetch.cache import Cache
+from ..fetch.gap import Stopped
+from .lease import Lease
+from .tag_filter import Selection
+
+Task = asyncio.Task[None]
+
+
+class Lost(asyncio.Event):
+    """
+    True in a condition, and set, when the lease is gone or can no longer be proven.
+
+    It reads the clock by ``expired``: after a stop of the whole process a listener may run before the timer that would
+    set it. ``told`` is whether it was set, which is what wakes those who wait.
+    """
+
+    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], object] = bool) -> None:
+        super().__init__()
+        self._expired = expired
+        self._on_told = on_told
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody has set it."""
+        return super().is_set()
+
+    def set(self) -> None:
+        """Wake those who wait."""
+        super().set()
+        self._on_told()
+
+    def is_set(self) -> bool:
+        """Whether the lease is gone or can no longer be proven, at this moment."""
+        return super().is_set() or self._expired()
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+    async def wait(self) -> Literal[True]:
+        """Wait until it is set. Cancelling is safe."""
+        return True if self.is_set() else await super().wait()
+
+
+class ConsumeGuard:
+    """
+    Held by the owner for one listener call and the recording of its result; the hand-over waits for it.
+
+    It does what an ``asyncio.Lock`` per call would, without its cost for every message. Only the owner takes it, so
+    taking never waits; and nobody has to take it to keep the owner out: whoever waits has marked the generation as
+    dropped before, and the owner looks at that mark and sets ``held`` in one stretch without an ``await``.
+    """
+
+    __slots__ = ("recording", "since", "waiters")
+
+    def __init__(self) -> None:
+        self.since: float | None = None  # when the call began; None if it is not held. Written by the owner only
+        self.recording = False  # the call has ended, and its failure is not recorded yet
+        # Whoever waits has dropped the generation, so the owner looks for them there, and not after each call.
+        self.waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def held(self) -> bool:
+        """Whether a call is running, or has ended and is not recorded."""
+        return self.since is not None
+
+    def release(self) -> None:
+        """The result is recorded."""
+        self.since = None
+        self.recording = False
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def free(self) -> None:
+        """Wait until no call is running and unrecorded; the generation must be dropped. Cancelling is safe."""
+        while self.held:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiters.append(waiter)
+            await waiter
+
+
+class Generation:
+    """
+    A queue under one lease: its cache, its guard, and its marks.
+
+    ``dropped``: no further batch may start (final). ``lease.lost``: nothing of it may be committed either (final, and
+    dropped with it). A queue that comes back is another generation.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        cache: Cache,
+        *,
+        on_lost: Callable[[Generation, str], None],
+        topic_generation: int | None = None,
+        agreed: int = 0,
+        suspicion: Suspicion | None = None,
+    ) -> None:
+        self.lease = lease
+        self.shown = lease.queue  # as the user knows it: without the namespace; the rebalancer's
+        self.topic_generation = topic_generation  # which of the topics of this name
+        self.agreed = agreed  # the log epoch of the broker that last had what our progress is about; see agrees()
+        self.cache = cache
+        self.guard = ConsumeGuard()
+        self.dropped = False
+        self.ended = asyncio.Event()  # nothing of it runs any more; written by the rebalancer
+        self._expired: Callable[[], bool] = bool  # bool() is False: nobody watches yet
+        self.lost = Lost(on_told=self._told)
+        self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
+        self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
+        self.stopped: Stopped | None = None  # it waits at a gap; the puller's
+        self.selection = Selection()  # what its tag expression let through; the puller's
+        self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
+        self.left = False  # the listener is done with the queue and finishes nothing more of it; the listener's
+        self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
+        self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
+        self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's
+        self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
+        self.on_work: Callable[[], None] | None = None  # told when something may be taken; the service's
+        self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
+        self.last_failure: tuple[int, str] | None = None  # a message the listener failed at, and why; the service's
+        self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
+        self.halted = False  # dropped or paused: what a turn looks at before each batch
+        self.paused = False  # nothing is pulled or dispatched, by the user's wish; the puller's
+        self.flow_control: str | None = None  # which limit keeps the queue from being pulled; the puller's
+        self.pulled_at = float("-inf")  # when a pull was last asked for or found not to be needed; the puller's
+        self.tries_to_unlock = 0  # how often the hand-over found a call running; the rebalancer's
+        self.topic_gone = False  # nobody waits for its end; the rebalancer's
+        self.owner: Task | None = None
+        self.puller: Task | None = None
+        self._on_lost = on_lost
+        self._arrived = asyncio.Event()
+        self._dropped = asyncio.Event()
+        self._proven = asyncio.Event()
+        self._ask = asyncio.Event()  # the puller has to ask now, whatever it waits for
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue."""
+        return self.lease.queue
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of the lease."""
+        return self.lease.epoch
+
+    @property
+    def called_at(self) -> float | None:
+        """When the running call of the listener began; None while none runs."""
+        return None if self.guard.recording else self.guard.since
+
+    def drop(self) -> None:
+        """No further batch starts; a running call ends and is recorded."""
+        self.dropped = self.halted = True
+        self._dropped.set()
+        self._arrived.set()
+        self._proven.set()
+        self._ask.set()
+
+    def agrees(self, log_epoch: int) -> bool:
+        """
+        Whether the log of a broker that started under ``log_epoch`` is known to hold what our progress is about.
+
+        A broker that crashed may have lost messages and given their offsets to others. Progress that was made before
+        is not reported to it until a pull has shown that the two still agree: it would pass messages nobody got.
+        """
+        return self.agreed == log_epoch
+
+    def set_paused(self, paused: bool) -> None:
+        """From here on nothing is pulled and no batch starts, until it is taken back; a running call ends."""
+        self.paused = paused
+        self.halted = paused or self.dropped
+        if not paused:
+            self.arrived()
+            self._ask.set()
+
+    def ask_now(self) -> None:
+        """Have the puller ask at once: the broker is another than it was."""
+        self._ask.set()
+        self.cache.starved()
+
+    def lose(self, reason: str) -> None:
+        """The lease is gone: tell the running listener, and drop."""
+        if self.lease.lost:
+            return
+        self.lease.lost = True
+        self.lost.set()
+        self._on_lost(self, reason)
+        self.drop()
+
+    def resumed(self) -> None:
+        """The broker confirmed the lease: whoever doubted it since may go on."""
+        self.believed_until = float("-inf")  # the grace may be another than before
+        if self.lost.told and not self.lease.lost:
+            self.lost = Lost(self._expired, self._told)
+        self._proven.set()
+
+    def watched(self, expired: Callable[[], bool]) -> None:
+        """From here on ``lost`` reads the clock."""
+        self._expired = expired
+        self.lost = Lost(expired, self._told)
+
+    def _told(self) -> None:
+        """The listener is told that the lease is lost: running calls are cancelled, if that is wished."""
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def cancel_owner(self) -> None:
+        """Cancel the running call of the owner, once."""
+        if self.called_at is not None and self.owner is not None and not self.interrupted:
+            self.interrupted = True
+            self.owner.cancel()
+
+    def arrived(self) -> None:
+        """Messages were put into the cache, or may be taken from it again."""
+        self._arrived.set()
+        if self.on_work is not None:
+            self.on_work()
+
+    async def work(self) -> bool:
+        """Wait until there is something to take, and may be; False if it was dropped. Cancelling is safe."""
+        while not self.dropped and (self.paused or not self.cache.ready):
+            if not self.cache.ready:
+                self.cache.starved()
+            self._arrived.clear()
+            await self._arrived.wait()
+        return not self.dropped
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, cut short when the generation is dropped; arriving messages do not cut it. Cancelling is safe."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._dropped.wait()
+        except TimeoutError:
+            pass
+
+    async def pause_asking(self, seconds: float) -> None:
+        """Sleep, cut short when :meth:`ask_now` says so or the generation is dropped. Cancelling is safe."""
+        self._ask.clear()
+        if self.dropped:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ask.wait()
+        except TimeoutError:
+            pass
+
+    async def wait_resumed(self, seconds: float) -> None:
+        """Sleep, cut short when the broker confirms the lease or the generation is dropped. Cancelling is safe."""
+        self._proven.clear()
+        if self.dropped:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._proven.wait()
+        except TimeoutError:
+            pass

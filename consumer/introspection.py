@@ -1,0 +1,168 @@
+"""
+What a consumer does at this moment, as one map for people: asked for through the broker, or of the consumer itself.
+
+Pure: all of it is read in one stretch, so that it fits together. It is bounded, so that whoever asks gets an answer
+also of a consumer with thousands of queues: those that need somebody come first, and the number of the others is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from rmq.wire.model import MessageQueue
+
+from .config import ConsumerConfig
+from .group.assignment import Generation
+from .statistics import TopicStatistics
+
+MAX_QUEUES: Final = 128  # that are told one by one
+MAX_WAITS: Final = 32  # that it was refused
+MAX_TOPICS: Final = 64  # whose statistics are told
+MAX_TEXT: Final = 160  # characters of a text that may have any length
+MAX_BYTES: Final = 256  # of them
+
+
+class Program(NamedTuple):
+    """What is told besides the queues."""
+
+    version: str
+    member: str
+    group: str
+    up_s: float
+    loop_lag_s: float
+    turns: int
+    waits_for: Mapping[MessageQueue, str] = MappingProxyType({})  # queues that it was refused, and why
+    polled_ago_s: float | None = None  # since when its user has not polled; None: there is nobody who has to
+
+
+def running_info(
+    program: Program,
+    config: ConsumerConfig,
+    generations: Iterable[Generation],
+    statistics: Mapping[str, TopicStatistics],
+    *,
+    now: float,
+) -> dict[str, Any]:
+    """The map: the program, its settings that are not the default, its statistics, and its queues."""
+    held = sorted(generations, key=lambda generation: (*_rank(generation), generation.queue))
+    told = sorted(held[:MAX_QUEUES], key=lambda generation: generation.queue)
+    return {
+        **program._asdict(),
+        "up_s": round(program.up_s, 3),
+        "loop_lag_s": round(program.loop_lag_s, 3),
+        "waits_for": [[*queue, _short(program.waits_for[queue])] for queue in sorted(program.waits_for)[:MAX_WAITS]],
+        "polled_ago_s": None if program.polled_ago_s is None else round(program.polled_ago_s, 3),
+        "slots": config.slots,
+        "settings": changed_settings(config),
+        "cached_messages": sum(generation.cache.messages for generation in held),
+        "cached_bytes": sum(generation.cache.size for generation in held),
+        "statistics": {name: _topic(topic) for name, topic in list(statistics.items())[:MAX_TOPICS]},
+        "queues": [queue_info(generation, now) for generation in told],
+        "more_queues": len(held) - len(told),
+    }
+
+
+def changed_settings(config: ConsumerConfig) -> dict[str, Any]:
+    """The settings that somebody gave another value than the default; the group is told anyway."""
+    values = {item.name: getattr(config, item.name) for item in fields(config) if item.name != "group"}
+    defaults = {item.name: item.default for item in fields(config)}
+    return {name: _short(value) for name, value in values.items() if value != defaults[name]}
+
+
+def queue_info(generation: Generation, now: float) -> dict[str, Any]:
+    """
+    A queue, its lease and its cache; times are seconds from ``now``, None where there is nothing to tell.
+
+    ``head_offset`` is the first message that is not done and ``attempt`` the number of its delivery, under way or next;
+    ``stopped`` is why nothing goes on until somebody acts, in words, as a code, and for the offsets from
+    ``stopped_from`` to ``stopped_to``; a tag expression ``selected`` so many messages and ``left_out`` others, both 0
+    without one; ``last_error`` is what the listener failed with at ``failed_offset``, which it
+    may have got over since; ``abandoned`` owners before us were lost with this queue,
+    so that it goes message by message until ``careful_until``; ``dropped``: it is being handed over.
+    """
+    cache = generation.cache
+    head_offset, attempt = cache.head
+    return {
+        "topic": generation.queue.topic,
+        "queue_id": generation.queue.queue_id,
+        "epoch": generation.epoch,
+        "head_offset": head_offset,
+        "attempt": attempt,
+        "retry_in_s": None if generation.retry_at is None else round(max(generation.retry_at - now, 0.0), 3),
+        "called_for_s": _ago(generation.called_at, now),
+        "in_flight": len(cache.in_flight),
+        "cached_messages": cache.messages,
+        "cached_bytes": cache.size,
+        "end_offset": cache.end_offset,
+        "commit_offset": cache.commit_offset,
+        "reported_offset": generation.reported,
+        "lock_age_s": _ago(generation.lease.lock_sent_at, now),
+        "pulled_ago_s": _ago(generation.pulled_at, now),
+        "flow_control": None if generation.flow_control is None else _short(generation.flow_control),
+        "paused": generation.paused,
+        "stopped": stopped_because(generation),
+        **_stopped_at(generation),
+        "selected": generation.selection.came,
+        "left_out": generation.selection.left_out,
+        "last_error": None if generation.last_failure is None else _short(generation.last_failure[1]),
+        "failed_offset": None if generation.last_failure is None else generation.last_failure[0],
+        "abandoned": 0 if generation.suspicion is None else generation.suspicion.abandoned,
+        "careful_until": None if generation.suspicion is None else generation.suspicion.careful_until,
+        "dropped": generation.dropped,
+        "lost": generation.lost.is_set(),
+        "tries_to_unlock": generation.tries_to_unlock,
+    }
+
+
+def stopped_because(generation: Generation) -> str | None:
+    """Why a queue waits for somebody, if it does."""
+    reason = generation.crash_loop
+    if reason is None and generation.stopped is not None:
+        reason = str(generation.stopped.gap)
+    return None if reason is None else _short(reason)
+
+
+def _stopped_at(generation: Generation) -> dict[str, Any]:
+    """Why and where a queue waits for somebody, for programs."""
+    code, first, last = None, None, None
+    if generation.crash_loop is not None:
+        code = "CRASH_LOOP"
+        first = last = None if generation.suspicion is None else generation.suspicion.suspect_offset
+    elif generation.stopped is not None:
+        gap = generation.stopped.gap
+        code, first, last = gap.reason, gap.from_offset, gap.end_offset - 1
+    return {"stopped_code": code, "stopped_from": first, "stopped_to": last}
+
+
+def _rank(generation: Generation) -> tuple[int, float]:
+    """Which are told if there is no room for all: first the stopped, then those that wait, hang, or have messages."""
+    if stopped_because(generation) is not None:
+        return 0, 0.0
+    if generation.retry_at is not None or generation.tries_to_unlock or generation.paused:
+        return 1, 0.0
+    if generation.called_at is not None:
+        return 2, generation.called_at
+    return 3 if generation.cache.messages else 4, 0.0
+
+
+def _topic(statistics: TopicStatistics) -> dict[str, Any]:
+    rates = {name: asdict(getattr(statistics, name)) for name in ("consumed_ok", "consumed_failed", "pulled")}
+    return {**rates, "results": {kind.value: count for kind, count in statistics.results.items()}}
+
+
+def _ago(moment: float | None, now: float) -> float | None:
+    return None if moment is None or not math.isfinite(moment) else round(max(now - moment, 0.0), 3)
+
+
+def _short(value: Any) -> Any:
+    """A text that fits, and can be sent: what a listener raises may hold half of a character."""
+    if not isinstance(value, str):
+        return value
+    encoded = value[:MAX_TEXT].encode(errors="backslashreplace")
+    if len(value) <= MAX_TEXT and len(encoded) <= MAX_BYTES:
+        return encoded.decode()
+    return encoded[:MAX_BYTES].decode(errors="ignore")[: MAX_TEXT - 1] + "…"

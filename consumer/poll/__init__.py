@@ -1,0 +1,1 @@
+"""The consumer for programs that ask for messages."""

@@ -1,0 +1,169 @@
+"""
+``PullCommits``: when what is done of polled queues is told to the broker, and what can no longer be told.
+
+With ``auto_commit_every_s`` all that is done is committed at that rate. :meth:`PullCommits.commit` does so at once and
+returns when the broker has it on disk. A queue that went away with
+progress that was not committed is told by the next commit, once; the others are committed all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.wire.errors import OK, ConnectionLost, Fenced, RequestTimeout, RmqError, code_name, from_wire
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import NO_OFFSET, CommitEntry
+
+from ..config import ConsumerConfig
+from ..group.assignment import Generation
+from .queue import cache_of
+
+log = get_logger("rmq.consumer")
+
+LOOK_AGAIN_S = 0.05  # a commit that waits for a proof, or for a hand-over that takes the progress along
+
+
+class PullCommits:
+    """The commits of one consumer."""
+
+    def __init__(
+        self,
+        generations: Mapping[MessageQueue, Generation],
+        config: ConsumerConfig,
+        broker: GroupClient,
+        *,
+        believed: Callable[[Generation], bool],
+        progressed: Callable[[], None],
+    ) -> None:
+        self._generations = generations
+        self._config = config
+        self._broker = broker
+        self._believed = believed
+        self._progressed = progressed
+        self._lost: list[MessageQueue] = []  # with progress that was not committed, and nobody was told yet
+
+    async def run(self) -> None:
+        """Mark and report every ``auto_commit_every_s``, until cancelled."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(due + self._config.auto_commit_every_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+            self._mark_all()
+            try:
+                await self.commit_these(list(self._generations.values()))
+            except RequestTimeout as error:
+                log.debug("commit.failed", error=str(error))  # the next one sends it along
+            except RmqError as error:
+                log.error("commit.refused", error=str(error))
+
+    def note(self, generation: Generation) -> None:
+        """A queue went away with progress that cannot be committed any more."""
+        cache = cache_of(generation)
+        if not cache.loss_noted and not generation.topic_gone:  # nobody gets the messages of a deleted topic again
+            cache.loss_noted = True
+            self._lost.append(generation.shown)
+
+    async def commit(self) -> None:
+        """
+        Have all that is done committed; returns when it is durable. Cancelling is safe.
+
+        Raises:
+            Fenced: queues were lost before that; all others are committed.
+            RequestTimeout: the broker did not answer for ``request_timeout_s``; what is done stays so.
+            Refused: the broker does not want it.
+        """
+        self._mark_all()
+        for generation in self._generations.values():
+            if generation.lease.lost and cache_of(generation).uncommitted:
+                self.note(generation)
+        await self.commit_these(list(self._generations.values()))
+        self.report_losses()
+
+    def left(self, taken: Collection[Generation]) -> None:
+        """Note the queues that were given up and whose progress the broker has not ``taken``, as far as is known."""
+        for generation in self._generations.values():
+            if generation not in taken and cache_of(generation).uncommitted:
+                self.note(generation)
+
+    def report_losses(self) -> None:
+        """
+        Report the queues that went away with progress that was not committed, once.
+
+        Raises:
+            Fenced: there were any.
+        """
+        if self._lost:
+            lost, self._lost = self._lost, []
+            names = ", ".join(map(str, lost))
+            raise Fenced(f"{names} went to another owner before all of it was committed: the rest is delivered again")
+
+    def _mark_all(self) -> None:
+        for generation in self._generations.values():
+            if not generation.lease.lost and not generation.ended.is_set():
+                cache_of(generation).mark()
+
+    async def commit_these(self, generations: Iterable[Generation]) -> None:
+        """Have what is marked of these made durable; see :meth:`commit`."""
+        open_ones = [generation for generation in generations if not self._is_settled(generation)]
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                while open_ones:
+                    await self._broker.link.wait_connected()
+                    try:
+                        sent = await self._send(open_ones)
+                    except (ConnectionLost, RequestTimeout) as error:
+                        log.debug("commit.failed", error=str(error))
+                        continue
+                    open_ones = [generation for generation in open_ones if not self._is_settled(generation)]
+                    if open_ones and not sent:
+                        await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError as error:
+            names = ", ".join(str(generation.shown) for generation in open_ones)
+            text = f"the progress of {names} was not committed within {self._config.request_timeout_s:g} s"
+            raise RequestTimeout(text) from error
+
+    def _is_settled(self, generation: Generation) -> bool:
+        """Whether nothing is left to be sent; one that is being given back has its progress taken along."""
+        if generation.lease.lost or self._generations.get(generation.queue) is not generation:
+            return True
+        cache = cache_of(generation)
+        return cache.commit_offset <= cache.durable
+
+    async def _send(self, generations: Iterable[Generation]) -> bool:
+        """Send the progress of those whose lease and log are proven; says whether there were any."""
+        log_epoch = self._broker.log_epoch
+        ready = [
+            generation
+            for generation in generations
+            if not generation.ended.is_set() and self._believed(generation) and generation.agrees(log_epoch)
+        ]
+        if not ready:
+            return False
+        entries = []
+        for generation in ready:
+            generation.reported = generation.cache.commit_offset
+            entries.append(CommitEntry(*generation.queue, generation.epoch, generation.cache.commit_offset))
+        try:
+            outcomes = await self._broker.commit(entries)
+        except BaseException:
+            for generation in ready:
+                generation.reported = NO_OFFSET  # whether it arrived is not known
+            self._progressed()
+            raise
+        refused: RmqError | None = None
+        for generation, entry, outcome in zip(ready, entries, outcomes, strict=True):
+            if outcome.status == OK:
+                cache_of(generation).durable = max(cache_of(generation).durable, entry.queue_offset)
+            elif outcome.status == Fenced.code:
+                self.note(generation)
+                generation.lose(outcome.text or "the commit was fenced")
+            else:
+                text = outcome.text or code_name(outcome.status)
+                refused = from_wire(outcome.status, f"{generation.shown}: {text}")
+        if refused is not None:
+            raise refused
+        return True

@@ -1,0 +1,305 @@
+"""
+``PullService``: gives the messages of the queues to whoever polls, one batch of one queue at a time.
+
+There is no task for a queue. A queue that has something stands in a line; a poll takes from the first, which goes to
+the end if it has more. What was returned is *in hand* until the next poll, a commit, or a seek of its queue: its guard
+is held, as that of a queue whose listener is called, so that a hand-over waits for it. That wait ends after
+``drain_s``: a user who never polls again must not keep a queue from the others. What is in hand then is given back
+without it, its batch is marked ``lost``, and the next owner gets it again.
+
+Messages are taken in one stretch with the return of the poll, so that a cancelled poll loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.runtime.tasks import TaskSet
+from rmq.wire.model import MessageQueue
+
+from ..config import ConsumerConfig
+from ..dispatch.turns import RELOCK_FIRST_S, SLICE_S, YIELD_S
+from ..group.assignment import Generation
+from ..group.leases import Leases, until_proven
+from ..statistics import Statistics
+from .pulled_batch import PulledBatch
+from .queue import cache_of
+from .ready_line import ReadyLine
+from .watchdog import Presence
+
+log = get_logger("rmq.consumer")
+
+RebalanceHook = Callable[[list[MessageQueue]], Awaitable[None] | None]
+
+
+class Losses(Protocol):
+    """Whoever has to know of progress that cannot be committed any more."""
+
+    def note(self, generation: Generation) -> None: ...
+
+
+class _InHand(NamedTuple):
+    """What the user has: the list is theirs, so the number of messages is kept beside it."""
+
+    batch: PulledBatch
+    generation: Generation
+    messages: int
+    since: float
+
+
+class PullService:
+    """Batches for one polling task; the queues come and go as they do for a listener."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        broker: GroupClient,
+        *,
+        tasks: TaskSet,
+        leases: Leases,
+        losses: Losses,
+        presence: Presence,
+        statistics: Statistics,
+        stalled: Callable[[float], bool] = lambda _: False,
+        on_assigned: RebalanceHook | None = None,
+        on_revoked: RebalanceHook | None = None,
+    ) -> None:
+        """``on_assigned`` is called before the first message of a queue is returned, ``on_revoked`` behind the last."""
+        self._config = config
+        self._broker = broker
+        self._tasks = tasks
+        self._leases = leases
+        self._losses = losses
+        self._presence = presence
+        self._statistics = statistics
+        self._stalled = stalled
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._line = ReadyLine[Generation]()
+        self._woken = asyncio.Event()
+        self._open: set[Generation] = set()  # whose messages may be returned
+        self._told: set[Generation] = set()  # of whose coming the user was told, and not of their going
+        self._doubted: set[Generation] = set()  # whose leases are being proven
+        self._callers: set[asyncio.Task[None]] = set()  # that call the user's hooks
+        self._in_hand: _InHand | None = None
+        self._gave_way_at = float("-inf")  # when the loop last had its turn
+        self._closed = False
+
+    # For the consumer: see ConsumeService
+
+    @property
+    def turns(self) -> int:
+        """None: progress is told to the broker when it is marked, so nobody has to look for it."""
+        return 0
+
+    def owners(self) -> Sequence[asyncio.Task[None]]:
+        """The tasks that call the user's hooks."""
+        return list(self._callers)
+
+    def start(self, generation: Generation) -> None:
+        """Have messages of a queue returned, when the user was told of it."""
+        generation.suspicion = None  # messages are given to the user as they are: there is no call to be careful with
+        generation.on_work = lambda: self._has_work(generation)
+        if self._on_assigned is None:
+            self._told.add(generation)
+            self._open.add(generation)
+        else:
+            generation.owner = self._tasks.start(self._assigned(generation), f"on_assigned of {generation.queue}")
+
+    async def _assigned(self, generation: Generation) -> None:
+        self._told.add(generation)
+        await self._call(self._on_assigned, "on_assigned", generation)
+        self._open.add(generation)
+        self._has_work(generation)
+
+    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+        """
+        Return when the user has nothing of a dropped generation in hand, at the latest after ``drain_s``.
+
+        What is done by then is marked, unless only the user commits.
+        """
+        assert generation.dropped, "a queue whose messages may still be returned cannot be waited for"
+        self._open.discard(generation)
+        self._line.discard(generation)
+        await self._tasks.cancel(generation.owner)
+        limit_s = self._config.drain_s if within_s is None else min(within_s, self._config.drain_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                await generation.guard.free()
+        except TimeoutError:
+            self._give_back(generation, limit_s)
+        if generation in self._told:
+            self._told.discard(generation)
+            await self._revoked(generation)
+        cache = cache_of(generation)
+        if self._config.auto_commit_every_s and not generation.lease.lost:
+            cache.mark()
+        if cache.unmarked or (generation.lease.lost and cache.done > cache.durable):
+            self._losses.note(generation)
+
+    def _give_back(self, generation: Generation, after_s: float) -> None:
+        """Wait no longer for what is in hand: it was not done, and somebody else gets it."""
+        if self._in_hand is None or self._in_hand.generation is not generation:
+            return
+        self._in_hand.batch.given_back = True
+        messages = generation.cache.in_flight
+        log.warning(
+            "poll.given_back",
+            queue=str(generation.queue),
+            from_offset=messages[0].queue_offset,
+            to_offset=messages[-1].queue_offset,
+            after_s=after_s,
+            advice="poll again or commit within drain_s: others get these messages again",
+        )
+        self.abandon()
+
+    async def _revoked(self, generation: Generation) -> None:
+        try:
+            async with asyncio.timeout(self._config.drain_s):
+                await self._call(self._on_revoked, "on_revoked", generation)
+        except TimeoutError:
+            log.warning("hook.cancelled", hook="on_revoked", queue=str(generation.queue), after_s=self._config.drain_s)
+
+    async def _call(self, hook: RebalanceHook | None, name: str, generation: Generation) -> None:
+        if hook is None:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._callers.add(task)
+        try:
+            waits = hook([generation.shown])
+            if waits is not None:
+                await waits
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and task.cancelling():
+                raise  # we were cancelled; else something that the hook awaited was
+            log.error("hook.raised", hook=name, queue=str(generation.queue), exc_info=error)
+        finally:
+            self._callers.discard(task)
+
+    def _has_work(self, generation: Generation) -> None:
+        """Something came, or a pause has ended, or a lease was proven."""
+        if generation in self._open and generation not in self._doubted and not generation.halted:
+            self._line.add(generation)
+            self._woken.set()
+
+    # For whoever polls
+
+    def close(self) -> None:
+        """Nothing is returned any more; a poll under way ends at once."""
+        self._closed = True
+        self._woken.set()
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether something is in hand."""
+        return self._in_hand is not None
+
+    async def poll(self, timeout_s: float | None) -> PulledBatch:
+        """
+        The next batch; what was in hand is done. Empty after ``timeout_s`` (None: never), or when it was closed.
+
+        Cancelling is safe: nothing was taken then.
+        """
+        self.finished()
+        self._presence.came()
+        try:
+            return await self._poll(timeout_s)
+        finally:
+            self._presence.went()
+
+    async def _poll(self, timeout_s: float | None) -> PulledBatch:
+        now = self._broker.now()
+        if now - self._gave_way_at <= SLICE_S and (batch := self._take(now)) is not None:
+            return batch
+        try:
+            async with asyncio.timeout(timeout_s if timeout_s else None):
+                return await self._next_batch(wait=timeout_s != 0)
+        except TimeoutError:
+            return self._take(self._broker.now()) or PulledBatch()  # what came at that very moment
+
+    async def _next_batch(self, *, wait: bool) -> PulledBatch:
+        while True:
+            await asyncio.sleep(0)  # a user who never waits for anything else would stop every timer of the process
+            now = self._gave_way_at = self._broker.now()
+            if (batch := self._take(now)) is not None:
+                return batch
+            stalled = self._stalled(now)
+            if self._closed or (not wait and (stalled or not self._line)):
+                return PulledBatch()
+            if stalled:
+                await asyncio.sleep(YIELD_S)
+            elif not self._line:
+                self._woken.clear()
+                await self._woken.wait()
+
+    def _take(self, now: float) -> PulledBatch | None:
+        """Messages of the first queue in line that has any; None if there is none, or a long run of unwanted ones."""
+        if self._closed or self._stalled(now):
+            return None
+        while (generation := self._line.take()) is not None:
+            if generation.halted:
+                continue  # it stands in line again when it is resumed
+            if not self._is_proven(generation, now):
+                self._doubt(generation)
+                continue
+            messages = cache_of(generation).take(self._config.batch)
+            if generation.cache.ready:
+                self._line.add(generation)
+            if messages:
+                generation.guard.since = now
+                self._in_hand = _InHand(PulledBatch(messages, generation), generation, len(messages), now)
+                return self._in_hand.batch
+            if self._line:
+                return None
+        return None
+
+    def finished(self) -> None:
+        """What is in hand is done."""
+        if self._in_hand is None:
+            return
+        _, generation, count, since = self._in_hand
+        self._in_hand = None
+        cache_of(generation).commit()
+        generation.guard.release()
+        self._presence.seen()
+        now = self._broker.now()
+        timed_out = now - since >= self._config.consume_timeout_s
+        self._statistics.of(generation.shown.topic).succeeded(now, count, 1, now - since, timed_out)
+
+    def abandon(self) -> None:
+        """What is in hand is not done, and others get it: the next commit reports that."""
+        if self._in_hand is not None:
+            self._losses.note(self._in_hand.generation)
+            self.let_go()
+
+    def let_go(self, generation: Generation | None = None) -> None:
+        """What is in hand, of any queue or this one, is not done: it counts for nothing, and nobody waits for it."""
+        if self._in_hand is not None and generation in (None, self._in_hand.generation):
+            generation, self._in_hand = self._in_hand.generation, None
+            generation.guard.release()
+
+    # Leases
+
+    def _is_proven(self, generation: Generation, now: float) -> bool:
+        if now > generation.believed_until:
+            generation.believed_until = self._leases.believed_until(generation)
+        if now > generation.believed_until:
+            return False
+        if generation.lost.told:
+            self._leases.proven(generation)
+        return True
+
+    def _doubt(self, generation: Generation) -> None:
+        """Have the lease proven before anything more of the queue is returned."""
+        self._doubted.add(generation)
+        self._tasks.start(self._prove(generation), f"proof of {generation.queue}")
+
+    async def _prove(self, generation: Generation) -> None:
+        await until_proven(generation, self._leases, first_s=RELOCK_FIRST_S, retry_s=self._config.lock_retry_s)
+        self._doubted.discard(generation)
+        self._has_work(generation)

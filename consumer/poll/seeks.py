@@ -1,0 +1,116 @@
+"""
+``Seeks``: moves what is returned next of a queue to another offset.
+
+All that is cached or in hand is let go in one stretch with the new beginning, and the pull under way is ended: an
+answer that was asked for before can not be taken for one behind the seek. Progress is not taken back: messages below
+what was committed are delivered again, and the progress stays where it is until they are passed. A seek forwards passes
+what lies between, with the next commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rmq.engine.native.group import GroupClient
+from rmq.runtime.log import get_logger
+from rmq.runtime.tasks import TaskSet
+from rmq.wire.errors import OK, ConfigError, OffsetOutOfRange, code_name, from_wire
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import NO_OFFSET
+
+from ..config import ConsumerConfig
+from ..fetch.start_from import FIRST, LAST, to_us
+from ..group.assignment import Generation, Task
+from .commits import PullCommits
+from .polls import PullService
+from .pulled_batch import NotAssigned
+from .queue import cache_of
+
+log = get_logger("rmq.consumer")
+
+
+class Seeks:
+    """Seeks in queues that are held; ``pull`` starts to fill the cache of one."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        broker: GroupClient,
+        *,
+        tasks: TaskSet,
+        service: PullService,
+        commits: PullCommits,
+        pull: Callable[[Generation], None],
+    ) -> None:
+        self._config = config
+        self._broker = broker
+        self._tasks = tasks
+        self._service = service
+        self._commits = commits
+        self._pull = pull
+
+    async def seek(self, generation: Generation, to: int | str) -> int:
+        """
+        Go on at an offset, the ``first`` message, or behind the ``last``; returns the offset. Cancelling is safe.
+
+        Raises:
+            OffsetOutOfRange: the queue does not hold it.
+            NotAssigned: the queue was taken away meanwhile.
+            RmqError: the broker could not be asked.
+        """
+        held = await self._broker.range(generation.queue)
+        if held.status != OK:
+            raise from_wire(held.status, held.text or code_name(held.status))
+        offset = {FIRST: held.min_offset, LAST: held.max_offset}.get(to, to) if isinstance(to, str) else to
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise ConfigError(f'a queue is sought to an offset, "first" or "last", not {to!r}')
+        if not held.min_offset <= offset <= held.max_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is out of range: {generation.shown} holds {held.min_offset} to {held.max_offset}"
+            )
+        await self._go_to(generation, offset, is_first=to == FIRST)
+        return offset
+
+    async def seek_to_time(self, generation: Generation, time: datetime) -> int:
+        """Go on at the first message that was stored at a time or later, behind the last if there is none."""
+        try:
+            time_us = to_us(time.astimezone(UTC))
+        except (ValueError, OverflowError, OSError) as error:
+            raise ConfigError(f"{time} is a time that has no equal in UTC: take a later or an earlier one") from error
+        found = await self._broker.offset_at(generation.queue, time_us)
+        if found.status != OK:
+            raise from_wire(found.status, found.text or code_name(found.status))
+        await self._go_to(generation, found.offset, is_first=False)
+        return found.offset
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """What the group has committed of a queue, held or not; None if nothing."""
+        held = await self._broker.range(queue)
+        if held.status != OK:
+            raise from_wire(held.status, held.text or code_name(held.status))
+        return None if held.committed == NO_OFFSET else held.committed
+
+    async def _go_to(self, generation: Generation, offset: int, *, is_first: bool) -> None:
+        cache = cache_of(generation)
+        if self._config.auto_commit_every_s and offset < cache.done:
+            # The mark must be at the broker before its messages are let go: see PullCache.commit_offset.
+            cache.mark()
+            await self._commits.commit_these([generation])
+        if generation.dropped:
+            raise NotAssigned(f"{generation.shown} was taken away from this consumer: there is nothing to seek in")
+        self._tasks.end(generation.puller)
+        self._service.let_go(generation)
+        cache.seek(offset)
+        generation.stopped = None
+        generation.found_start = offset if is_first else NO_OFFSET
+        generation.reported = NO_OFFSET  # what rode on the pull that is ended may not have arrived
+        log.info("queue.sought", queue=str(generation.queue), queue_offset=offset)
+        # In the background: a seek that is cancelled here must not leave the queue without a puller.
+        self._tasks.start(self._pull_anew(generation, generation.puller), f"seek in {generation.queue}")
+
+    async def _pull_anew(self, generation: Generation, ended: Task | None) -> None:
+        """Start another puller when the last has ended, unless another seek has done so."""
+        await self._tasks.cancel(ended)
+        if generation.puller is ended and not generation.dropped:
+            self._pull(generation)

@@ -1,0 +1,1 @@
+"""The native engine: our own frames to our own broker."""

@@ -1,0 +1,53 @@
+"""What a run of ``consume`` is judged by, and one run with real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq.bench.load import Load
+from rmq.bench.loads.consume import measure, prefix, targets
+from rmq.bench.options import Options
+from rmq.testing.broker import BrokerThread
+
+from support.bench_stand_ins import FixedFloor, Noted
+
+
+@pytest.mark.parametrize(
+    ("load", "wanted"),
+    [
+        (Load(), ["P4.floor"]),
+        (Load(messages=9), ["P4.floor"]),
+        (Load(size=1024), []),
+        (Load(consumers=2), []),
+        (Load(queues=1), []),
+        (Load(batch=1), []),
+    ],
+)
+def test_a_backlog_is_judged_where_the_target_names_it(load: Load, wanted: list[str]) -> None:
+    assert [target.key for target in targets(load)] == wanted
+
+
+def test_other_sizes_have_keys_of_their_own() -> None:
+    assert [prefix(Load(size=size)) for size in (100, 1024)] == ["consume", "consume.1024B"]
+
+
+def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
+    (verdict,) = measure(Load(1 << 40), Options(), Noted()).verdicts
+
+    assert verdict.met is None
+    assert verdict.why_not.startswith("the disk has ")
+
+
+@pytest.mark.slow
+def test_a_run_reads_the_whole_backlog_in_every_way() -> None:
+    steps = Noted()
+    with BrokerThread() as broker:
+        found = measure(Load(3000, producers=2), Options(broker=broker.address, rounds=1), steps, floor=FixedFloor())
+
+    keys = [f"consume.{way}" for way in ("batches", "messages", "concurrent", "pull", "floor")]
+    assert (steps.expected, steps.taken) == (5, keys)
+    assert [figure.key for figure in found.figures] == keys
+    assert all(figure.middle > 0 for figure in found.figures)
+    (verdict,) = found.verdicts
+    assert verdict.samples == [found.figures[0].middle / 2.0]
+    assert found.about["load"]["messages"] == 3000

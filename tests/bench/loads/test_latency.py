@@ -1,0 +1,93 @@
+"""The benchmark of latencies runs, with real processes, and its figures and verdicts are complete."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.bench.figures import Figure
+from rmq.bench.load import Load
+from rmq.bench.loads.latency import beside_echo, flushes, measure
+from rmq.bench.loads.latency_part import Part
+from rmq.bench.loads.latency_runs import Sizes
+from rmq.bench.options import Options
+from rmq.client import Admin
+from rmq.testing.broker import BrokerThread
+
+TINY = Sizes(
+    single_s=0.01, connections=2, queues=3, drips=3, drips_per_s=1000, rate_s=0.01, rate_warm_s=0.01, pings=3,
+    pings_per_s=1000, flood_warm_s=0.01, echoes=50, syncs=3,
+)  # fmt: skip
+
+
+class Recorder:
+    """Progress that is looked at afterwards."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.steps: list[str] = []
+
+    def expect(self, more: int) -> None:
+        """So many more."""
+        self.expected += more
+
+    def __call__(self, what: str) -> None:
+        """The next."""
+        self.steps.append(what)
+
+
+PARTS = ("round_trip", "wake", "rate", "ping")
+
+
+@pytest.mark.slow
+def test_every_part_is_measured_and_every_target_judged_and_a_broker_of_others_is_left_as_it_was() -> None:
+    steps = Recorder()
+
+    with BrokerThread(flush="async") as broker:
+        report = measure(Load(queues=2), Options(rounds=1, broker=broker.address), steps, sizes=TINY)
+        assert asyncio.run(topics(broker.address)) == []
+
+    assert len(steps.steps) == steps.expected == 6
+    assert {figure.key for figure in report.figures} == {
+        *(f"latency.{part}.{name}" for part in PARTS for name in ("p50", "p99")),
+        "latency.wake.max", "latency.rate.behind.p99", "latency.ping.behind.p99", "latency.ping.flood",
+        "latency.echo", "latency.fdatasync",
+    }  # fmt: skip
+    assert all(len(figure.samples) == 1 and figure.middle > 0 for figure in report.figures)
+    assert {verdict.key: verdict.at_most for verdict in report.verdicts} == {
+        "P5.echo": 3.0, "P7.wake.p50": 1.0, "P7.wake.p99": 3.0, "P7.rate.p99": 10.0, "P7.ping.p99": 5.0,
+    }  # fmt: skip
+    assert all(verdict.met is not None for verdict in report.verdicts)
+    assert set(report.about["percentiles"]) == {*PARTS, "rate.behind", "ping.behind"}
+    assert list(report.about["percentiles"]["wake"]) == ["p50", "p90", "p99", "p99.9", "max"]
+
+
+async def topics(address: str) -> list[str]:
+    """That a broker has, but for those of groups."""
+    async with Admin(address) as admin:
+        return [info.topic for info in await admin.list_topics() if not info.topic.startswith("%")]
+
+
+def test_a_broker_of_our_own_is_measured_with_both_durabilities_and_another_with_its_own() -> None:
+    assert flushes(Options(flush="sync")) == ("async", "sync")
+    assert flushes(Options(flush="sync", broker="127.0.0.1:1")) == ("sync",)
+
+
+def test_a_round_trip_is_judged_by_the_echoes_of_its_own_rounds() -> None:
+    single = Part("latency.round_trip", "round trip", "async")
+    for took_us in ([40.0], [60.0], [200.0]):
+        single.add(took_us)
+    echo = Figure("latency.echo", "echo", "ms", samples=[0.02, 0.02, 0.1])
+
+    verdict = beside_echo(single, echo)
+
+    assert verdict.samples == pytest.approx([2.0, 3.0, 2.0])
+    assert verdict.met is True
+
+
+def test_without_async_nothing_is_said_about_echoes() -> None:
+    verdict = beside_echo(None, Figure("latency.echo", "echo", "ms", samples=[0.02]))
+
+    assert (verdict.met, verdict.flush) == (None, "sync")
+    assert verdict.why_not

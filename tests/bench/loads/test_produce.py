@@ -1,0 +1,98 @@
+"""What a run of ``produce`` says about its targets, and runs with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.bench.figures import Figure
+from rmq.bench.load import Load
+from rmq.bench.loads.produce import OWN_BROKERS, allowed, measure, verdict
+from rmq.bench.loads.produce_plan import FLOOR, KEYS, SYNC_BATCHES
+from rmq.bench.options import Options
+from rmq.client import Admin
+from rmq.testing.broker import BrokerThread
+
+from support.bench_stand_ins import FixedFloor, FixedPeer, Noted
+
+
+def figure(*samples: float) -> Figure:
+    return Figure("any", "", "msg/s", samples=list(samples))
+
+
+def test_a_target_is_the_ratio_of_its_two_figures_round_by_round() -> None:
+    found = verdict(FLOOR[0], {"bodies": figure(3, 4, 5), "floor": figure(6, 6, 5)}, {}, "async")
+
+    assert (found.key, found.flush, found.samples) == ("P1.floor", "async", [0.5, 4 / 6, 1.0])
+    assert found.met is True
+
+
+def test_a_target_without_another_side_is_what_was_measured() -> None:
+    found = verdict(KEYS[1], {"caught_up": figure(0.1, 3.0, 2.5)}, {}, "async")
+
+    assert (found.samples, found.unit, found.met) == ([0.1, 3.0, 2.5], "s", False)
+
+
+def test_a_target_whose_other_side_is_missing_is_not_shown_and_says_why() -> None:
+    found = verdict(SYNC_BATCHES[0], {"bodies": figure(1.0)}, {"bodies_async": OWN_BROKERS}, "sync")
+
+    assert (found.met, found.samples, found.why_not) == (None, [], OWN_BROKERS)
+
+
+def test_single_sends_with_sync_may_not_be_faster_than_async_nor_than_one_a_sync_and_connection() -> None:
+    assert allowed(figure(9000, 50000), figure(5.0, 2.0), 64) == [9000, 32000]
+
+
+def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
+    steps = Noted()
+
+    found = measure(Load(1 << 40), Options(), steps)
+
+    assert (found.figures, steps.taken) == ([], [])
+    assert [one.met for one in found.verdicts] == [None] * 4
+    assert all(one.why_not.startswith("the disk has ") for one in found.verdicts)
+
+
+@pytest.mark.slow
+def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_redis() -> None:
+    steps, floor = Noted(), FixedFloor()
+    with BrokerThread(flush="async") as broker:
+        options = Options(broker=broker.address, rounds=1)
+        found = measure(Load(2000), options, steps, floor=floor, peers=[FixedPeer()])
+
+    keys = [f"produce.{name}" for name in ("messages", "messages_inside", "bodies", "floor", "redis_benchmark")]
+    assert (steps.expected, steps.taken) == (5, keys)
+    assert [one.key for one in found.figures] == keys
+    assert [one.flush for one in found.figures] == ["async"] * 4 + ["fsync every second"]
+    before, inside, bodies, *_ = (one.middle for one in found.figures)
+    assert [one.samples for one in found.verdicts] == [[bodies / 4.0], [before / 4.0], [inside / 4.0], [bodies / 16.0]]
+
+
+@pytest.mark.slow
+def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> None:
+    with BrokerThread() as broker:
+        options = Options(broker=broker.address, rounds=1)
+        found = measure(Load(2000, keys=True), options, Noted(), floor=FixedFloor())
+        left = asyncio.run(_topics(broker.address))
+
+    keys = [f"produce.sync.{name}" for name in ("plain", "keys", "caught_up")]
+    assert [one.key for one in found.figures] == keys
+    assert all(one.middle > 0 and one.flush == "sync" for one in found.figures)
+    assert [(one.key, len(one.samples)) for one in found.verdicts] == [("P10.keys", 1), ("P10.caught-up", 1)]
+    assert left == []
+
+
+@pytest.mark.slow
+def test_a_broker_that_goes_on_cannot_be_compared_with_one_of_another_durability() -> None:
+    with BrokerThread() as broker:
+        options = Options(broker=broker.address, rounds=1)
+        found = measure(Load(500, batch=1, connections=64), options, Noted(), floor=FixedFloor())
+
+    assert [one.key for one in found.figures] == ["produce.single.sync.messages", "produce.single.sync.fdatasync"]
+    assert [(one.key, one.met, one.why_not) for one in found.verdicts] == [("P6.single", None, OWN_BROKERS)]
+
+
+async def _topics(address: str) -> list[str]:
+    async with Admin(address) as admin:
+        return [topic.topic for topic in await admin.list_topics() if topic.topic.startswith("bench-")]

@@ -1,0 +1,64 @@
+"""Restarts with a long log: what is measured, and what makes a figure worthless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq.bench.load import Load
+from rmq.bench.loads.big_log import NAME
+from rmq.bench.loads.recovery import Ground, measure
+from rmq.bench.options import Options
+
+
+class Steps:
+    """The steps of a benchmark, counted."""
+
+    def __init__(self) -> None:
+        self.expected = self.taken = 0
+
+    def expect(self, more: int) -> None:
+        self.expected += more
+
+    def __call__(self, what: str) -> None:
+        self.taken += 1
+
+
+@pytest.mark.parametrize(
+    ("options", "gb", "reason"),
+    [
+        (Options(broker="127.0.0.1:1"), 10.0, "one that runs was given"),
+        (Options(), 1e6, "GB of disk space are needed"),
+    ],
+)
+def test_what_cannot_be_measured_is_not_shown(options: Options, gb: float, reason: str) -> None:
+    report = measure(Load(), options, Steps(), gb=gb)
+
+    assert report.figures == []
+    assert [verdict.key for verdict in report.verdicts] == ["P9.clean", "P9.killed"]
+    assert all(verdict.met is None and reason in verdict.why_not for verdict in report.verdicts)
+
+
+def test_a_log_that_is_long_enough_already_needs_no_room(tmp_path: Path) -> None:
+    segment = tmp_path / NAME / "commitlog" / "0"
+    segment.parent.mkdir(parents=True)
+    with segment.open("wb") as file:
+        file.truncate(10**12)  # nothing of it is on the disk
+
+    assert Ground(tmp_path / NAME, "async", Load()).no_room(1000) == ""
+
+
+@pytest.mark.slow
+def test_both_kinds_of_restart_are_measured_on_a_log_that_is_made_once(tmp_path: Path) -> None:
+    steps = Steps()
+
+    report = measure(Load(batch=50), Options(rounds=1, quick=True), steps, gb=0.01, folder=tmp_path)
+
+    assert [figure.key for figure in report.figures] == [
+        "recovery.clean", "recovery.killed", "recovery.cold", "recovery.stop",
+    ]  # fmt: skip
+    assert all(figure.middle > 0 for figure in report.figures)
+    assert [verdict.met for verdict in report.verdicts] == [None, None]
+    assert steps.taken == steps.expected
+    assert (tmp_path / NAME / "commitlog").is_dir()

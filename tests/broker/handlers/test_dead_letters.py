@@ -1,0 +1,282 @@
+"""Dead letters are listed, replayed in order and once, and dropped; each has its own result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq.client import Admin
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import Rows
+from rmq.wire.errors import BadName, BadRequest, DiskFull, OffsetOutOfRange, QueueNotFound, StoreFailed, TopicNotFound
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, WAITING, DeadResult, DeadRow, DeadRun, ReplayDead
+from rmq.wire.protocol.ops.topics import DeleteTopic
+from rmq.wire.stores import StoreIds
+
+from ..builders import BORN_AT, files_limited_to, segment_files
+from ..harness import Client, crash_copy, holder
+
+pytestmark = pytest.mark.virtual_time
+
+RETRIES = MessageQueue("%RETRY%g", 0)
+LETTERS = MessageQueue("%DLQ%g", 0)
+
+
+async def dead(broker: InMemoryBroker, count: int = 6) -> tuple[Client, int]:
+    """A group that has given up so many messages of orders/0; their offsets are those of the dead letters."""
+    client, epoch = await holder(broker)
+    rows = Rows(
+        [b"%d" % i for i in range(count)], BORN_AT, tags=["t"] * count, keys=[(f"k{i}",) for i in range(count)],
+        ordering_keys=["o"] * count, properties=[{"colour": "red"}] * count,
+    )  # fmt: skip
+    await client.send_batches(ops.OutgoingBatch(0, bytes(batches.encode("orders", 0, rows))))
+    await client.dead_letter(epoch, *range(count), commit=count)
+    return client, epoch
+
+
+async def bodies(client: Client, queue: MessageQueue = RETRIES, offset: int = 0) -> list[bytes]:
+    return [message.body for message in await client.stored(queue, offset)]
+
+
+async def test_groups_with_dead_letters_are_listed_with_what_became_of_them(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        await client.join("a")
+        grant = await client.acquire(group="a")
+        await client.dead_letter(grant.epoch, 0, group="a")
+        await admin.replay_dead("g", [0, 1, 4])
+        await admin.drop_dead("g", [2])
+
+        assert await admin.list_dead() == [
+            DeadRow("a", "%DLQ%a", 0, 1, 1, 0, 0), DeadRow("g", "%DLQ%g", 0, 6, 2, 3, 1),
+        ]  # fmt: skip
+        assert await admin.dead_states("g") == [
+            DeadRun(0, 2, REPLAYED),
+            DeadRun(2, 3, DROPPED),
+            DeadRun(4, 5, REPLAYED),
+        ]
+        assert await admin.dead_states("a") == []
+        with pytest.raises(TopicNotFound, match="%DLQ%nobody"):
+            await admin.dead_states("nobody")
+
+
+async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        results = await admin.replay_dead("g", [1, 3])
+
+        assert results == {
+            1: DeadResult(0, REPLAYED, True, "%RETRY%g", 0, 0), 3: DeadResult(0, REPLAYED, True, "%RETRY%g", 0, 1),
+        }  # fmt: skip
+        first, _ = await client.stored(RETRIES)
+        letter = (await client.stored(LETTERS))[1]
+        assert (first.body, first.tag, first.keys, first.ordering_key) == (b"1", "t", ("k1",), "o")
+        assert (first.topic, first.attempt, first.born_at) == ("orders", 1, letter.born_at)
+        kept = {
+            name: text for name, text in letter.properties.items() if name not in ("RMQ_ATTEMPTS", "RMQ_DEAD_REASON")
+        }
+        assert first.properties == kept
+        assert kept["RMQ_ORIGIN_OFFSET"] == "1"
+        batch = batches.read_all((await client.pull(0, queue=RETRIES)).batches, stores=StoreIds(client.hello.store_id))[
+            0
+        ]
+        assert batch.header.origin == int(letter.message_id[16:], 16)
+        assert await client.committed(RETRIES) == 0
+
+
+async def test_a_replay_to_its_topic_is_for_all_groups_and_shows_no_trace(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        results = await admin.replay_dead("g", [1, 3], to_topic=True)
+
+        assert [result[:6] for result in results.values()] == [
+            (0, REPLAYED, True, "orders", 0, 6), (0, REPLAYED, True, "orders", 0, 7),
+        ]  # fmt: skip
+        again = await client.stored(MessageQueue("orders", 0), 6)
+        assert [(message.body, message.tag, message.properties) for message in again] == [
+            (b"1", "t", {"colour": "red"}), (b"3", "t", {"colour": "red"}),
+        ]  # fmt: skip
+        assert await client.stored(RETRIES) == []
+
+
+async def test_what_was_replayed_or_dropped_stays_so(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        await admin.replay_dead("g", [1])
+        await admin.drop_dead("g", [2])
+
+        assert [result[:3] for result in (await admin.replay_dead("g", [0, 1, 2])).values()] == [
+            (0, REPLAYED, True), (0, REPLAYED, False), (0, DROPPED, False),
+        ]  # fmt: skip
+        assert [result[:3] for result in (await admin.drop_dead("g", [0, 2, 3])).values()] == [
+            (0, REPLAYED, False), (0, DROPPED, False), (0, DROPPED, True),
+        ]  # fmt: skip
+        assert [result.is_new for result in (await admin.replay_dead("g", [1], to_topic=True)).values()] == [False]
+        assert await bodies(client) == [b"1", b"0"]
+
+
+async def test_a_dry_run_judges_everything_and_does_nothing(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        await admin.drop_dead("g", [0])
+
+        told = await admin.replay_dead("g", [0, 1, 9], dry_run=True)
+        assert [result[:3] for result in told.values()] == [
+            (0, DROPPED, False), (0, WAITING, True), (OffsetOutOfRange.code, WAITING, False),
+        ]  # fmt: skip
+        assert told[1][3:5] == ("%RETRY%g", 0)
+        assert (await admin.replay_dead("g", [1], to_topic=True, dry_run=True))[1][3:5] == ("orders", 0)
+        assert (await admin.drop_dead("g", [1], dry_run=True))[1][:3] == (0, WAITING, True)
+        assert (await admin.list_dead())[0][4:] == (5, 0, 1)
+        assert [topic.topic for topic in await admin.list_topics()] == ["%DLQ%g", "orders"]
+
+
+async def test_each_message_has_its_own_result(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        results = await admin.replay_dead("g", [5, 6, 99])
+
+        assert [(result.status, result.is_new) for result in results.values()] == [
+            (0, True), (OffsetOutOfRange.code, False), (OffsetOutOfRange.code, False),
+        ]  # fmt: skip
+        assert results[6].text == "offset 6 is out of range: %DLQ%g/0 holds 0 to 6"
+        assert [result.status for result in (await admin.drop_dead("g", [4, 6])).values()] == [0, 124]
+
+
+async def test_a_replay_to_a_topic_that_is_gone_is_refused_message_by_message(broker: InMemoryBroker) -> None:
+    async with Admin(broker.address) as admin, Client(broker) as client:
+        for topic, queue_id in (("orders", 3), ("payments", 0)):
+            await client.create(topic)
+            queue = MessageQueue(topic, queue_id)
+            await client.send(topic.encode(), to=queue)
+            await client.join(topics=(topic,))
+            await client.dead_letter((await client.acquire(queue)).epoch, 0, queue=queue)
+        await client.join("h", topics=("%DLQ%g",))
+        await client.dead_letter((await client.acquire(LETTERS, group="h")).epoch, 0, queue=LETTERS, group="h")
+        await admin.delete_topic("orders")
+        gone = await admin.replay_dead("g", [0, 1], to_topic=True)
+        await admin.create_topic("orders", 2)
+        narrow = await admin.replay_dead("g", [0, 1], to_topic=True)
+        own = await admin.replay_dead("h", [0], to_topic=True)
+
+        assert [result[:3] for result in gone.values()] == [(TopicNotFound.code, 0, False), (0, REPLAYED, True)]
+        assert [result[:3] for result in narrow.values()] == [(QueueNotFound.code, 0, False), (0, REPLAYED, False)]
+        assert (own[0].status, own[0].text) == (
+            BadName.code,
+            "it came from '%DLQ%g', which is written by the broker alone: replay it to its group",
+        )
+        assert (await admin.replay_dead("g", [0]))[0].is_new  # to its group it can go
+
+
+async def test_requests_that_make_no_sense_are_refused(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        for offsets in ([], [1, 1], [2, 1], [-1]):
+            for op in (Op.REPLAY_DEAD, Op.DROP_DEAD):
+                with pytest.raises(BadRequest):
+                    await client.request(op, ["g", offsets])
+        with pytest.raises(BadRequest, match="at most 1024 entries, not 1025"):
+            await client.request(Op.REPLAY_DEAD, ReplayDead("g", list(range(1025))))
+        for group, error in (("a b", BadName), ("nobody", TopicNotFound)):
+            with pytest.raises(error):
+                await admin.replay_dead(group, [0])
+            with pytest.raises(error):
+                await admin.drop_dead(group, [0])
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+async def test_what_became_of_dead_letters_survives_and_is_not_done_twice(
+    broker: InMemoryBroker, memory_path: Path, how: str
+) -> None:
+    client, _ = await dead(broker)
+    async with Admin(broker.address) as admin:
+        await admin.replay_dead("g", [0, 2])
+        await admin.drop_dead("g", [1])
+    after = crash_copy(broker, memory_path / "copy")
+    if how == "restart":
+        await broker.restart()
+    await client.connection.close()
+    if how == "crash":
+        await broker.stop()
+        await after.start()
+    else:
+        after = broker
+    async with Admin(after.address) as admin, Client(after) as client:
+        assert await admin.dead_states("g") == [DeadRun(0, 1, 1), DeadRun(1, 2, 2), DeadRun(2, 3, 1)]
+        await admin.replay_dead("g", range(4))
+        assert await bodies(client) == [b"0", b"2", b"3"]
+    if how == "crash":
+        await after.stop()
+
+
+async def test_a_deleted_topic_takes_its_dead_letters_and_what_became_of_them(broker: InMemoryBroker) -> None:
+    client, epoch = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        await admin.replay_dead("g", [0])
+        await client.request(Op.DELETE_TOPIC, DeleteTopic("%DLQ%g"))
+        assert await admin.list_dead() == []
+        with pytest.raises(TopicNotFound):
+            await admin.replay_dead("g", [0])
+
+        await client.send(b"new")
+        await client.dead_letter(epoch, 6)
+
+        assert await admin.list_dead() == [DeadRow("g", "%DLQ%g", 0, 1, 1, 0, 0)]
+        assert (await admin.replay_dead("g", [0]))[0].is_new
+        assert await bodies(client) == [b"0", b"new"]
+
+
+async def test_a_disk_that_takes_nothing_is_the_result_of_what_was_not_replayed(broker: InMemoryBroker) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        await admin.replay_dead("g", [0])
+        (segment,) = segment_files(broker.broker.config.data_path())
+        with files_limited_to(segment.stat().st_size):
+            failed = await admin.replay_dead("g", [0, 1, 2])
+        broker.broker._sends.refuse_because = "only 3 MiB are free"
+        full = await admin.replay_dead("g", [1])
+        broker.broker._sends.refuse_because = None
+
+        assert [result[:3] for result in failed.values()] == [
+            (0, REPLAYED, False), (StoreFailed.code, 0, False), (StoreFailed.code, 0, False),
+        ]  # fmt: skip
+        assert (full[1].status, full[1].text) == (DiskFull.code, "only 3 MiB are free")
+        assert [result.is_new for result in (await admin.replay_dead("g", [0, 1, 2])).values()] == [False, True, True]
+        assert await bodies(client) == [b"0", b"1", b"2"]
+
+
+async def test_large_dead_letters_are_replayed_in_portions_and_in_order(broker: InMemoryBroker) -> None:
+    client, epoch = await holder(broker)
+    async with client, Admin(broker.address) as admin:
+        for i in range(4):
+            await client.send(b"%d" % i * (3 << 20))
+        await client.dead_letter(epoch, *range(4), commit=4)
+
+        results = await admin.replay_dead("g", range(4))
+
+        assert [result.queue_offset for result in results.values()] == [0, 1, 2, 3]
+        found = [(await bodies(client, RETRIES, i))[0][:1] for i in range(4)]
+        assert found == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_replayed_message_that_fails_again_is_a_new_dead_letter_with_its_old_origin(
+    broker: InMemoryBroker,
+) -> None:
+    client, _ = await dead(broker)
+    async with client, Admin(broker.address) as admin:
+        await admin.replay_dead("g", [2])
+        await client.join(topics=("orders", "%RETRY%g"))
+        grant = await client.acquire(RETRIES)
+
+        assert await client.send_back(grant.epoch, {0: 1}, level=-1, queue=RETRIES, commit=1) == [-1]
+
+        letter = (await client.stored(LETTERS))[6]
+        assert (letter.body, letter.properties["RMQ_ORIGIN_TOPIC"], letter.properties["RMQ_ORIGIN_OFFSET"]) == (
+            b"2", "orders", "2",
+        )  # fmt: skip
+        assert (await admin.replay_dead("g", [6]))[6].is_new

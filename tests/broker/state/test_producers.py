@@ -1,0 +1,450 @@
+"""Each batch of a producer is stored once and in order, whatever is lost, refused or sent twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq.broker.state.producer_line import Known, Spent
+from rmq.broker.state.producers import ProducerTable, Resumed
+from rmq.broker.store.changes import ProducerEpoch
+from rmq.wire.errors import OutOfSequence, ProducerFenced, SequenceConflict, TopicNotFound
+
+P = 0xABC
+EPS = 0.001
+
+
+@pytest.fixture
+def table() -> ProducerTable:
+    return ProducerTable()
+
+
+def crc(sequence: int) -> int:
+    return sequence * 7919 % (1 << 32)
+
+
+def known(sequence: int) -> Known:
+    return Known(sequence, crc(sequence), sequence * 10, sequence * 64, 1_000_000 + sequence, sequence * 64 + 64)
+
+
+def admit(table: ProducerTable, sequence: int, *, epoch: int = 0, producer: int = P, now: float = 0.0) -> Known | None:
+    return table.admit(producer, epoch, sequence, crc(sequence), now=now)
+
+
+def store(table: ProducerTable, *sequences: int, epoch: int = 0, producer: int = P, now: float = 0.0) -> None:
+    for sequence in sequences:
+        assert admit(table, sequence, epoch=epoch, producer=producer, now=now) is None
+        table.record(producer, epoch, *known(sequence), now=now)
+
+
+def refuse(table: ProducerTable, sequence: int, *, epoch: int = 0, producer: int = P, now: float = 0.0) -> None:
+    assert admit(table, sequence, epoch=epoch, producer=producer, now=now) is None
+    table.spend(producer, epoch, sequence, crc(sequence), TopicNotFound.code, now=now)
+
+
+def told(table: ProducerTable, first_unresolved: int, *, epoch: int = 0) -> Resumed:
+    """What a hello is answered with."""
+    table.resume(P, epoch, first_unresolved, now=0.0)
+    return table.resumed(P, epoch, first_unresolved, last=(table.next_sequence(P) or 0) - 1)
+
+
+def test_the_next_number_is_new_and_a_known_one_is_answered_as_the_first_time(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+
+    assert admit(table, 4) is None
+    assert [admit(table, sequence) for sequence in (1, 2, 3)] == [known(1), known(2), known(3)]
+
+
+def test_fields_of_any_size_come_back(table: ProducerTable) -> None:
+    top = (1 << 64) - 1
+    highest = (1 << 63) - 1
+    table.record(top, 65535, top, (1 << 32) - 1, highest, top, -(1 << 63), top, now=0.0)
+
+    duplicate = table.admit(top, 65535, top, (1 << 32) - 1, now=0.0)
+
+    assert duplicate == (top, (1 << 32) - 1, highest, top, -(1 << 63), top)
+
+
+def test_a_batch_without_an_offset_is_answered_so_again(table: ProducerTable) -> None:
+    table.record(7, 0, 1, 99, -1, 4096, 5, 4200, now=0.0)
+
+    assert table.admit(7, 0, 1, 99, now=0.0) == (1, 99, -1, 4096, 5, 4200)
+
+
+@pytest.mark.parametrize("first", [0, 1, 1000])
+def test_a_producer_that_is_not_known_may_begin_with_any_number(table: ProducerTable, first: int) -> None:
+    store(table, first, first + 1)
+
+    assert table.next_sequence(P) == first + 2
+
+
+def test_a_gap_is_refused_with_the_number_that_is_next_and_spends_nothing(table: ProducerTable) -> None:
+    store(table, 1)
+
+    for _ in range(2):
+        with pytest.raises(OutOfSequence, match="producer abc sent batch 3, but 2 is next"):
+            admit(table, 3)
+    store(table, 2, 3)
+
+
+def test_a_batch_that_was_admitted_and_not_recorded_holds_up_those_behind_it(table: ProducerTable) -> None:
+    assert admit(table, 5) is None  # the disk is full
+
+    with pytest.raises(OutOfSequence):
+        admit(table, 6)
+    store(table, 5, 6)
+
+
+def test_the_same_number_for_another_batch_is_a_conflict(table: ProducerTable) -> None:
+    store(table, 1)
+
+    with pytest.raises(SequenceConflict, match="number 1 of producer abc was used for another batch"):
+        table.admit(P, 0, 1, crc(2), now=0.0)
+    assert admit(table, 1) == known(1)
+
+
+def test_the_last_256_are_known_and_those_before_are_not(table: ProducerTable) -> None:
+    store(table, *range(1, 301))
+
+    assert admit(table, 45) == known(45)
+    with pytest.raises(SequenceConflict, match=r"number 44 .* too far behind the next one, 301"):
+        admit(table, 44)
+
+
+@pytest.mark.parametrize("stored", [(), (7,)])
+def test_a_number_before_the_first_is_not_known(table: ProducerTable, stored: tuple[int, ...]) -> None:
+    table.resume(P, 0, 7, now=0.0)
+    store(table, *stored)
+
+    for sequence in (6, 3):
+        with pytest.raises(SequenceConflict, match="not known any more"):
+            admit(table, sequence)
+
+
+def test_producers_do_not_touch_each_other(table: ProducerTable) -> None:
+    store(table, 1, 2, producer=1)
+    store(table, 1, producer=2)
+
+    assert (table.next_sequence(1), table.next_sequence(2), table.next_sequence(3)) == (3, 2, None)
+
+
+def test_producer_0_is_never_judged(table: ProducerTable) -> None:
+    for _ in range(2):
+        table.resume(0, 0, 5, now=0.0)
+        assert table.admit(0, 0, 0, 1, now=0.0) is None
+        table.record(0, 0, *known(0), now=0.0)
+        table.spend(0, 0, 0, 1, TopicNotFound.code, now=0.0)
+
+    assert len(table) == 0
+
+
+# Numbers that are spent by a refusal
+
+
+def test_a_refusal_for_good_spends_its_number(table: ProducerTable) -> None:
+    store(table, 1)
+
+    refuse(table, 2)
+
+    store(table, 3)
+    with pytest.raises(TopicNotFound, match=r"number 2 .* was refused when it came first"):
+        admit(table, 2)
+    with pytest.raises(SequenceConflict, match=r"number 2 .* spent by a batch that was refused"):
+        table.admit(P, 0, 2, 77, now=0.0)
+
+
+def test_the_first_batch_of_all_may_be_refused(table: ProducerTable) -> None:
+    refuse(table, 1)
+
+    store(table, 2)
+
+    assert table.next_sequence(P) == 3
+
+
+@pytest.mark.parametrize("sequence", [1, 4])
+def test_only_the_next_number_can_be_spent(table: ProducerTable, sequence: int) -> None:
+    store(table, 1, 2)
+
+    table.spend(P, 0, sequence, 0, TopicNotFound.code, now=0.0)
+
+    assert admit(table, 1) == known(1)
+    assert table.next_sequence(P) == 3
+
+
+# Epochs and hellos
+
+
+def test_a_higher_epoch_fences_the_lower(table: ProducerTable) -> None:
+    store(table, 1, epoch=1)
+    store(table, 2, epoch=2)
+
+    with pytest.raises(ProducerFenced, match="epoch 1 of producer abc was replaced by 2"):
+        admit(table, 3, epoch=1)
+    with pytest.raises(ProducerFenced):
+        table.resume(P, 1, 3, now=0.0)
+    with pytest.raises(ProducerFenced):
+        table.resumed(P, 1, 1, last=2)
+    assert table.next_sequence(P) == 3
+
+
+def test_a_hello_with_a_higher_epoch_fences_before_anything_is_sent(table: ProducerTable) -> None:
+    store(table, 1, epoch=1)
+
+    table.resume(P, 2, 2, now=0.0)
+
+    with pytest.raises(ProducerFenced):
+        admit(table, 2, epoch=1)
+    store(table, 2, epoch=2)
+
+
+@pytest.mark.parametrize(("first_unresolved", "following"), [(1, 4), (3, 4), (4, 4), (5, 5), (9, 9)])
+def test_after_a_hello_the_next_number_is_the_later_of_both_views(
+    table: ProducerTable, first_unresolved: int, following: int
+) -> None:
+    store(table, 1, 2, 3)
+
+    table.resume(P, 0, first_unresolved, now=0.0)
+
+    assert table.next_sequence(P) == following
+    assert admit(table, 3) == known(3)
+
+
+def test_the_hello_of_a_producer_that_is_not_known_sets_its_start(table: ProducerTable) -> None:
+    table.resume(P, 0, 7, now=0.0)
+
+    with pytest.raises(OutOfSequence, match="7 is next"):
+        admit(table, 8)
+    store(table, 7)
+
+
+def test_a_higher_epoch_begins_a_line_of_its_own(table: ProducerTable) -> None:
+    store(table, *range(1, 11), epoch=1)
+
+    assert told(table, 1, epoch=2) == Resumed(1, False, 1, [])
+
+    store(table, 1, 2, epoch=2)
+    assert table.next_sequence(P) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "epoch", "raised"), [(None, 0, False), (None, 1, True), (1, 1, False), (1, 2, True)]
+)
+def test_a_hello_tells_when_it_raised_the_epoch(
+    table: ProducerTable, before: int | None, epoch: int, raised: bool
+) -> None:
+    if before is not None:
+        store(table, 1, epoch=before)
+
+    assert table.resume(P, epoch, 5, now=0.0) == (ProducerEpoch(P, epoch, 5) if raised else None)
+    assert table.resume(P, epoch, 5, now=0.0) is None
+
+
+# What a hello is told
+
+
+def test_a_hello_is_told_what_became_of_each_number(table: ProducerTable) -> None:
+    store(table, 1, 2)
+    refuse(table, 3)
+    store(table, 4)
+
+    assert told(table, 2) == Resumed(5, True, 2, [known(2), Spent(3, crc(3), TopicNotFound.code), known(4)])
+    assert told(table, 5) == Resumed(5, True, 5, [])
+    assert told(table, 9) == Resumed(9, True, 9, [])
+
+
+def test_a_producer_that_is_not_known_is_told_so_until_it_has_spent_a_number(table: ProducerTable) -> None:
+    for first in (7, 7, 9):
+        assert told(table, first) == Resumed(first, False, first, [])
+
+    store(table, 9)
+
+    assert told(table, 9) == Resumed(10, True, 9, [known(9)])
+
+
+def test_a_producer_that_is_forgotten_before_the_answer_is_told_that_it_is_not_known(table: ProducerTable) -> None:
+    store(table, 1)
+    table.expire(now=1e9)
+
+    assert table.resumed(P, 0, 1, last=1) == Resumed(1, False, 1, [])
+
+
+def test_at_most_256_fates_are_told_and_what_lies_before_is_not_known(table: ProducerTable) -> None:
+    store(table, *range(1, 301))
+
+    resumed = told(table, 1)
+
+    assert resumed == Resumed(301, True, 45, [known(sequence) for sequence in range(45, 301)])
+
+
+def test_a_number_between_stored_ones_was_not_stored_whatever_else_is_known_of_it(table: ProducerTable) -> None:
+    for sequence in (4, 6):  # 5 was refused before a crash
+        table.replay(P, 0, *known(sequence), now=0.0)
+
+    assert told(table, 4).fates == [known(4), Spent(5, 0, 0), known(6)]
+
+
+def test_what_a_failed_write_took_back_is_not_told_as_stored(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+    table.resume(P, 0, 1, now=0.0)
+    table.retract(P, 0, 2)
+
+    assert table.resumed(P, 0, 1, last=3) == Resumed(2, True, 1, [known(1)])
+
+
+def test_what_came_after_the_hello_is_not_told(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+
+    assert table.resumed(P, 0, 1, last=1) == Resumed(2, True, 1, [known(1)])
+
+
+# Writes that fail, and recovery
+
+
+def test_a_write_that_failed_takes_back_its_batch_and_all_behind_it(table: ProducerTable) -> None:
+    store(table, 1, 2, 3, 4)
+
+    table.retract(P, 0, 3)
+    table.retract(P, 0, 4)
+
+    assert admit(table, 2) == known(2)
+    with pytest.raises(OutOfSequence):
+        admit(table, 4)
+    store(table, 3, 4)
+
+
+def test_a_batch_that_was_taken_back_is_never_answered_as_a_duplicate(table: ProducerTable) -> None:
+    store(table, 1, 2, 3)
+    table.retract(P, 0, 2)
+
+    table.resume(P, 0, 4, now=0.0)
+
+    with pytest.raises(SequenceConflict):
+        admit(table, 3)
+
+
+def test_a_refusal_behind_a_write_that_failed_is_taken_back_too(table: ProducerTable) -> None:
+    store(table, 1)
+    refuse(table, 2)
+    store(table, 3)
+
+    for sequence in (3, 2, 1):
+        table.retract(P, 0, sequence)
+
+    assert told(table, 1).fates == []
+    store(table, 1, 2)
+
+
+def test_the_batches_of_another_epoch_are_not_taken_back(table: ProducerTable) -> None:
+    store(table, 1, 2, 3, epoch=1)
+    store(table, 3, 4, epoch=2)
+
+    table.retract(P, 1, 2)
+
+    assert table.next_sequence(P) == 5
+
+
+def test_more_than_the_window_can_be_taken_back(table: ProducerTable) -> None:
+    store(table, *range(1, 400))
+
+    table.retract(P, 0, 100)
+
+    assert told(table, 90) == Resumed(100, True, 100, []), "those before were overwritten in the ring"
+    store(table, 100, 101)
+
+
+def test_numbers_that_were_never_seen_are_no_obstacle_to_taking_back(table: ProducerTable) -> None:
+    store(table, 1, 2)
+    table.resume(P, 0, 5, now=0.0)
+    store(table, 5)
+
+    table.retract(P, 0, 2)
+
+    assert table.next_sequence(P) == 2
+    assert admit(table, 1) == known(1)
+
+
+def test_taking_back_what_is_not_there_does_nothing(table: ProducerTable) -> None:
+    store(table, 1)
+
+    table.retract(P, 0, 2)
+    table.retract(7, 0, 1)
+
+    assert table.next_sequence(P) == 2
+
+
+def test_recovery_records_what_the_log_has_and_holes_are_not_missed(table: ProducerTable) -> None:
+    for sequence in (4, 6):  # 5 was refused
+        table.record(P, 3, *known(sequence), now=0.0)
+
+    assert (admit(table, 4, epoch=3), admit(table, 6, epoch=3)) == (known(4), known(6))
+    assert table.next_sequence(P) == 7
+    with pytest.raises(ProducerFenced):
+        admit(table, 7, epoch=2)
+
+
+def test_recovery_ends_with_the_highest_epoch(table: ProducerTable) -> None:
+    table.record(P, 1, *known(1), now=0.0)
+    table.record(P, 2, *known(2), now=0.0)
+
+    with pytest.raises(ProducerFenced):
+        admit(table, 3, epoch=1)
+
+
+def test_a_line_that_begins_anew_in_the_log_replaces_the_forgotten_one(table: ProducerTable) -> None:
+    for epoch, sequence in ((1, 100), (0, 1), (0, 2)):
+        table.record(P, epoch, *known(sequence), now=0.0)
+
+    assert table.next_sequence(P) == 3
+    assert admit(table, 1) == known(1)
+
+
+# Forgetting
+
+
+@pytest.mark.parametrize(("age", "gone"), [(86_400 - EPS, 0), (86_400.0, 0), (86_400 + EPS, 1)])
+def test_a_producer_is_forgotten_after_more_than_24_h(table: ProducerTable, age: float, gone: int) -> None:
+    store(table, 1, now=0.0)
+    admit(table, 1, now=1000.0)
+
+    assert table.expire(now=1000.0 + age) == gone
+    assert len(table) == 1 - gone
+
+
+def test_only_the_idle_are_forgotten(table: ProducerTable) -> None:
+    for producer in (1, 2, 3):
+        store(table, 1, producer=producer, now=0.0)
+    table.resume(2, 0, 2, now=50.0)
+    table.spend(1, 0, 2, 0, TopicNotFound.code, now=60.0)
+
+    assert table.expire(now=86_401.0) == 1
+    assert table.next_sequence(3) is None
+    assert table.expire(now=86_455.0) == 1
+    assert table.next_sequence(2) is None
+    assert table.next_sequence(1) == 3
+
+
+def test_the_longest_idle_makes_room_for_a_new_one() -> None:
+    table = ProducerTable(max_producers=3)
+    for producer in (1, 2, 3):
+        store(table, 1, producer=producer)
+    table.record(1, 0, *known(2), now=0.0)
+
+    store(table, 1, producer=4)
+
+    assert [table.next_sequence(producer) for producer in (1, 2, 3, 4)] == [3, None, 2, 2]
+
+
+def test_a_producer_that_was_forgotten_begins_where_it_is(table: ProducerTable) -> None:
+    store(table, 1, now=0.0)
+    table.expire(now=1e9)
+
+    store(table, 2, now=1e9)
+
+    assert table.next_sequence(P) == 3
+
+
+def test_a_thousand_full_windows_fit_into_16_mib() -> None:
+    table = ProducerTable()
+    for producer in range(1, 1001):
+        table.record(producer, 0, *known(255), now=0.0)
+
+    assert sum(len(line.ring) for line in table._lines.values()) <= 16 << 20

@@ -1,0 +1,158 @@
+"""``rmq-admin top``: snapshots through the command, the live view in a terminal of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from typing import Self
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmq.cli.rmq_admin import command
+from rmq.cli.shell import exit_codes
+from rmq.cli.top.command import is_dumb
+
+ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
+DEADLINE_S = 20.0
+MOST_READS = 1000
+
+
+def top(*arguments: str) -> Result:
+    return CliRunner().invoke(command, ("top", *arguments), prog_name="rmq-admin")
+
+
+def test_help_has_examples() -> None:
+    result = top("--help")
+
+    assert result.exit_code == 0
+    assert "Examples:\n  rmq-admin top\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("term", "dumb"), [("xterm-256color", False), ("screen", False), ("dumb", True), ("", True), (None, True)]
+)
+def test_a_terminal_that_cannot_be_drawn_on(term: str | None, dumb: bool) -> None:
+    assert is_dumb(term) == dumb
+
+
+def test_a_snapshot_is_plain_text_with_rates(broker: str) -> None:
+    result = top("--once", "--interval", "0.1", "--broker", broker)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"rmq top  rmq at {broker}  up ")
+    assert "messages in" in result.stdout
+    assert "fdatasync" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_where_the_output_is_no_terminal_there_is_one_snapshot(broker: str) -> None:
+    result = top("--interval", "0.1", "--broker", broker)
+
+    assert (result.exit_code, result.stdout.count("rmq top  ")) == (0, 1)
+
+
+def test_several_snapshots_are_told_apart_by_an_empty_line(broker: str) -> None:
+    result = top("--interval", "0.1", "--count", "2", "--broker", broker)
+
+    assert (result.exit_code, result.stdout.count("\n\nrmq top  ")) == (0, 1)
+
+
+@pytest.mark.parametrize(("options", "objects"), [((), 1), (("--count", "2"), 2), (("--once", "--count", "2"), 1)])
+def test_json_is_one_object_a_refresh(broker: str, options: tuple[str, ...], objects: int) -> None:
+    if options:
+        options = ("--interval", "0.1", *options)
+    result = top("--json", "--broker", broker, *options)
+
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (result.exit_code, len(told)) == (0, objects)
+    assert told[0]["address"] == broker
+    assert told[0]["traffic"]["messages_in_per_s"] >= 0.0
+    assert {"at", "groups", "topics", "lease_lines", "parked_pulls", "wait_s", "sync_s"} <= set(told[0])
+
+
+def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
+    result = top("--once", "--broker", nowhere)
+
+    assert result.exit_code == exit_codes.UNAVAILABLE
+    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
+
+
+class Terminal:
+    """A command in a terminal of its own; what it writes is kept."""
+
+    def __init__(self, *arguments: str, lines: int, columns: int, **environment: str) -> None:
+        self._ours, self.theirs = pty.openpty()
+        self.resize(lines, columns)
+        self.modes = termios.tcgetattr(self.theirs)
+        keep = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rmq.cli.rmq_admin", *arguments],
+            stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, start_new_session=True,
+            env={**keep, "TERM": "xterm-256color", **environment},
+        )  # fmt: skip
+        self.written = b""
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def wait_for(self, condition: Callable[[bytes], bool], what: str) -> None:
+        for _ in range(MOST_READS):
+            if condition(self.written):
+                return
+            if not select.select([self._ours], [], [], DEADLINE_S)[0]:
+                break
+            self.written += os.read(self._ours, 1 << 16)
+        raise AssertionError(f"{what} did not happen: {self.written[-2000:]!r}")
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self.theirs)
+
+
+@pytest.mark.slow
+def test_the_live_view_ends_with_q_and_leaves_the_terminal_as_it_was(broker: str) -> None:
+    arguments = ("top", "--interval", "0.2", "--broker", broker)
+    with Terminal(*arguments, lines=24, columns=80) as terminal:
+        terminal.wait_for(lambda written: b"q ends" in written and b"parked pulls" in written, "the first view")
+        assert ENTER in terminal.written
+        assert HIDE_CURSOR in terminal.written
+        assert termios.tcgetattr(terminal.theirs) != terminal.modes
+
+        seen = len(terminal.written)
+        terminal.wait_for(lambda written: b"rmq top" in written[seen:], "a refresh")
+        terminal.type(b"q")
+        terminal.wait_for(lambda written: LEAVE in written and SHOW_CURSOR in written, "the end")
+
+        assert terminal.process.wait(DEADLINE_S) == 0
+        assert terminal.written.rindex(LEAVE) > terminal.written.rindex(b"parked pulls")
+        assert termios.tcgetattr(terminal.theirs) == terminal.modes
+
+
+@pytest.mark.slow
+def test_on_a_terminal_that_cannot_be_drawn_on_the_snapshots_follow_each_other(broker: str) -> None:
+    arguments = ("top", "--interval", "0.1", "--count", "2", "--broker", broker)
+    with Terminal(*arguments, lines=24, columns=60, TERM="dumb") as terminal:
+        terminal.wait_for(lambda written: written.count(b"rmq top  ") == 2, "the second snapshot")
+
+        assert terminal.process.wait(DEADLINE_S) == 0
+        assert b"\x1b" not in terminal.written
+        assert max(map(len, terminal.written.decode().splitlines())) <= 60

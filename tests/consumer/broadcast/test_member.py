@@ -1,0 +1,292 @@
+"""A member of its own: every queue at once, nothing locked or committed, and a beginning that is decided once."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq.wire.errors import ConfigError, GroupMismatch
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import Op
+
+from ..broadcast_rig import LOCKING, by_queue, fill, saved
+from ..fake_broker import FakeBroker
+from ..recorder import SUCCESS, SUSPEND, Make, Recorder
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
+
+# Who gets what
+
+
+async def test_every_member_gets_every_message_in_order_without_a_lock(
+    broker: FakeBroker, member: Make, tmp_path: Path
+) -> None:
+    """Scenarios 34 and 56: no lock is asked for or renewed, however long it runs."""
+    fill(broker)
+    first, second = Recorder(), Recorder()
+
+    async with member(first, topics={"t": "*"}), member(second, topics={"t": "*"}, instance="b"):
+        await asyncio.sleep(100)
+        broker.send("t", 0, b"3")
+        await asyncio.sleep(1)
+
+    assert by_queue(first) == by_queue(second) == {0: [0, 1, 2, 3], 1: [0, 1, 2]}
+    assert not [request.op for request in broker.requests if request.op in LOCKING]
+    assert all(request.payload.group is None for request in broker.sent(Op.PULL))
+    assert all(request.payload.queues[0].commit_offset == -1 for request in broker.sent(Op.PULL))
+    assert broker.offsets == {}
+
+
+async def test_a_member_joins_as_what_it_is_and_leaves_with_nothing_to_give_back(
+    broker: FakeBroker, member: Make
+) -> None:
+    fill(broker)
+
+    async with member(topics={"t": "*"}):
+        await asyncio.sleep(1)
+
+    (*joins,) = broker.sent(Op.JOIN)
+    assert {(join.payload.model, join.payload.strategy, join.payload.ordered) for join in joins} == {
+        ("broadcasting", "all", True)
+    }
+    assert [join.payload.from_end for join in joins] == [[]] * len(joins)
+    assert [leave.payload.leases for leave in broker.sent(Op.LEAVE)] == [[]]
+    assert broker.members["g"] == {}
+
+
+async def test_retries_of_the_group_are_not_subscribed_to(broker: FakeBroker, member: Make) -> None:
+    async with member(topics={"t": "*"}):
+        await asyncio.sleep(1)
+
+    assert broker.sent(Op.JOIN)[0].payload.subscriptions == {"t": "*"}
+
+
+async def test_a_member_whose_group_shares_its_queues_out_is_refused(broker: FakeBroker, member: Make) -> None:
+    broker.refuse[Op.JOIN] = [GroupMismatch("group 'g' is ordered, clustering; this member asked for broadcasting")]
+    consumer = member(topics={"t": "*"})
+
+    with pytest.raises(GroupMismatch, match="this member asked for broadcasting"):
+        await consumer.run()
+
+
+async def test_a_message_that_fails_is_tried_again_here_and_nobody_else_notices(
+    broker: FakeBroker, member: Make
+) -> None:
+    """Scenario 56: retry in place; the attempts are counted in memory."""
+    fill(broker, queues=1)
+    failing, well = Recorder(SUSPEND, SUSPEND), Recorder()
+
+    async with member(failing, topics={"t": "*"}), member(well, topics={"t": "*"}, instance="b"):
+        await asyncio.sleep(10)
+
+    assert failing.offsets == [0, 0, 0, 1, 2]
+    assert failing.attempts == [1, 2, 3, 1, 1]
+    assert well.offsets == [0, 1, 2]
+    assert not [request for request in broker.requests if request.op in LOCKING]
+
+
+async def test_a_message_that_failed_max_attempts_times_is_told_and_passed(
+    broker: FakeBroker, member: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, queues=1)
+    failing = Recorder(SUSPEND, RuntimeError("no"), SUCCESS)
+
+    async with member(failing, topics={"t": "*"}, max_attempts=2):
+        await asyncio.sleep(10)
+
+    assert failing.offsets == [0, 0, 1, 2]
+    passed = [record.getMessage() for record in caplog.records if "message.passed" in record.getMessage()]
+    assert len(passed) == 1
+    assert "no" in passed[0]
+    assert "dead_lettered" not in caplog.text
+    assert broker.dead == []
+
+
+async def test_a_strategy_of_the_users_own_is_refused(member: Make) -> None:
+    with pytest.raises(ConfigError, match="a broadcasting member has every queue: leave strategy out"):
+        member(strategy=lambda queues, members, member: queues)
+
+
+# Where it begins
+
+
+@pytest.mark.parametrize(
+    ("start_from", "offsets"), [("first", [1, 2, 3]), ("last", [3]), ("2026-01-31T12:00Z", [2, 3])]
+)
+async def test_a_new_member_begins_where_it_was_told_to(
+    broker: FakeBroker, member: Make, start_from: str, offsets: list[int]
+) -> None:
+    fill(broker, queues=1)
+    queue = MessageQueue("t", 0)
+    broker.min_offsets[queue] = 1
+    broker.offsets_at[queue, 1_769_860_800_000_000] = 2
+    recorder = Recorder()
+
+    async with member(recorder, topics={"t": "*"}, start_from=start_from):
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"3")
+        await asyncio.sleep(1)
+
+    assert recorder.offsets == offsets
+
+
+async def test_the_end_at_which_a_member_began_is_kept_from_the_first_moment_on(
+    broker: FakeBroker, member: Make, tmp_path: Path
+) -> None:
+    fill(broker, queues=2)
+
+    async with member(topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(0.01)
+        assert saved(tmp_path / "a") == {"t/0": 3, "t/1": 3}
+
+        assert len(broker.sent(Op.RANGES)) == 1
+
+
+async def test_a_late_starter_gets_only_what_comes_and_none_of_it_twice(broker: FakeBroker, member: Make) -> None:
+    fill(broker, queues=1)
+    late = Recorder()
+    async with member(late, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+    broker.send("t", 0, b"while it was away")
+
+    async with member(late, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+
+    assert late.offsets == [3]
+
+
+async def test_a_topic_that_is_made_or_grows_is_read_from_0_whatever_start_from_says(
+    broker: FakeBroker, member: Make
+) -> None:
+    recorder = Recorder()
+    async with member(recorder, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+        fill(broker, queues=1, count=2)
+        await asyncio.sleep(1)
+        broker.create("t", 2)
+        broker.send("t", 1, b"new queue")
+        await asyncio.sleep(1)
+
+    assert by_queue(recorder) == {0: [0, 1], 1: [0]}
+
+
+async def test_that_a_topic_was_not_there_yet_is_kept_from_the_first_moment_on(
+    broker: FakeBroker, member: Make, tmp_path: Path
+) -> None:
+    """Else a member that is killed, and back when the topic is there, would pass what was sent meanwhile."""
+    async with member(topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(0.1)
+        shutil.copytree(tmp_path / "a", tmp_path / "killed")
+    fill(broker, queues=1)
+    recorder = Recorder()
+
+    async with member(recorder, topics={"t": "*"}, start_from="last", offsets_dir=str(tmp_path / "killed")):
+        await asyncio.sleep(1)
+
+    assert recorder.offsets == [0, 1, 2]
+
+
+async def test_a_queue_that_was_made_while_the_member_was_away_is_read_from_0(broker: FakeBroker, member: Make) -> None:
+    recorder = Recorder()
+    fill(broker, queues=1)
+    async with member(topics={"t": "*", "later": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+    broker.create("t", 2)
+    broker.send("t", 1, b"new queue")
+    fill(broker, "later", queues=1, count=1)
+
+    async with member(recorder, topics={"t": "*", "later": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+
+    assert sorted(by_queue(recorder).items()) == [(0, [0]), (1, [0])]
+
+
+async def test_a_start_that_cannot_be_read_is_asked_for_again(broker: FakeBroker, member: Make) -> None:
+    fill(broker, queues=1)
+    broker.go_down()
+    recorder = Recorder()
+    async with member(recorder, topics={"t": "*"}, start_from="last"):
+        hold = broker.hold_request(Op.RANGES)
+        broker.come_up()
+        await asyncio.sleep(1)
+        broker.go_down()
+        hold.let_go.set()
+        broker.come_up()
+        await asyncio.sleep(10)
+        broker.send("t", 0, b"3")
+        await asyncio.sleep(1)
+
+    assert recorder.offsets == [3]
+
+
+# Topics and subscriptions
+
+
+async def test_a_topic_that_is_deleted_and_made_again_is_another_one(
+    broker: FakeBroker, member: Make, tmp_path: Path
+) -> None:
+    fill(broker, queues=1)
+    recorder = Recorder()
+    async with member(recorder, topics={"t": "*"}):
+        await asyncio.sleep(6)
+        broker.delete("t")
+        await asyncio.sleep(1)
+        fill(broker, queues=1, count=2)
+        await asyncio.sleep(1)
+
+    assert recorder.offsets == [0, 1, 2, 0, 1]
+    assert saved(tmp_path / "a") == {"t/0": 2}
+
+
+async def test_a_topic_that_was_made_again_while_the_member_was_away_is_read_from_0_and_that_is_told(
+    broker: FakeBroker, member: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, queues=1)
+    async with member(topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+    broker.delete("t")
+    fill(broker, queues=1, count=2)
+    recorder = Recorder()
+
+    async with member(recorder, topics={"t": "*"}, start_from="last"):
+        await asyncio.sleep(1)
+
+    assert recorder.offsets == [0, 1]
+    assert "offsets.other_topic" in caplog.text
+
+
+async def test_an_unsubscribed_topic_keeps_its_progress(broker: FakeBroker, member: Make, tmp_path: Path) -> None:
+    fill(broker, "t", queues=1)
+    fill(broker, "u", queues=1)
+    recorder = Recorder()
+    async with member(recorder, topics={"t": "*", "u": "*"}) as consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("u")
+        await asyncio.sleep(1)
+        broker.send("u", 0, b"3")
+        assert consumer.assignment == [MessageQueue("t", 0)]
+        await asyncio.sleep(1)
+        consumer.subscribe("u")
+        await asyncio.sleep(1)
+
+    assert sorted(recorder.offsets) == [0, 0, 1, 1, 2, 2, 3]
+    assert saved(tmp_path / "a") == {"t/0": 3, "u/0": 4}
+
+
+async def test_pulls_name_the_tags_and_a_parked_one_is_asked_anew_when_they_change(
+    broker: FakeBroker, member: Make
+) -> None:
+    fill(broker, queues=1, count=0)
+    async with member(topics={"t": "a || b"}) as consumer:
+        await asyncio.sleep(1)
+        consumer.subscribe("t", "c")
+        await asyncio.sleep(1)
+        consumer.subscribe("t", "*")
+        await asyncio.sleep(1)
+
+    assert [pull.payload.expression for pull in broker.sent(Op.PULL)] == ["a || b", "c", None]
+    assert broker.times(Op.PULL)[1:] == [1.0, 2.0]

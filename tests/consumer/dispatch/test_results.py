@@ -1,0 +1,135 @@
+"""How an answer of the listener is read: one row for each cell, and the type of each result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq.consumer.dispatch.results import (
+    ResultType,
+    acknowledged,
+    failure_of,
+    is_success,
+    read_concurrent_status,
+    read_status,
+    result_type,
+)
+from rmq.wire.model import ConsumeStatus
+
+SUCCESS, SUSPEND = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
+COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+RETRY = ConsumeStatus.RETRY
+
+
+@pytest.mark.parametrize(
+    ("auto_commit", "status", "read", "warning"),
+    [
+        (True, SUCCESS, COMMIT, None),
+        (True, COMMIT, COMMIT, "listener.commits_itself"),
+        # RocketMQ commits here; whoever asks for messages again does not want them committed.
+        (True, ROLLBACK, SUSPEND, "listener.rolls_back_itself"),
+        (True, SUSPEND, SUSPEND, None),
+        (False, SUCCESS, SUCCESS, None),
+        (False, COMMIT, COMMIT, None),
+        (False, ROLLBACK, ROLLBACK, None),
+        (False, SUSPEND, SUSPEND, None),
+        # In order nothing is given back: the message itself is tried again.
+        (True, RETRY, SUSPEND, "listener.asks_to_retry"),
+        (False, RETRY, SUSPEND, "listener.asks_to_retry"),
+        (True, None, SUSPEND, "listener.returned_nothing"),
+        (False, None, SUSPEND, "listener.returned_nothing"),
+        (True, "success", SUSPEND, "listener.returned_no_status"),
+        (False, 0, SUSPEND, "listener.returned_no_status"),
+    ],
+)
+def test_the_eight_cells_of_status_and_auto_commit(
+    auto_commit: bool, status: Any, read: ConsumeStatus, warning: str | None
+) -> None:
+    reading = read_status(status, auto_commit)
+
+    assert reading.status is read
+    assert (reading.warning and reading.warning[0]) == warning
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "timed_out", "expected", "success"),
+    [
+        (SUCCESS, None, False, ResultType.SUCCESS, True),
+        (COMMIT, None, False, ResultType.SUCCESS, True),
+        (SUCCESS, None, True, ResultType.TIME_OUT, True),
+        (SUSPEND, None, True, ResultType.TIME_OUT, False),
+        (SUSPEND, None, False, ResultType.FAILED, False),
+        (ROLLBACK, None, False, ResultType.FAILED, False),
+        ("done", None, False, ResultType.FAILED, False),
+        (None, None, False, ResultType.RETURNED_NULL, False),
+        (None, None, True, ResultType.RETURNED_NULL, False),
+        (None, ValueError(), False, ResultType.EXCEPTION, False),
+        (None, ValueError(), True, ResultType.EXCEPTION, False),
+    ],
+)
+def test_types_of_results(
+    status: Any, error: BaseException | None, timed_out: bool, expected: ResultType, success: bool
+) -> None:
+    assert result_type(status, error, timed_out=timed_out) is expected
+    assert is_success(status, error) is success
+
+
+@pytest.mark.parametrize(
+    ("status", "read", "warning"),
+    [
+        (SUCCESS, SUCCESS, None),
+        (RETRY, RETRY, None),
+        (SUSPEND, RETRY, "listener.returned_ordered_status"),
+        (ROLLBACK, RETRY, "listener.returned_ordered_status"),
+        (COMMIT, SUCCESS, "listener.returned_ordered_status"),
+        (None, RETRY, "listener.returned_nothing"),
+        (True, RETRY, "listener.returned_no_status"),
+    ],
+)
+def test_where_messages_are_finished_in_any_order_an_answer_is_success_or_retry(
+    status: Any, read: ConsumeStatus, warning: str | None
+) -> None:
+    reading = read_concurrent_status(status)
+
+    assert reading.status is read
+    assert (reading.warning and reading.warning[0]) == warning
+
+
+@pytest.mark.parametrize(
+    ("ack_index", "done"),
+    [(None, 4), (3, 4), (4, 4), (99, 4), (1, 2), (0, 1), (-1, 0), (-9, 0), (True, None), ("1", None), (1.0, None)],
+)
+def test_an_ack_index_counts_the_messages_up_to_it(ack_index: Any, done: int | None) -> None:
+    assert acknowledged(ack_index, 4) == done
+
+
+class Unreadable(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "told"),
+    [
+        (None, ValueError("no such order: 17"), "ValueError: no such order: 17"),
+        (None, TimeoutError(), "TimeoutError"),
+        (None, Unreadable(), "Unreadable: its text cannot be read"),
+        (
+            None,
+            None,
+            "the listener returned nothing; it must return ConsumeStatus.SUCCESS when messages are done",
+        ),
+        (True, None, "the listener returned a bool, which is no ConsumeStatus"),
+        (0, None, "the listener returned an int, which is no ConsumeStatus"),
+        (SUSPEND, None, "the listener asked for it again"),
+        (ROLLBACK, None, "the listener asked for it again"),
+        (SUCCESS, None, "the listener asked for it again"),  # with an ack_index before the last
+    ],
+)
+def test_a_failure_tells_whether_the_listener_raised_forgot_to_answer_or_asked_again(
+    status: object, error: Exception | None, told: str
+) -> None:
+    assert failure_of(status, error) == told

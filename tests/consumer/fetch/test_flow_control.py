@@ -1,0 +1,352 @@
+"""When a queue may be pulled: never above its limits, drained if that is wished, and never while it is paused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq.consumer import Consumer, ConsumeStatus
+from rmq.consumer.fetch.flow_control import cause_of
+from rmq.consumer.fetch.thresholds import Thresholds
+from rmq.consumer.group.assignment import Generation
+from rmq.wire.errors import Internal
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import Op
+
+from ..fake_broker import FakeBroker
+from ..recorder import Recorder
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
+Make = Callable[..., Consumer]
+QUEUE = MessageQueue("t", 0)
+LIMITS = Thresholds(1000, 64)
+
+
+def asked(broker: FakeBroker) -> list[int]:
+    return [request.payload.queues[0].queue_offset for request in broker.sent(Op.PULL)]
+
+
+def held(consumer: Consumer, queue: MessageQueue = QUEUE) -> Generation:
+    assert consumer._running is not None
+    return consumer._running.generations[queue]
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "when_drained", "cause"),
+    [
+        (999, 63, False, None),
+        (1000, 63, False, None),
+        (1001, 63, False, "1001 messages are held, more than 1000"),
+        (1, 64, False, "64 bytes are held, and the share of the queue is 64"),
+        (1, 65, False, "65 bytes are held, and the share of the queue is 64"),
+        (0, 0, True, None),
+        (1, 1, True, "pull_when_drained: 1 messages are not finished"),
+        (1001, 99, True, "pull_when_drained: 1001 messages are not finished"),
+    ],
+)
+def test_the_limits_are_strict_and_each_has_its_words(
+    messages: int, size: int, when_drained: bool, cause: str | None
+) -> None:
+    """RocketMQ: a queue is not pulled above 1000 messages; ours shares the bytes out."""
+    assert cause_of(messages, size, LIMITS, when_drained=when_drained) == cause
+
+
+@pytest.mark.parametrize(("span", "cause"), [(2000, None), (2001, "messages that are not finished are 2001 offsets")])
+def test_what_is_not_finished_may_be_2000_offsets_apart(span: int, cause: str | None) -> None:
+    found = cause_of(2, 2, LIMITS, when_drained=False, span=span, max_span=2000)
+
+    assert (found and found[: len(cause or "")]) == cause
+
+
+@pytest.mark.parametrize(
+    ("orderly", "last", "pulls"), [(False, 2000, True), (False, 2001, False), (True, 2001, True), (True, 9000, True)]
+)
+async def test_a_span_above_2000_stops_the_pulls_only_where_messages_are_finished_in_any_order(
+    broker: FakeBroker, make: Make, orderly: bool, last: int, pulls: bool
+) -> None:
+    """RocketMQ: consumeConcurrentlyMaxSpan. One message stays, all behind it are done but the last."""
+    broker.create("t")
+    for at in range(0, last, 500):
+        broker.send("t", 0, *[b"x"] * min(500, last - at))
+    go_on = asyncio.Event()
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        if not orderly and messages[0].queue_offset in (0, last):
+            await go_on.wait()
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, orderly=orderly, batch=1) as consumer:
+        await asyncio.sleep(2)
+        broker.send("t", 0, b"last")
+        await asyncio.sleep(2)
+        before = len(broker.sent(Op.PULL))
+        broker.send("t", 0, b"one more")
+        await asyncio.sleep(2)
+
+        assert (broker.sent(Op.PULL)[-1].payload.queues[0].queue_offset == last + 2) is pulls
+        assert (len(broker.sent(Op.PULL)) > before) is pulls
+        assert (held(consumer).flow_control is None) is pulls
+        go_on.set()
+        await asyncio.sleep(2)
+        assert broker.offsets["g", QUEUE] == last + 2
+
+
+async def test_what_waits_to_be_tried_again_counts_as_held(broker: FakeBroker, make: Make) -> None:
+    """Else a broker that takes nothing back would have a consumer fetch without end."""
+    broker.create("t")
+    for _ in range(10):
+        broker.send("t", 0, b"a", b"b")
+    broker.refuse[Op.SEND_BACK] = [Internal("disk")] * 100
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        return ConsumeStatus.RETRY
+
+    async with make(listener, topics={"t": "*"}, orderly=False, cache_messages=5, pull_bytes=1):
+        await asyncio.sleep(4)
+        assert asked(broker) == [0, 2, 4]
+
+
+def test_a_queue_that_holds_nothing_may_be_pulled_however_small_its_share() -> None:
+    assert cause_of(0, 0, Thresholds(0, 0), when_drained=False) is None
+
+
+async def test_above_a_thousand_messages_no_pull_is_asked_for(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 1010)
+    listener = Recorder(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(9.5)
+        assert len(broker.sent(Op.PULL)) == 1
+        await asyncio.sleep(1)
+        # Ten are done at 10 s: a thousand are left.
+        assert broker.times(Op.PULL) == [0.0, 10.0]
+
+
+async def test_bytes_are_shared_out_to_the_queues_and_one_batch_is_always_let_in(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t", 2)
+    for queue_id in (0, 1):
+        for _ in range(4):
+            broker.send("t", queue_id, b"x" * 600)
+    listener = Recorder(takes_s=10.0)
+
+    async with make(listener, topics={"t": "*"}, cache_bytes=3000):
+        await asyncio.sleep(5)
+        pulls = broker.sent(Op.PULL)
+        # 1500 a queue: one batch of 760, then one more; a third would be asked for above the share.
+        assert [pull.payload.max_bytes for pull in pulls if pull.payload.queues[0].queue_id == 0] == [1500, 740]
+        await asyncio.sleep(60)
+    assert len(listener.calls) == 8
+
+
+@pytest.mark.parametrize("commit_every", [100, 4, 12])
+@pytest.mark.parametrize("limit", [{"cache_messages": 3}, {"cache_bytes": 300}])
+async def test_a_listener_gets_as_many_uncommitted_messages_as_it_needs(
+    broker: FakeBroker, make: Make, commit_every: int, limit: dict[str, int]
+) -> None:
+    broker.create("t")
+    for _ in range(6):
+        broker.send("t", 0, *[b"x"] * 2)
+    calls = 0
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.auto_commit = False
+        return ConsumeStatus.SUCCESS if calls % commit_every else ConsumeStatus.COMMIT
+
+    async with make(listener, topics={"t": "*"}, pull_bytes=1, **limit):
+        await asyncio.sleep(1)
+        assert calls == 12
+        assert broker.offsets["g", QUEUE] == (0 if commit_every == 100 else 12)
+
+
+async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_time_with_a_warning(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    for _ in range(20):
+        broker.send("t", 0, b"x")
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        context.auto_commit = False
+        await asyncio.sleep(1)
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, cache_messages=3, pull_bytes=1):
+        await asyncio.sleep(8.5)
+        # Four were let in; from then on one is asked for when the last has been done.
+        assert asked(broker) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert caplog.text.count("pull.uncommitted") == 1
+
+
+async def test_a_listener_that_leaves_what_follows_to_others_is_not_told_to_commit(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As ``rmq-consume --count`` does until it has stopped."""
+    broker.create("t")
+    for _ in range(20):
+        broker.send("t", 0, b"x")
+    calls = 0
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.leave()
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, cache_messages=3, pull_bytes=1):
+        await asyncio.sleep(8.5)
+    assert calls > 3
+    assert "pull.uncommitted" not in caplog.text
+
+
+@pytest.mark.parametrize(("messages", "pulls"), [(1000, 2), (1001, 1)])
+async def test_with_1000_messages_the_next_pull_is_asked_for_and_with_1001_not(
+    broker: FakeBroker, make: Make, messages: int, pulls: int
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * messages)
+
+    async with make(Recorder(takes_s=100.0), topics={"t": "*"}, drain_s=0.0):
+        await asyncio.sleep(5)
+        assert len(broker.sent(Op.PULL)) == pulls
+
+
+@pytest.mark.parametrize(("held_bytes", "asks"), [(-1, False), (0, False), (1, True)])
+async def test_bytes_are_held_below_the_share_and_not_at_it(
+    broker: FakeBroker, make: Make, held_bytes: int, asks: bool
+) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"x")
+    size = len(broker.logs[QUEUE][0].data)
+
+    async with make(Recorder(takes_s=100.0), topics={"t": "*"}, cache_bytes=size + held_bytes, drain_s=0.0):
+        await asyncio.sleep(5)
+        assert (asked(broker) == [0, 1]) is asks
+
+
+@pytest.mark.parametrize(("limit", "queues", "pulls"), [(10, 2, 1), (10, 1, 2), (9, 2, 1), (0, 2, 2)])
+async def test_the_limit_of_a_topic_is_divided_over_its_queues(
+    broker: FakeBroker, make: Make, limit: int, queues: int, pulls: int
+) -> None:
+    broker.create("t", queues)
+    broker.send("t", 0, *[b"x"] * 6)
+
+    async with make(Recorder(takes_s=100.0), topics={"t": "*"}, topic_cache_messages=limit, drain_s=0.0):
+        await asyncio.sleep(5)
+        assert len([r for r in broker.sent(Op.PULL) if r.payload.queues[0].queue_id == 0]) == pulls
+
+
+async def test_the_cause_is_shown_while_it_waits_and_warned_of_once_a_minute(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t", 2)
+    for queue_id in (0, 1):
+        broker.send("t", queue_id, *[b"x"] * 5)
+    consumer = make(Recorder(takes_s=50.0), topics={"t": "*"}, cache_messages=3, drain_s=0.0)
+
+    async with consumer:
+        await asyncio.sleep(0.9)
+        assert held(consumer).flow_control == "5 messages are held, more than 3"
+        assert "pull.flow_control" not in caplog.text  # so short a wait is how a backlog is worked off
+        await asyncio.sleep(0.2)
+        assert caplog.text.count("pull.flow_control") == 1
+        assert "queues_waiting=2" in caplog.text
+        await asyncio.sleep(59.7)
+        assert caplog.text.count("pull.flow_control") == 1
+        await asyncio.sleep(60)
+        assert held(consumer).flow_control is None
+        assert caplog.text.count("pull.flow_control") == 2
+
+
+# Drained
+
+
+async def test_a_queue_is_pulled_when_all_that_is_held_of_it_is_done_and_others_go_on(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t", 2)
+    for _ in range(3):
+        broker.send("t", 0, b"x", b"x")
+        broker.send("t", 1, b"x", b"x")
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        await asyncio.sleep(5.0 if context.queue.queue_id == 0 else 1.0)
+        return ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, pull_when_drained=True, pull_bytes=1):
+        await asyncio.sleep(22)
+
+    pulls = [(round(r.at, 3), *r.payload.queues[0][1:3]) for r in broker.sent(Op.PULL)]
+    assert [(at, offset) for at, queue_id, offset in pulls if queue_id == 0] == [(0.0, 0), (10.0, 2), (20.0, 4)]
+    assert [(at, offset) for at, queue_id, offset in pulls if queue_id == 1][:4] == [
+        (0.0, 0), (2.0, 2), (4.0, 4), (6.0, 6),
+    ]  # fmt: skip
+
+
+async def test_a_drained_queue_is_pulled_for_a_listener_that_waits_for_more_before_it_commits(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    for _ in range(4):
+        broker.send("t", 0, b"x")
+    calls = 0
+
+    async def listener(messages: Any, context: Any) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.auto_commit = False
+        return ConsumeStatus.COMMIT if calls == 4 else ConsumeStatus.SUCCESS
+
+    async with make(listener, topics={"t": "*"}, pull_when_drained=True, pull_bytes=1):
+        await asyncio.sleep(1)
+        assert broker.offsets["g", QUEUE] == 4
+    assert "pull.uncommitted" not in caplog.text
+
+
+# How it shows that the queue is alive
+
+
+async def test_a_queue_that_waits_for_room_or_is_paused_was_looked_at_lately(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, *[b"x"] * 5)
+    consumer = make(Recorder(takes_s=1000.0), topics={"t": "*"}, cache_messages=3, drain_s=0.0, pull_expiry_s=120.0)
+    consumer.pause(MessageQueue("t", 1))
+
+    async with consumer:
+        for _ in range(20):
+            await asyncio.sleep(30)
+            now = asyncio.get_running_loop().time()
+            for queue_id in (0, 1):
+                assert now - held(consumer, MessageQueue("t", queue_id)).pulled_at <= 30
+
+    # So neither was taken for one whose pulls have died, and taken anew.
+    assert len(broker.sent(Op.ACQUIRE)) == 1
+
+
+async def test_a_pull_is_noted_when_it_is_asked_for(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(44)
+        assert held(consumer).pulled_at == 30.0
+
+
+async def test_a_queue_that_stopped_in_a_crash_loop_is_not_pulled_any_more(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        held(consumer).crash_loop = "CRASH_LOOP"
+        await asyncio.sleep(100)
+        assert broker.times(Op.PULL) == [0.0]
+        assert consumer.assignment == [QUEUE]

@@ -1,0 +1,1 @@
+"""The record batch: its layout, its columns, checksums and compression."""

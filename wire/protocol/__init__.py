@@ -1,0 +1,1 @@
+"""Frames, payloads and the greeting."""

@@ -1,0 +1,1 @@
+"""Every operation, its request and its reply."""

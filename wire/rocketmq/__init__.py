@@ -1,0 +1,1 @@
+"""Formats of RocketMQ that the importer reads."""
