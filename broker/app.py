@@ -27,7 +27,6 @@ from .config import BrokerConfig
 from .delay_levels import parse_levels
 from .descriptors import possible_connections
 from .handlers.stats import StatsHandler
-from .jobs.chores import CheckpointWork
 from .jobs.disk_watch import DiskWatch
 from .jobs.maintenance import Schedule, Upkeep
 from .jobs.read_pool import ReadPool
@@ -51,6 +50,7 @@ from .state.replay import Replay
 from .state.sessions import SessionTable
 from .state.snapshot import Snapshot
 from .state.topics import TopicTable
+from .store.background import CheckpointWork
 from .store.changes import LeaseEnded
 from .store.commitlog import Moved
 from .store.committer import Committer

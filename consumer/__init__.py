@@ -6,13 +6,13 @@ from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 from .config import ConsumerConfig
 from .consumer import Consumer
 from .context import ConcurrentContext, ConsumeContext
-from .dispatch.results import ResultType
 from .group.allocation import PlacedQueue, Strategy
 from .hooks import CallInfo
 from .listener import AsyncListener, BlockingListener, Listener
 from .poll.polls import RebalanceHook
 from .poll.pull_consumer import PullConsumer
 from .poll.pulled_batch import NotAssigned, PulledBatch
+from .results import ResultType
 from .statistics import Rate, TopicStatistics
 
 __all__ = [

@@ -12,8 +12,8 @@ from rmq.wire.names import check_group, check_namespace, wrap
 from rmq.wire.zones import check_room
 
 from .broadcast.offsets_file import check_instance
-from .fetch.start_from import parse_start
 from .group.allocation import needs_room, parse_strategy
+from .start_from import parse_start
 
 SUSPEND_MIN_S = 0.01
 SUSPEND_MAX_S = 30.0

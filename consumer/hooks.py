@@ -12,8 +12,8 @@ from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
 from .context import CallContext
-from .dispatch.results import ResultType, is_success, result_type
 from .listener import AsyncListener, Result
+from .results import ResultType, is_success, result_type
 
 log = get_logger("rmq.consumer")
 

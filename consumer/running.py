@@ -23,7 +23,6 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op, Push
 from rmq.wire.protocol.ops.groups import RunningInfo
 
-from .agreement import agree
 from .broadcast.local_offsets import LocalOffsets, open_offsets
 from .broadcast.member import Broadcaster
 from .config import ConsumerConfig
@@ -37,16 +36,17 @@ from .fetch.concurrent_queue import ConcurrentQueue
 from .fetch.pauses import Pauses
 from .fetch.process_queue import ProcessQueue
 from .fetch.puller import Puller
+from .group.agreement import agree
 from .group.allocation import EVERYTHING, Strategy
 from .group.assignment import Generation
 from .group.leases import LeaseKeeper
+from .group.progress import OffsetReporter, lease_end
 from .group.rebalancer import Rebalancer
 from .group.tag_filter import Subscription
 from .group.unleased import Unleased
 from .hooks import Hooks
 from .introspection import Program, running_info
 from .listener import AsyncListener
-from .progress import OffsetReporter, lease_end
 from .statistics import Statistics
 
 log = get_logger("rmq.consumer")

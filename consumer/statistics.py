@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .dispatch.results import ResultType
+from .results import ResultType
 
 BUCKET_S = 10.0
 BUCKETS = 6  # whole ones; together with the one that is being filled they span 60 to 70 s

@@ -16,7 +16,7 @@ from rmq.wire import names
 from rmq.wire.errors import Fenced, GroupMismatch, LockHeld, NotAMember, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.codec import decode
-from rmq.wire.protocol.ops.core import (  # fmt: skip
+from rmq.wire.protocol.ops.core import (
     NO_OFFSET,
     Acquire,
     Grant,

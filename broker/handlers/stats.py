@@ -9,7 +9,7 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import Stats
 
 from ..net.connection import Connection
-from ..state.traffic import Traffic
+from ..store.traffic import Traffic
 
 Source = Callable[[], Mapping[str, Any]]
 

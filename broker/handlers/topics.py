@@ -12,7 +12,7 @@ from rmq.wire.errors import DiskFull, Refused
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import NO_OFFSET, CreateTopic, ListTopics, QueueInfo, Range, Ranges, Route, TopicInfo
-from rmq.wire.protocol.ops.topics import (  # fmt: skip
+from rmq.wire.protocol.ops.topics import (
     DeletedTopic,
     DeleteTopic,
     DescribeTopic,

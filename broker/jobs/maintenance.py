@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from rmq.runtime.logging import get_logger
 
 from ..state.people import PeopleWork
+from ..store.background import CheckpointWork, Expired, IndexWork, Removal, RetentionSearch
 from ..store.changes import Change
 from ..store.message_store import MessageStore
-from .chores import CheckpointWork, Expired, IndexWork, Removal, RetentionSearch
 from .read_pool import ReadPool
 
 log = get_logger(__name__)

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from rmq.runtime.logging import get_logger
 from rmq.wire.batch.layout import Buffer
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadFrame,
     BadRequest,
     Fatal,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rmq.runtime.logging import get_logger
 
-from ..jobs.chores import IndexWork, Keyed, KeyWork
+from .background import IndexWork, Keyed, KeyWork
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .files import Files

@@ -20,10 +20,9 @@ from rmq.wire.batch.tags import Wanted
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
-from ..jobs.chores import IndexWork, remove_indexes
 from ..state.deferred import DelayTable, Parked
-from ..state.traffic import Traffic
 from . import checkpoint as checkpoints
+from .background import IndexWork, remove_indexes
 from .changes import Change, QueueHolds, pack_in_pieces
 from .checkpoint import BadCheckpoint, Checkpoint
 from .commitlog import CommitLog
@@ -43,6 +42,7 @@ from .recovery import Cut, Damage, Recovery
 from .segment import Segment
 from .staged import Owner, Publication, keyed_of
 from .staged import Placed as Placed  # noqa: PLC0414  # part of this module's promises
+from .traffic import Traffic
 
 log = get_logger(__name__)
 

@@ -18,7 +18,7 @@ from rmq.wire.batch.columns import Columns
 from rmq.wire.errors import WireError
 from rmq.wire.model import MessageQueue
 
-from .changes import (  # fmt: skip
+from .changes import (
     Change,
     DelaysWaiting,
     ProducerKnown,

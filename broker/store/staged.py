@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rmq.wire.batch.columns import Columns, TagColumn
 from rmq.wire.model import MessageQueue
 
-from ..jobs.chores import Keyed
+from .background import Keyed
 from .consume_queue import ConsumeQueue
 
 

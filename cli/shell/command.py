@@ -17,10 +17,10 @@ import click
 
 from rmq.wire.errors import RmqError
 
-from ..admin.complete_names import complete
 from ..output.output import OutputClosed, OutputFailed, silence_stdout
 from ..output.render import printable
 from . import exit_codes
+from .completion import complete
 from .usage_errors import is_missing_file, sentence
 
 T = TypeVar("T")

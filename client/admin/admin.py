@@ -12,7 +12,7 @@ from rmq.wire.deferral import to_us
 from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.codec import decode, decode_list
-from rmq.wire.protocol.ops.core import (  # fmt: skip
+from rmq.wire.protocol.ops.core import (
     MAX_ENTRIES,
     CreateTopic,
     HistoryAccepted,

@@ -25,8 +25,8 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 from rmq.wire.protocol.ops.messages import OffsetAt, OffsetsAt
 
 from ..config import ConsumerConfig
-from ..fetch.start_from import FIRST, LAST, parse_start, to_us
 from ..group.assignment import Generation
+from ..start_from import FIRST, LAST, parse_start, to_us
 from .local_offsets import LocalOffsets
 from .offsets_content import QueueProgress
 

@@ -30,10 +30,10 @@ from ..group.assignment import Generation
 from ..group.leases import Leases, until_proven
 from ..hooks import Hooks
 from ..listener import AsyncListener, Threads
+from ..results import RETRY, SUCCESS, acknowledged, failure_of, read_concurrent_status, result_type
 from ..statistics import Statistics
 from .failures import reason_of
 from .lane import Call, Lane
-from .results import RETRY, SUCCESS, acknowledged, failure_of, read_concurrent_status, result_type
 from .send_backs import Failures, Fate, SendBacks
 from .sweep import Sweep
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S

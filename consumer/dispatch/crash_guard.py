@@ -17,9 +17,9 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..config import ConsumerConfig
-from ..fetch.gap import REMIND_S
 from ..group.assignment import Generation
-from .attempts import NO_LIMIT
+from ..group.attempts import NO_LIMIT
+from ..group.gap import REMIND_S
 
 log = get_logger("rmq.consumer")
 

@@ -20,7 +20,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 from ..config import ConsumerConfig
 from ..fetch.process_queue import in_order
 from ..group.assignment import Generation
-from .attempts import exhausted, failed_runs
+from ..group.attempts import exhausted, failed_runs
 from .turns import retry_pause
 
 log = get_logger("rmq.consumer")

@@ -32,11 +32,11 @@ from ..group.leases import Leases, until_proven
 from ..group.queue_gates import QueueGates
 from ..hooks import Hooks
 from ..listener import AsyncListener, Threads
+from ..results import SUCCESS
 from ..statistics import Statistics, TopicMeter
 from .crash_guard import Careful
 from .failures import AWAY_S, Failed, Retries
 from .orderly_results import OrderlyResults, is_cancelled
-from .results import SUCCESS
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")

@@ -12,9 +12,9 @@ from ..config import ConsumerConfig
 from ..context import ConsumeContext
 from ..fetch.process_queue import in_order
 from ..group.assignment import Generation
+from ..results import COMMIT, SUCCESS, SUSPEND, failure_of, read_status, result_type
 from ..statistics import Statistics
 from .failures import Failed, reason_of
-from .results import COMMIT, SUCCESS, SUSPEND, failure_of, read_status, result_type
 from .turns import Step
 
 log = get_logger("rmq.consumer")

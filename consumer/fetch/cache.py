@@ -9,8 +9,8 @@ from rmq.wire.batch.batch import Batch
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.hello import AttemptRun
 
+from ..group.log_epochs import UNKNOWN, LogEpochs
 from ..group.tag_filter import Subscription
-from ..log_epochs import UNKNOWN, LogEpochs
 
 
 class Cache(Protocol):

@@ -33,8 +33,8 @@ from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, PullResult
 from ..config import ConsumerConfig
 from ..dispatch.turns import SLICE_S
 from ..group.assignment import Generation
+from ..group.gap import Gap, Stopped, gap_of
 from ..group.topics import GONE
-from .gap import Gap, Stopped, gap_of
 from .retrying import after_failure
 from .start_offset import Topics
 

@@ -19,8 +19,8 @@ from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.hello import AttemptRun
 
+from ..group.log_epochs import UNKNOWN, LogEpochs
 from ..group.tag_filter import Subscription
-from ..log_epochs import UNKNOWN, LogEpochs
 from .cache import Cache
 from .unread import Hole, UnreadBatch
 

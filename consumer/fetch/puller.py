@@ -12,8 +12,8 @@ from rmq.wire.errors import Fenced, RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET, PullQueue, PullResult
 
-from ..agreement import AGREEING
 from ..config import ConsumerConfig
+from ..group.agreement import AGREEING
 from ..group.assignment import Generation
 from ..statistics import Statistics
 from .flow_control import FlowControl, stands_still

@@ -13,8 +13,8 @@ from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig
 from ..group.assignment import Generation
+from ..start_from import FIRST, LAST, parse_start, to_us
 from .retrying import after_failure, says_gone
-from .start_from import FIRST, LAST, parse_start, to_us
 
 log = get_logger("rmq.consumer")
 

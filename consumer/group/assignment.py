@@ -9,9 +9,9 @@ from typing import Literal
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
-from ..dispatch.attempts import Suspicion
 from ..fetch.cache import Cache
-from ..fetch.gap import Stopped
+from .attempts import Suspicion
+from .gap import Stopped
 from .lease import Lease
 from .tag_filter import Selection
 

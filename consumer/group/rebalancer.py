@@ -20,30 +20,20 @@ from typing import NamedTuple
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.log import get_logger
 from rmq.runtime.tasks import TaskSet
-from rmq.wire.errors import (  # fmt: skip
-    OK,
-    BadName,
-    BadRequest,
-    GroupMismatch,
-    LockHeld,
-    NotAMember,
-    Refused,
-    RmqError,
-    code_name,
-)
+from rmq.wire.errors import OK, BadName, BadRequest, GroupMismatch, LockHeld, NotAMember, Refused, RmqError, code_name
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import unwrap
 from rmq.wire.protocol.ops.core import MAX_ENTRIES, Grant, TopicInfo
 from rmq.wire.stores import NOTHING_IN_COMMON
 
 from ..config import ConsumerConfig
-from ..dispatch.attempts import Suspicion, runs_of
 from ..fetch.cache import MakeCache
 from ..fetch.process_queue import ProcessQueue
-from ..fetch.start_from import LAST
+from ..start_from import LAST
 from . import timers
 from .allocation import Strategy, parse_strategy
 from .assignment import Generation
+from .attempts import Suspicion, runs_of
 from .comparison import compare
 from .handover import HandOvers, Workers
 from .lease import Lease

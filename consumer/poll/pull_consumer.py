@@ -20,11 +20,11 @@ from ..fetch.pauses import Target
 from ..group.allocation import Allocate, Strategy, named
 from ..group.assignment import Generation
 from ..member import Member
-from ..pull_running import PullRunning
 from ..running import Connect
 from .polls import RebalanceHook
 from .pulled_batch import NotAssigned, PulledBatch
 from .queue import cache_of
+from .running import PullRunning
 from .targets import PullTargets, Queue, as_queue, check_hooks, check_timeout
 
 log = get_logger("rmq.consumer")

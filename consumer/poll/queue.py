@@ -23,8 +23,8 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..fetch.process_queue import ProcessQueue
 from ..group.assignment import Generation
+from ..group.log_epochs import UNKNOWN, LogEpochs
 from ..group.tag_filter import Subscription
-from ..log_epochs import UNKNOWN, LogEpochs
 
 
 class PullCache:

@@ -20,8 +20,8 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..config import ConsumerConfig
-from ..fetch.start_from import FIRST, LAST, to_us
 from ..group.assignment import Generation, Task
+from ..start_from import FIRST, LAST, to_us
 from .commits import PullCommits
 from .polls import PullService
 from .pulled_batch import NotAssigned

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rmq.broker.jobs.chores import CheckpointWork
+from rmq.broker.store.background import CheckpointWork
 from rmq.broker.store.changes import Change, SnapshotEnded, Started
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.files import Files

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq.consumer.config import ConsumerConfig, configure
-from rmq.consumer.fetch.start_from import parse_start
+from rmq.consumer.start_from import parse_start
 from rmq.wire.errors import ConfigError
 
 

@@ -9,11 +9,10 @@ import msgpack
 import pytest
 
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.dispatch.attempts import Suspicion
-from rmq.consumer.dispatch.results import ResultType
-from rmq.consumer.fetch.gap import Gap, Stopped
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.attempts import Suspicion
+from rmq.consumer.group.gap import Gap, Stopped
 from rmq.consumer.group.lease import Lease
 from rmq.consumer.introspection import (
     MAX_QUEUES,
@@ -25,6 +24,7 @@ from rmq.consumer.introspection import (
     queue_info,
     running_info,
 )
+from rmq.consumer.results import ResultType
 from rmq.consumer.statistics import Rate, Statistics, TopicStatistics
 from rmq.wire.errors import BadRequest, Damaged
 from rmq.wire.model import MessageQueue

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.consumer.dispatch.results import ResultType
+from rmq.consumer.results import ResultType
 from rmq.consumer.statistics import BUCKET_S, BUCKETS, Meter, Rate, Statistics, TopicMeter
 
 from .fake_broker import FakeBroker

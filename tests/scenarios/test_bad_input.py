@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmq.testing.broker import InMemoryBroker
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadFrame,
     BadName,
     BadRequest,

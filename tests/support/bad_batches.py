@@ -8,7 +8,7 @@ import msgpack
 
 from rmq.wire.batch import batch, layout
 from rmq.wire.batch.batch import Rows
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadBatch,
     BadDelay,
     BatchTooLarge,

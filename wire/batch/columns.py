@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from .. import unpacking
 from ..errors import BadBatch, MessageTooLarge
-from ..protocol import unpacking
 from .hashing import tag_bloom, tag_hash
 from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Buffer, Header
 from .native import native

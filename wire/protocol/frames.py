@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import msgpack
 
+from .. import unpacking
 from ..batch.layout import Buffer
 from ..errors import BadFrame, FrameTooLarge
-from . import unpacking
 
 REQUEST: Final = 0
 REPLY: Final = 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmq.testing.broker import InMemoryBroker
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadName,
     BadRequest,
     Fenced,

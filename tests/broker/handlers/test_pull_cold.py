@@ -16,15 +16,7 @@ from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.rebuild import read_head
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch.tags import Wanted
-from rmq.wire.errors import (  # fmt: skip
-    Damaged,
-    Fenced,
-    LogTruncated,
-    MessagesLost,
-    OffsetOutOfRange,
-    StoreFailed,
-    TooManyInFlight,
-)
+from rmq.wire.errors import Damaged, Fenced, LogTruncated, MessagesLost, OffsetOutOfRange, StoreFailed, TooManyInFlight
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, Pull, PullQueue
 from rmq.wire.stores import StoreIds

@@ -8,7 +8,7 @@ from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import ProducerMark, Rows
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadBatch,
     BadRequest,
     DiskFull,

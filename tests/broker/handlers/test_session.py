@@ -7,7 +7,7 @@ import pytest
 from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import layout
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadRequest,
     HelloRequired,
     HelloTimeout,

@@ -6,7 +6,7 @@ import pytest
 
 from rmq.broker.handlers.stats import StatsHandler
 from rmq.broker.net.connection import Connection
-from rmq.broker.state.traffic import Traffic
+from rmq.broker.store.traffic import Traffic
 from rmq.wire.errors import BadRequest
 
 

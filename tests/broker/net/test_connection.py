@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq.wire.errors import (  # fmt: skip
+from rmq.wire.errors import (
     BadFrame,
     FrameTooLarge,
     HelloRequired,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.store.consume_queue import (  # fmt: skip
+from rmq.broker.store.consume_queue import (
     ENTRIES_PER_FILE,
     ENTRY,
     FLUSH_BYTES,

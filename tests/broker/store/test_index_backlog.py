@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.jobs.chores import Keyed
+from rmq.broker.store.background import Keyed
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.consume_queue import ConsumeQueue
 from rmq.broker.store.files import Files

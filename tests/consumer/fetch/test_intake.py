@@ -12,10 +12,10 @@ import pytest_asyncio
 
 from rmq.consumer import Consumer
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.fetch.gap import Gap
 from rmq.consumer.fetch.intake import Asked, Intake
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.gap import Gap
 from rmq.consumer.group.lease import Lease
 from rmq.wire.batch.tags import ALL
 from rmq.wire.errors import OtherHistory

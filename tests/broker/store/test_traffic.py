@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rmq.broker.state.traffic import MAX_TOLD, Flow, Traffic
+from rmq.broker.store.traffic import MAX_TOLD, Flow, Traffic
 
 
 def test_what_goes_in_and_out_is_counted_by_topic() -> None:

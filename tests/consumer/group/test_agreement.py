@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.agreement import AGREEING, agree
+from rmq.consumer.group.agreement import AGREEING, agree
 from rmq.consumer.group.assignment import Generation
 from rmq.wire.errors import Fenced, LogTruncated, OffsetOutOfRange
 from rmq.wire.model import MessageQueue

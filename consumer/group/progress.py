@@ -11,8 +11,8 @@ from rmq.wire.errors import OK, Fenced, RmqError, code_name
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET, CommitEntry, LeaseEnd
 
-from .config import ConsumerConfig
-from .group.assignment import Generation
+from ..config import ConsumerConfig
+from .assignment import Generation
 
 log = get_logger("rmq.consumer")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .dispatch.service import ConsumeService
-from .fetch.cache import MakeCache
-from .group.assignment import Generation
-from .listener import AsyncListener
-from .poll.commits import PullCommits
-from .poll.polls import PullService, RebalanceHook
-from .poll.queue import PullCache
-from .poll.seeks import Seeks
-from .poll.watchdog import Presence
-from .running import Running
+from ..dispatch.service import ConsumeService
+from ..fetch.cache import MakeCache
+from ..group.assignment import Generation
+from ..listener import AsyncListener
+from ..running import Running
+from .commits import PullCommits
+from .polls import PullService, RebalanceHook
+from .queue import PullCache
+from .seeks import Seeks
+from .watchdog import Presence
 
 
 class PullRunning(Running):

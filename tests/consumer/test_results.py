@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.dispatch.results import (
+from rmq.consumer.results import (
     ResultType,
     acknowledged,
     failure_of,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire.protocol.unpacking import MAX_ARRAY, MAX_ITEMS, SMALL, Malformed, _check_items, unpack
+from rmq.wire.unpacking import MAX_ARRAY, MAX_ITEMS, SMALL, Malformed, _check_items, unpack
 
 from support.batches import quick
 

@@ -9,8 +9,8 @@ import pytest
 from rmq.consumer.poll.queue import PullCache
 from rmq.wire.protocol.ops.core import Op
 
-from .fake_broker import FakeBroker
-from .polling import QUEUE, MakePull, offsets
+from ..fake_broker import FakeBroker
+from ..polling import QUEUE, MakePull, offsets
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 

@@ -67,7 +67,7 @@ def names(what: str, address: str) -> list[str]:
 async def _ask(what: str, address: str) -> list[str]:
     from rmq.wire.address import parse_address
 
-    from ..shell.options import DEFAULT_BROKER
+    from .options import DEFAULT_BROKER
 
     at = parse_address(address or DEFAULT_BROKER)
     async with asyncio.timeout(PATIENCE_S):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgpack
 
-from ..batch.layout import Buffer
+from .batch.layout import Buffer
 
 MAX_ARRAY: Final = 1 << 16
 MAX_ITEMS: Final = 1 << 16  # ten times what the longest request of today holds

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from rmq.cli.admin.complete_names import PATIENCE_S, Completed, names, words_of
 from rmq.cli.shell.command import Command
+from rmq.cli.shell.completion import PATIENCE_S, Completed, names, words_of
 
 from support.other_peers import black_hole, silent
 from support.other_peers import listening as listening_to

@@ -13,16 +13,16 @@ from rmq.wire.batch import layout
 from rmq.wire.batch.columns import BORN_AT, unpack_meta
 from rmq.wire.errors import Refused
 
-from ..store import checkpoint as checkpoints
-from ..store.changes import Change
-from ..store.checkpoint import Checkpoint
-from ..store.commitlog import CommitLog, Extent
-from ..store.consume_queue import ConsumeQueue, Taken
-from ..store.files import UNREADABLE, AnyPath, Files
-from ..store.index_faults import IndexFaults
-from ..store.key_blocks import Entry, hash_column
-from ..store.key_index import KeyIndex
-from ..store.rebuild import read_head
+from . import checkpoint as checkpoints
+from .changes import Change
+from .checkpoint import Checkpoint
+from .commitlog import CommitLog, Extent
+from .consume_queue import ConsumeQueue, Taken
+from .files import UNREADABLE, AnyPath, Files
+from .index_faults import IndexFaults
+from .key_blocks import Entry, hash_column
+from .key_index import KeyIndex
+from .rebuild import read_head
 
 _HEAD_BYTES = 1024  # of a segment: the header and the meta of the state batch that it begins with are shorter
 

@@ -14,7 +14,7 @@ from rmq.engine.native.group import GroupClient
 from rmq.wire.errors import OK, Damaged, Fenced, MessagesLost
 from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, PullQueue
 
-from .group.assignment import Generation
+from .assignment import Generation
 
 AGREEING: Final = (
     OK,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.jobs.chores import Expired, Keyed, KeyWork, Removal, RetentionSearch
+from rmq.broker.store.background import Expired, Keyed, KeyWork, Removal, RetentionSearch
 from rmq.broker.store.changes import QueueHolds
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.key_index import Hit, KeyIndex, Wanted
@@ -16,7 +16,7 @@ from rmq.broker.store.read import DamagedRange
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, segment_files
 from ..faulty_files import Done, FaultyFiles, flip
-from ..store.small_log import pull, rest
+from .small_log import pull, rest
 
 HOUR = 3_600_000_000
 

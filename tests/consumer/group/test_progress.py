@@ -12,8 +12,8 @@ from rmq.wire.errors import ConfigError, Fenced, Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Outcome
 
-from .fake_broker import FakeBroker
-from .recorder import Recorder
+from ..fake_broker import FakeBroker
+from ..recorder import Recorder
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
