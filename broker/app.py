@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq.runtime.clock import boottime, wall_us
-from rmq.runtime.logging import get_logger
-from rmq.runtime.timers import Timers
+from rmq.runtime.logging import get_broker_logger
+from rmq.runtime.tasks import Timers
 from rmq.wire.address import Address, parse_address
 from rmq.wire.batch import checksum, native
 from rmq.wire.errors import Fatal, ShuttingDown
@@ -60,7 +60,7 @@ from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, Syncable
 from .store.message_store import MessageStore, Recovered
 from .wiring import Serving, Tables
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 RECEIVE_BUFFER = 256 << 10
 TICK_S = 0.1

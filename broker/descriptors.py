@@ -6,9 +6,9 @@ import resource
 import sys
 from typing import Final
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 RESERVED: Final = 100  # for the log, its indexes, and those who are told why they may not stay
 FEWEST: Final = 16

@@ -19,7 +19,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from rmq.runtime import client_clock
+from rmq.runtime import clock
 from rmq.runtime.loop_thread import LoopEnded, LoopThread
 from rmq.wire.batch.hashing import ShardingKey
 from rmq.wire.errors import ConfigError, ConnectionLost, WireError
@@ -58,7 +58,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         namespace: str = "",
-        wall_us: Callable[[], int] = client_clock.wall_us,
+        wall_us: Callable[[], int] = clock.wall_us,
         on_refusal: Callable[[WireError | None], None] | None = None,
     ) -> None:
         self._producer = AsyncProducer(

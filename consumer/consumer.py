@@ -9,8 +9,8 @@ from typing import Any
 
 from rmq.engine.native.connection import Connection
 from rmq.engine.native.group import BROADCASTING
-from rmq.runtime.client_clock import boottime
-from rmq.runtime.log import get_logger
+from rmq.runtime.clock import boottime
+from rmq.runtime.logging import get_logger
 from rmq.wire import names
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Self, TypeVar
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.stop_signals import StopSignals
 from rmq.wire.errors import RmqError
 

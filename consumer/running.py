@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import msgpack
 
-from rmq.engine.native.greeting import version
+from rmq.engine.native.connection import version
 from rmq.engine.native.group import BROADCASTING, GroupClient, Link
-from rmq.runtime.client_clock import boottime
-from rmq.runtime.log import get_logger
+from rmq.runtime.clock import boottime
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import OK, BadRequest, ConnectionLost, RmqError, code_name
 from rmq.wire.model import MessageQueue

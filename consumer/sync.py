@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmq.engine.native.connection import Connection
-from rmq.runtime.client_clock import boottime
+from rmq.runtime.clock import boottime
 from rmq.runtime.loop_thread import LoopEnded
 from rmq.runtime.stop_signals import StopSignals
 

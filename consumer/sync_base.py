@@ -12,9 +12,9 @@ from rmq.runtime.stop_signals import StopSignals
 from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
-from .consumer import Consumer
+from .consumer import Consumer as AsyncConsumer
 from .fetch.pauses import Target
-from .poll.pull_consumer import PullConsumer
+from .poll.pull_consumer import PullConsumer as AsyncPullConsumer
 from .statistics import TopicStatistics
 
 P = ParamSpec("P")
@@ -27,7 +27,11 @@ class BlockingConsumer:
     """A consumer, and the thread in which it runs."""
 
     def __init__(
-        self, consumer: Consumer | PullConsumer, *, close: Callable[[], Coroutine[Any, Any, None]], handle_signals: bool
+        self,
+        consumer: AsyncConsumer | AsyncPullConsumer,
+        *,
+        close: Callable[[], Coroutine[Any, Any, None]],
+        handle_signals: bool,
     ) -> None:
         """``close`` stops the consumer; it must not refer to this object."""
         self._member = consumer

@@ -26,11 +26,10 @@ from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
 from rmq.engine.native.connection import Connection
-from rmq.runtime.client_clock import boottime
-from rmq.runtime.log import get_logger
-from rmq.runtime.loop_thread import LoopEnded
+from rmq.runtime.clock import boottime
+from rmq.runtime.logging import get_logger
+from rmq.runtime.loop_thread import LoopEnded, ThreadTasks
 from rmq.runtime.stop_signals import StopSignals
-from rmq.runtime.thread_tasks import ThreadTasks
 from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig

@@ -1,21 +1,25 @@
-"""The two clocks of a broker: one for how long, one for when."""
+"""
+The two clocks: one for intervals that counts a suspended machine, one for time stamps.
+
+The two clocks a client reads: one for intervals that counts a suspended machine, one for time stamps.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from rmq.wire.batch.native import native
 
-
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-# Seconds that also count while the machine sleeps, so that a lease does not outlive a suspended night.
+# Seconds since some point in the past; they go on while the machine is suspended, where the system can tell. Never a
+# function of ours: it is read for every message.
+_boottime: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 boottime: Callable[[], float] = getattr(native, "boottime", _boottime)
 
 
 def wall_us() -> int:
-    """Wall time in microseconds."""
+    """Microseconds since 1970, as people and other machines count them."""
     return time.time_ns() // 1000

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Self
 
-from .client_clock import boottime
+from .clock import boottime
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 TOGETHER_S: Final = 0.1

@@ -1,11 +1,16 @@
-"""The data source ``rmq``: what Spark asks for when a user says ``spark.read.format("rmq")``."""
+"""
+The data source ``rmq``: what Spark asks for when a user says ``spark.read.format("rmq")``.
+
+The options of the source, which are those of any scan (:mod:`rmq.client.scan.options`), and its schema.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
@@ -14,7 +19,6 @@ from rmq.client.scan.options import ScanOptions
 from rmq.wire.errors import ConfigError
 
 from .batch import TopicReader
-from .options import COLUMNS, ddl
 from .shipping import shipped
 
 
@@ -58,3 +62,24 @@ class RmqDataSource(DataSource):
             )
         manner = replace(self._read.manner, columns=columns)
         return TopicReader(replace(self._read, manner=manner))
+
+
+COLUMNS: Final = {
+    "topic": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "message_id": "string",
+    "tag": "string",
+    "keys": "array<string>",
+    "body": "binary",
+    "properties": "map<string,string>",
+    "born_at": "timestamp",
+    "stored_at": "timestamp",
+    "attempt": "int",
+}
+"""The columns of the source and their types, as Spark writes them."""
+
+
+def ddl(columns: Iterable[str]) -> str:
+    """The schema with these columns, as Spark reads it."""
+    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)

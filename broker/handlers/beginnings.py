@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
 from rmq.wire.model import MessageQueue
 
 from ..state.groups import Membership
 from ..state.topics import Topic, TopicTable
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 
 class Progress(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
 from rmq.wire.errors import BadName, BadRequest, MessagesLost, OffsetOutOfRange, Refused, StoreFailed
 from rmq.wire.model import MessageQueue
@@ -41,7 +41,7 @@ from .copy_line import CopyLine
 from .redelivery import check_ascending
 from .requests import check_entries
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 PAGE_GROUPS: Final = 1024
 PAGE_RUNS: Final = 4096

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rmq.runtime.logging import get_logger, lines_of
+from rmq.runtime.logging import get_broker_logger, lines_of
 from rmq.wire import names
 from rmq.wire.errors import Fenced, GroupMismatch, LockHeld, NotAMember, Refused
 from rmq.wire.model import MessageQueue
@@ -44,7 +44,7 @@ from .notify import Notices
 from .progress import ProgressHandler, session_of
 from .requests import check_entries
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 LATE_S: Final = 1.0  # between two passes over what may expire; more than that is our own silence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.protocol.ops.core import HistoryAccepted
 
 from ..net.connection import DEFERRED, Connection
@@ -13,7 +13,7 @@ from ..store.changes import Started
 from ..store.committer import Committer
 from ..store.message_store import MessageStore
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 
 class HistoryHandler:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from rmq.runtime.logging import PER_LINE, get_logger, lines_of
+from rmq.runtime.logging import PER_LINE, get_broker_logger, lines_of
 from rmq.wire import names
 from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import BadRequest, Fenced, GroupMismatch, OffsetOutOfRange, Refused
@@ -39,7 +39,7 @@ from ..state.topics import TopicTable
 from ..store.committer import Committer
 from .requests import check_entries
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_ATTEMPTS: Final = (1 << 31) - 1
 RESETS_A_TURN: Final = PER_LINE  # some 20 us each, and one line of the log for all of them

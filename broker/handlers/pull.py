@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
 from rmq.wire.batch import tags
 from rmq.wire.batch.tags import Wanted
@@ -41,7 +41,7 @@ from .pull_read import Cold, Progress, PullReader
 from .pull_request import PullRequest, Read
 from .requests import check_entries
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_WAITING_QUEUES = 16_384  # of all unanswered pulls of a connection
 OVERDUE_S = 0.0005  # of each turn, for pulls whose time is up, while the line does not end

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgpack
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import Damaged, MessagesLost, OffsetOutOfRange, OtherHistory, Refused, StoreFailed, TopicNotFound
@@ -29,7 +29,7 @@ from ..store.message_store import MessageStore
 from ..store.read import ColdRead, DamagedRange, Found
 from .pull_request import PullRequest
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_PULL_BYTES = 8 << 20
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
 from rmq.wire.errors import BadRequest, MessagesLost, OffsetOutOfRange, Refused, StoreFailed
 from rmq.wire.model import MessageQueue
@@ -34,7 +34,7 @@ from .copy_line import CopyLine
 from .progress import MAX_ATTEMPTS, ProgressHandler, session_of
 from .requests import check_entries
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_REASON: Final = 255  # characters
 FIRST_RETRY: Final = 3  # the level of a message that failed for the first time

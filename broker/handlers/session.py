@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import layout
 from rmq.wire.errors import (
     OK,
@@ -45,7 +45,7 @@ from ..store.committer import Committer
 from ..store.history import History
 from .progress import ProgressHandler
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 SESSION_BYTES = 16
 MAX_CLIENT_NAME = 128

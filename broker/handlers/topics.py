@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
 from rmq.wire.errors import DiskFull, Refused
 from rmq.wire.model import MessageQueue
@@ -28,7 +28,7 @@ from ..store.committer import Committer
 from ..store.message_store import MessageStore
 from .requests import check_entries
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 LISTED_QUEUES: Final = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
 MAX_OFFSETS: Final = 1 << 14  # that one description tells, over all groups: the loop stands still meanwhile

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.errors import Refused, TooManyInFlight
@@ -30,7 +30,7 @@ from ..store.committer import Committer
 from ..store.log_reader import LogReader
 from ..store.message_store import MessageStore
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 PORTION_BYTES: Final = 8 << 20
 PORTION_BATCHES: Final = 1000

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 _LEAST_BYTES: Final = 1 << 20
 

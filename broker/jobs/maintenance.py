@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
 from ..state.people import PeopleWork
 from ..store.background import CheckpointWork, Expired, IndexWork, Removal, RetentionSearch
@@ -19,7 +19,7 @@ from ..store.changes import Change
 from ..store.message_store import MessageStore
 from .read_pool import ReadPool
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_BATCHES: Final = 200_000  # between two checkpoints: a start reads about 100,000 a second
 RETENTION_S: Final = 10.0

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 FRACTION: Final = 8  # a connection may hold this part of what is free; as much is made free when nothing is
 SMALLEST_SHARE: Final = 64 << 10

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import (
     BadFrame,
@@ -35,7 +35,8 @@ from rmq.wire.errors import (
     WireError,
     code_name,
 )
-from rmq.wire.protocol import frames, send_frame
+from rmq.wire.protocol import frames
+from rmq.wire.protocol import frames as send_frame
 from rmq.wire.protocol.ops.core import Op, Push
 
 from ..state.sessions import Session
@@ -43,7 +44,7 @@ from .answer_budget import Unread
 from .limits import Limits, Patience, Peer
 from .service import Service
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 WORK_S = 0.002
 FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits

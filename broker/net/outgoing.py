@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
 if TYPE_CHECKING:
     from .connection import Connection
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 
 class Outgoing:

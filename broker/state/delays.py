@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import layout
 from rmq.wire.errors import BadDelay
 
 from .deferred import DelayTable
 from .delay_clock import SMALL_STEP_US
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 
 class Delays:

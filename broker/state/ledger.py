@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.model import MessageQueue
 
 from ..store.changes import Attempted, Change, Committed, Copied, DeadHandled, Suspected
@@ -21,7 +21,7 @@ from .crash_suspects import SuspectTable
 from .dead_letters import HandledTable
 from .offsets import OffsetTable
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 Entry: TypeAlias = Committed | Attempted | Suspected | Copied | DeadHandled
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch.layout import Buffer
 
 from .files import Files
@@ -26,7 +26,7 @@ from .readers import Readers
 from .recent import LIMIT, Recent
 from .segment import Segment, segment_paths
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_UNSYNCED = 16  # segments; beyond that the newest grows on, so that a slow disk does not cost all descriptors
 

@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.errors import DiskFull, Refused, StoreFailed
 from rmq.wire.model import MessageQueue
 
 from .changes import Change, TopicDeleted, TopicMade
 from .message_store import MessageStore
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 RETRY_S = 0.1
 

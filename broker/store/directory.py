@@ -11,13 +11,13 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.errors import RmqError
 
 from .files import UNREADABLE, Files
 from .lock import DirectoryLock, InUse
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 FORMAT = 1
 STORE_FILE = "store.json"

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 EARLY = 8 << 20  # bytes after which the system is asked to begin
 SHORT_S = 0.05  # a pause as short, or none, begins with a request: an idle thread is not to look at the clock as often

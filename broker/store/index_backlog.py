@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
 from .background import IndexWork, Keyed, KeyWork
 from .commitlog import Extent
@@ -17,7 +17,7 @@ from .files import Files
 from .index_faults import IndexFaults
 from .key_index import KeyIndex
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 
 class Backlog:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import errno
 import threading
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
 from .files import AnyPath, Files
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 ASIDE = ".unreadable"  # behind the name of a file that was put aside
 _PASSING = (

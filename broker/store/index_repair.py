@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.model import MessageQueue
@@ -25,7 +25,7 @@ from .index_faults import IndexFaults, is_passing, put_aside
 from .rebuild import read_head
 from .scan import Good, Scan
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 _LOOK_BACK = 256  # entries before the asked one, in which a good one is looked for
 _WALK_BYTES = 64 << 20  # of the log, behind the first batch that was found

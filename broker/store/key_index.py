@@ -22,13 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
 from .files import Files
 from .index_faults import ASIDE, IndexFaults, put_aside
 from .key_blocks import BLOCK_HASHES, HEADER, Block, Entry, Growing, Head, cut, parse_head
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 NAME_DIGITS = 20
 

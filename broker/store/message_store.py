@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.columns import Columns
@@ -44,7 +44,7 @@ from .staged import Owner, Publication, keyed_of
 from .staged import Placed as Placed  # noqa: PLC0414  # part of this module's promises
 from .traffic import Traffic
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000

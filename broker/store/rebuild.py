@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.columns import Columns
@@ -36,7 +36,7 @@ from .files import Files
 from .recovery import Damage
 from .scan import Good, Scan
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 
 class Tables(Protocol):

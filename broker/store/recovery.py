@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 
@@ -35,7 +35,7 @@ from .files import Files
 from .scan import Bad, Range, Scan, Unreadable, read_needed
 from .segment import Segment
 
-log = get_logger(__name__)
+log = get_broker_logger(__name__)
 
 _COPY_BYTES = 8 << 20
 

@@ -51,7 +51,7 @@ def configure(level: str, form: str = "auto") -> None:
 @contextmanager
 def hidden(*events: str) -> Iterator[None]:
     """Within the block these events of the client packages are not logged, unless they come with a traceback."""
-    from rmq.runtime.log import FIELDS, TRACE
+    from rmq.runtime.logging import FIELDS, TRACE
 
     def is_shown(record: logging.LogRecord) -> bool:
         is_one = getattr(record, FIELDS, {}).get("event") in events
@@ -69,7 +69,10 @@ def hidden(*events: str) -> Iterator[None]:
 
 def _unfold(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Events of the client packages come as a line for any program; here they get their keys back."""
-    from rmq.runtime.log import FIELDS, TRACE  # not before there is such an event: the broker starts without clients
+    from rmq.runtime.logging import (  # not before there is such an event: the broker starts without clients
+        FIELDS,
+        TRACE,
+    )
 
     record = event["_record"]
     fields = getattr(record, FIELDS, None)

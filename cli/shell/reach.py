@@ -40,7 +40,7 @@ async def require_broker(address: str) -> None:
 
 async def _require_host(address: Address) -> None:
     """A name that nobody knows is not waited for; a resolver that takes its time is the connection's to wait for."""
-    from rmq.engine.native.refusals import unreachable
+    from rmq.engine.native.connection import unreachable
 
     try:
         async with asyncio.timeout(_PATIENCE_S):

@@ -105,7 +105,6 @@ async def _live(broker: str, interval_s: float, count: int | None) -> None:
 
     from .layout import lines
     from .screen import Screen
-    from .top_watch import follow
 
     async with admin_of(broker) as admin:
         with Screen(Console(highlight=False)) as screen:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..output.render import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_GAP = 2
+_GAP: Final = 2
 _SPARE = 3
 _CUT = "…"
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from rmq.engine.native.refusals import describe
+from rmq.engine.native.connection import describe
 from rmq.wire.errors import RmqError, WireError, from_wire
 
 from .pending import Parcel

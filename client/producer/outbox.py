@@ -17,11 +17,10 @@ from itertools import chain
 from typing import Final, cast
 
 from rmq.wire.batch import batch as batches
-from rmq.wire.batch.batch import ProducerMark, Rows
-from rmq.wire.batch.bodies import pack_bodies, put_together
+from rmq.wire.batch.batch import OLDEST, ProducerMark, Rows, encode_single
 from rmq.wire.batch.compression import Codec
 from rmq.wire.batch.layout import MAX_BODY, MAX_COUNT, Buffer
-from rmq.wire.batch.single import OLDEST, encode_single
+from rmq.wire.batch.texts import pack_bodies, put_together
 from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, column
 
 from .pending import Cut, Parcel, Single

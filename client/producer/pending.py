@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rmq.wire.batch.bodies import Bodies, pack_bodies
+from rmq.wire.batch.texts import Bodies, pack_bodies
 from rmq.wire.deferral import Delay
 from rmq.wire.errors import OutcomeUnknown, RequestTimeout, RmqError
 from rmq.wire.model import DELAY, Message

@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Any, Final, NoReturn
 
 from rmq.engine.native.connection import Connection
-from rmq.runtime import client_clock
-from rmq.runtime.log import get_logger
-from rmq.wire.batch.bodies import Bodies, pack_bodies
+from rmq.runtime import clock
+from rmq.runtime.logging import get_logger
 from rmq.wire.batch.compression import CODECS, Codec
 from rmq.wire.batch.hashing import ShardingKey
 from rmq.wire.batch.layout import MAX_BODY
+from rmq.wire.batch.texts import Bodies, pack_bodies
 from rmq.wire.deferral import Delay, delay_of
 from rmq.wire.errors import (
     BadName,
@@ -88,7 +88,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
         namespace: str = "",
-        wall_us: Callable[[], int] = client_clock.wall_us,
+        wall_us: Callable[[], int] = clock.wall_us,
         on_refusal: Callable[[WireError | None], None] | None = None,
     ) -> None:
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:

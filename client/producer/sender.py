@@ -30,9 +30,8 @@ from typing import Any, Final
 
 import msgpack
 
-from rmq.engine.native.connection import Connection
-from rmq.engine.native.refusals import describe, refusal
-from rmq.runtime.log import get_logger
+from rmq.engine.native.connection import Connection, describe, refusal
+from rmq.runtime.logging import get_logger
 from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import (

@@ -22,9 +22,8 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("tables of messages need pyarrow: pip install 'rmq[spark]'", name=error.name) from error
 
-from rmq.wire.batch.batch import handle, id_of_handle
+from rmq.wire.batch.batch import RawBatch, handle, id_of_handle
 from rmq.wire.batch.layout import MAX_COUNT, MAX_TIME
-from rmq.wire.batch.raw_batch import RawBatch
 from rmq.wire.errors import BadBatch
 from rmq.wire.stores import StoreIds
 

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("tables of messages need pyarrow: pip install 'rmq[spark]'", name=error.name) from error
 
 from rmq.wire.errors import BadBatch
 

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from rmq.engine.native.source import Source, source_of
 from rmq.wire.batch import layout
+from rmq.wire.batch.batch import RawBatch, read_raw
 from rmq.wire.batch.layout import KIND_DATA
-from rmq.wire.batch.raw_batch import RawBatch, read_raw
 from rmq.wire.batch.tags import parse
 from rmq.wire.errors import (
     OK,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from rmq.engine.native.blocking import BlockingConnection
-from rmq.engine.native.stopped_log import open_log
+from rmq.engine.native.source import open_log
 from rmq.wire.batch import layout
 from rmq.wire.errors import OK, LogTruncated, OtherHistory, TopicNotFound, from_wire
 from rmq.wire.model import MessageQueue

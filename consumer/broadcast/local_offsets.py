@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 from rmq.wire.stores import StoreIds

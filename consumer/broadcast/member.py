@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from rmq.engine.native.group import BROADCASTING, GroupClient, Link
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.batch.tags import ALL
 from rmq.wire.errors import OK, BadRequest, ConnectionLost, StoreFailed, TopicNotFound
 from rmq.wire.model import MessageQueue

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import BadName, ConfigError
 
 from .offsets_content import BadOffsets, NewerOffsets, OffsetsContent, decode, encode

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.model import StoredMessage
 

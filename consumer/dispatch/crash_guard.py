@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import Fenced, Refused, RmqError
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import NO_OFFSET

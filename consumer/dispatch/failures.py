@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from rmq.engine.native.group import BROADCASTING, GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import Fenced, Refused, RmqError
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import NO_OFFSET

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Callable
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 
 from ..config import ConsumerConfig

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import Fenced, Refused, RmqError
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import NO_OFFSET

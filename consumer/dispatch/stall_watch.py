@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 
 from .blocked_loop import Blockage, stack_of
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import Fenced, RmqError
 from rmq.wire.model import MessageQueue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import ConnectionLost, Refused, RequestTimeout, RmqError, TooManyInFlight
 
 from ..group.assignment import Generation

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import OK, BadRequest, Refused, RmqError, code_name
 from rmq.wire.model import MessageQueue
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue

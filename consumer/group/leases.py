@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import OK, RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import LeaseRef

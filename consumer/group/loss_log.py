@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 
 from .assignment import Generation
 

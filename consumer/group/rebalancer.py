@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import OK, BadName, BadRequest, GroupMismatch, LockHeld, NotAMember, Refused, RmqError, code_name
 from rmq.wire.model import MessageQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import unwrap
 from rmq.wire.protocol.ops.core import QueueInfo

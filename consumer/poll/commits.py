@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import OK, ConnectionLost, Fenced, RequestTimeout, RmqError, code_name, from_wire
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET, CommitEntry

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rmq.engine.native.connection import Connection
-from rmq.runtime.client_clock import boottime
-from rmq.runtime.log import get_logger
+from rmq.runtime.clock import boottime
+from rmq.runtime.logging import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from rmq.engine.native.group import GroupClient
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import OK, ConfigError, OffsetOutOfRange, code_name, from_wire
 from rmq.wire.model import MessageQueue

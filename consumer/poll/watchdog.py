@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 
 log = get_logger("rmq.consumer")
 

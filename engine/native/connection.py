@@ -3,6 +3,14 @@ A client's connection to its broker: one session, made again whenever it breaks.
 
 The keeper dials for ever. While there is no connection every request fails at once; whoever must not lose anything
 sends again from ``on_connected``, which runs in the same loop step as the broker's greeting, before any waiter wakes.
+
+Pings over one link, at a steady pace whatever else travels; silence ends the link.
+
+How long to wait before the next attempt to reach a broker; pure, so that its bounds are a table in tests.
+
+The first exchange of a connection: who we are, and what the broker says to that.
+
+What a broker's refusal says, as text for people.
 """
 
 from __future__ import annotations
@@ -13,17 +21,20 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
+from importlib import metadata
 from typing import Any, Final, TypeVar
 
 import msgpack
 
-from rmq.runtime import client_clock
-from rmq.runtime.log import get_logger
-from rmq.wire.address import parse_address
+from rmq.runtime import clock
+from rmq.runtime.logging import get_logger
+from rmq.wire.address import Address, parse_address
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import (
     OK,
+    BadFrame,
+    BadRequest,
     ConnectionLost,
     DiskFull,
     FrameTooLarge,
@@ -34,23 +45,20 @@ from rmq.wire.errors import (
     RmqError,
     StoreFailed,
     WireError,
+    code_name,
+    from_wire,
 )
-from rmq.wire.protocol.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_header, pack_parts
-from rmq.wire.protocol.hello import HelloReply, ProducerHello
+from rmq.wire.protocol.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_header, pack, pack_parts
+from rmq.wire.protocol.hello import Hello, HelloReply, ProducerHello, hello_from_map, hello_to_map, other_protocol
+from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op, Push
 from rmq.wire.zones import client_in
 
-from . import backoff
-from .greeting import greeted, greeting
-from .keep_alive import KeepAlive
 from .link import RECEIVE_BUFFER, Link
-from .refusals import farewell, lost, refusal, unreachable
 
 log = get_logger("rmq.client")
-
 T = TypeVar("T")
 OnReply = Callable[[int, Any], None]
-
 REQUEST_TIMEOUT_S: Final = 3.0
 DIAL_TIMEOUT_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 1.0
@@ -100,7 +108,7 @@ class Connection:
         self._on_refused = on_refused
         self._producer_hello = producer_hello
         self._keep_alive = keep_alive
-        self._now = now or client_clock.boottime
+        self._now = now or clock.boottime
         self._chance = chance
         self._receive = memoryview(bytearray(RECEIVE_BUFFER))
         self._keeper: asyncio.Task[None] | None = None
@@ -280,8 +288,8 @@ class Connection:
                 await link.ended
                 if loop.time() - began >= SETTLED_S:
                     attempt = 0
-            longest_s = backoff.cap(None if self.hello is None else self.hello.limits.grace_s)
-            await asyncio.sleep(backoff.pause(attempt, longest_s=longest_s, chance=self._chance()))
+            longest_s = cap(None if self.hello is None else self.hello.limits.grace_s)
+            await asyncio.sleep(pause(attempt, longest_s=longest_s, chance=self._chance()))
             attempt += 1
 
     async def _dial(self) -> Link | None:
@@ -400,3 +408,153 @@ class Connection:
 def _settle(answer: asyncio.Future[T], result: T) -> None:
     if not answer.done():
         answer.set_result(result)
+
+
+MAX_UNANSWERED: Final = 3
+
+
+class KeepAlive:
+    """
+    Pings every ``every_s`` seconds; ``ping(on_reply)`` sends one.
+
+    At most three are unanswered at a time. A link that brought no byte since the first of three unanswered pings is
+    dropped; one that brings a long answer is not, although its pings wait behind that.
+    """
+
+    def __init__(self, link: Link, every_s: float, ping: Callable[[Callable[[int, Any], None]], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._link = link
+        self._every_s = every_s
+        self._ping = ping
+        self._unanswered = 0
+        self._silent = 0
+        self._timer = self._loop.call_later(every_s, self._tick)
+
+    def stop(self) -> None:
+        """No more pings."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        if self._link.heard:
+            self._link.heard = False
+            self._silent = 0
+        elif self._unanswered:
+            self._silent += 1
+        if self._silent >= MAX_UNANSWERED:
+            self._link.drop(ConnectionLost(f"the broker was silent for {self._silent * self._every_s:g} s"))
+            return
+        self._timer = self._loop.call_later(self._every_s, self._tick)
+        if self._unanswered < MAX_UNANSWERED:
+            self._unanswered += 1
+            self._ping(self._answered)
+
+    def _answered(self, _status: int, _payload: Any) -> None:
+        self._unanswered -= 1
+
+
+FIRST_S: Final = 0.05
+LONGEST_S: Final = 0.8  # below 1 s, so that a broker started after its clients is joined within a second
+SHARE_OF_GRACE: Final = 0.4  # below half, so that two attempts fit before the broker gives leases away
+
+
+def cap(grace_s: float | None) -> float:
+    """The longest pause, for the grace of the broker that was last seen."""
+    return LONGEST_S if grace_s is None else min(LONGEST_S, SHARE_OF_GRACE * grace_s)
+
+
+def pause(attempt: int, *, longest_s: float, chance: float) -> float:
+    """
+    The pause after failed attempt number ``attempt`` (0 is the first).
+
+    Doubles from 50 ms up to ``longest_s``; ``chance`` in [0, 1) spreads it over the upper half, so that the
+    clients of a broker that comes back do not all arrive at once.
+    """
+    full = min(longest_s, FIRST_S * 2.0 ** min(attempt, 16))
+    return full * (0.5 + 0.5 * chance)
+
+
+def greeting(request_id: int, client: str, session: bytes, producer: ProducerHello | None) -> bytes:
+    """The frame that opens a connection."""
+    proto = [ops.PROTOCOL, ops.PROTOCOL]
+    hello = Hello(proto=proto, client=client, version=version(), session=session, producer=producer)
+    return pack(REQUEST, request_id, Op.HELLO, hello_to_map(hello))
+
+
+def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
+    """
+    The broker's greeting, or None for a frame that is none.
+
+    Raises:
+        WireError: the broker does not want us, or what it says cannot be read.
+    """
+    kind, reply_to, status, payload = parts[:4]
+    if kind == PUSH and status == Push.CLOSING:
+        raise farewell(payload)
+    if kind != REPLY or reply_to != request_id:
+        return None
+    if status != OK:
+        raise refusal(status, payload)
+    if type(payload) is dict and type(payload.get("proto")) is int and payload["proto"] != ops.PROTOCOL:
+        # Before the rest is read, which may have another shape.
+        raise ProtocolUnsupported(
+            other_protocol(f"this client speaks protocol {ops.PROTOCOL}, the broker", [payload["proto"]])
+        )
+    reply: HelloReply = hello_from_map(HelloReply, payload)
+    return reply
+
+
+@cache
+def version() -> str:
+    """The version of rmq that this program runs with."""
+    try:
+        return metadata.version("rmq")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def refusal(status: int, payload: Any) -> WireError:
+    """The error in a reply whose status is not OK."""
+    if isinstance(payload, list) and payload and isinstance(payload[0], str):
+        return from_wire(status, payload[0])
+    return from_wire(status, f"the broker refused with {code_name(status)}")
+
+
+def farewell(payload: Any) -> WireError:
+    """Why the broker says that it closes the connection."""
+    if isinstance(payload, list) and len(payload) > 1 and isinstance(payload[0], int):
+        return from_wire(payload[0], str(payload[1]))
+    return BadRequest("the broker closed the connection with a reason that cannot be read")
+
+
+def describe(error: Exception) -> str:
+    """An error in one sentence, with its code if it has one."""
+    return f"{error.name}: {error}" if isinstance(error, WireError) else str(error) or type(error).__name__
+
+
+def lost(address: Address, error: Exception) -> ConnectionLost:
+    """What requests without an answer fail with when their connection ended by ``error``."""
+    if isinstance(error, ConnectionLost):
+        return error
+    wrapped = ConnectionLost(f"the connection to {address} ended: {describe(error)}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def unreachable(address: Address, error: Exception | None, *, reached: bool = False) -> ConnectionLost:
+    """
+    What a first attempt fails with when its time is over.
+
+    ``error`` is how the last one ended, None if it did not; ``reached``: something had taken the connection.
+    """
+    if isinstance(error, BadFrame | FrameTooLarge):
+        return ConnectionLost(f"what listens at {address} is no rmq broker: check the address and its port")
+    if isinstance(error, socket.gaierror):
+        return ConnectionLost(f"no broker at {address}: there is no host of this name; check the address")
+    if reached and (error is None or isinstance(error, OSError)):
+        text = "it is no rmq broker, or one that hangs; check the address and its port"
+        return ConnectionLost(f"what listens at {address} takes the connection and does not greet: {text}")
+    if error is None or isinstance(error, TimeoutError):
+        return ConnectionLost(f"no broker at {address}: nothing there answers; check the address and the network")
+    if isinstance(error, OSError):
+        return ConnectionLost(f"no broker at {address}: start one with `rmq-broker start`")
+    return ConnectionLost(f"the broker at {address} cannot be used: {describe(error)}")

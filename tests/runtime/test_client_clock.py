@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from rmq.runtime import client_clock
+from rmq.runtime import clock
 
 
 def test_boottime_does_not_go_back() -> None:
-    first = client_clock.boottime()
+    first = clock.boottime()
 
-    assert client_clock.boottime() >= first
+    assert clock.boottime() >= first
 
 
 def test_wall_time_is_in_microseconds_since_1970() -> None:
-    assert abs(client_clock.wall_us() / 1e6 - datetime.now(UTC).timestamp()) < 5
+    assert abs(clock.wall_us() / 1e6 - datetime.now(UTC).timestamp()) < 5

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 
 
 def test_an_event_is_one_line_with_its_keys(caplog: pytest.LogCaptureFixture) -> None:

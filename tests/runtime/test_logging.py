@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 
-from rmq.runtime.logging import get_logger
+from rmq.runtime.logging import get_broker_logger
 
-log = get_logger("rmq.broker.sample")
+log = get_broker_logger("rmq.broker.sample")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq.runtime.thread_tasks import ThreadTasks
+from rmq.runtime.loop_thread import ThreadTasks
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rmq.runtime.timers import Timers
+from rmq.runtime.tasks import Timers
 
 pytestmark = pytest.mark.virtual_time
 

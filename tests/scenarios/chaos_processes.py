@@ -31,7 +31,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
 from rmq.client import Admin, Message, Producer, RmqError
-from rmq.runtime.client_clock import boottime
+from rmq.runtime.clock import boottime
 from rmq.wire.model import MessageQueue
 
 from support.call_log import environment, read_all

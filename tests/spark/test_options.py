@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq.client.scan import options
-from rmq.spark.options import COLUMNS, ddl
+from rmq.spark.source import COLUMNS, ddl
 
 
 def test_the_schema_is_the_one_that_users_rely_on() -> None:

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rmq.client.scan.arrow import ARROW_TYPES
-from rmq.spark.options import COLUMNS
-from rmq.spark.source import RmqDataSource
+from rmq.spark.source import COLUMNS, RmqDataSource
 from rmq.wire.batch.batch import Rows
 from rmq.wire.batch.compression import CODECS
 from rmq.wire.errors import ConfigError

@@ -14,7 +14,7 @@ import pytest
 from rmq.client import Message, Producer
 from rmq.client.scan.options import NAMES, ScanOptions
 from rmq.consumer import ConsumeContext, Consumer, StoredMessage
-from rmq.spark.options import COLUMNS
+from rmq.spark.source import COLUMNS
 from rmq.wire.names import dead_letter_topic
 
 from support.real_broker import RealBroker

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
-from rmq.runtime.client_clock import boottime
+from rmq.runtime.clock import boottime
 
 WHERE = "RMQ_TEST_CALL_LOG"  # the file; its name without ending is the name of the process
 LOOK_S = 0.02

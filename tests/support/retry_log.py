@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq.consumer import ConsumeStatus, StoredMessage
-from rmq.runtime.client_clock import wall_us
+from rmq.runtime.clock import wall_us
 from rmq.wire.model import MessageQueue
 
 from support.call_log import WHERE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmq.runtime.log import get_logger as client_logger
-from rmq.runtime.logging import get_logger as broker_logger
+from rmq.runtime.logging import get_broker_logger as broker_logger
+from rmq.runtime.logging import get_logger as client_logger
 
 from support.logged_errors import errors_told
 

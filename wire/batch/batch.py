@@ -19,6 +19,17 @@ Meta is one msgpack array; its columns are little-endian, as Arrow's::
     attempts       nil or bin of u16: deliveries before this batch was made
 
 The bodies may be compressed, as one piece. Meta never is: the broker reads it.
+
+A batch of one message that has nothing but a body: what most calls of ``send`` make.
+
+The same bytes as :func:`rmq.wire.batch.batch.encode` gives, in a quarter of the time: all but a few numbers of it are
+known beforehand.
+
+A batch as its columns lie, for readers that take many batches at once and judge their columns together.
+
+:func:`read_raw` judges what belongs to a batch as a whole: its header, its checksums, its padding, and that its meta is
+an array of columns. What the columns hold is left to the reader, who finds it sound: a broker stores nothing else,
+and the checksum shows that it is still the same. Nothing is copied but the meta and what was compressed.
 """
 
 from __future__ import annotations
@@ -27,9 +38,10 @@ import re
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from io import BytesIO
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -37,14 +49,13 @@ from ..errors import BadBatch, BatchTooLarge, MessageTooLarge, UnsupportedFormat
 from ..model import StoredMessage, stored_messages
 from ..stores import StoreIds
 from . import layout
-from .bodies import Bodies, pack_bodies
 from .checksum import crc32
-from .columns import Columns, check_columns, check_names, check_times
+from .columns import Columns, check_columns, check_names, check_times, unpack_meta
 from .compression import CODECS, Codec
 from .hashing import tag_bloom
 from .layout import Buffer, Header
 from .native import native
-from .texts import encode_all, little, pack_codes, pack_keys, pack_texts
+from .texts import Bodies, encode_all, little, pack_bodies, pack_codes, pack_keys, pack_texts
 
 _BEFORE_PLACE = bytes(60)  # the broker's part up to queue and kind
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}\Z", re.ASCII)
@@ -410,3 +421,78 @@ def _pack_properties(rows: Sequence[Mapping[str, str]]) -> list[object]:
         little("I", list(map(len, values))),
         blob,
     ]
+
+
+SMALL: Final = 4096  # bytes of a body that is copied; a larger one is a part of its own
+OLDEST: Final = 1 << 32  # us since 1970: before that, msgpack writes a time in fewer bytes
+_BEFORE: Final = struct.Struct(">IHBBI48xI8xI")  # size, magic, format, header / 8, no checksum; queue; batch_crc
+_FIELDS: Final = struct.Struct(">HHQQHHIIIQq")  # the producer's, behind batch_crc
+_LENGTHS: Final = struct.Struct("<3sI")  # the meta begins: an array of 8, its first column 4 bytes
+_TIMES: Final = struct.Struct(">6sQB")  # and ends: five columns that no message uses, born_at, no attempts
+_META: Final = _LENGTHS.size + _TIMES.size
+
+
+def encode_single(topic: str, queue_id: int, body: bytes, born_at: int, by: tuple[int, int, int]) -> list[Buffer]:
+    """
+    The batch, in parts to be sent one behind the other; ``by`` is its :class:`~rmq.wire.batch.batch.ProducerMark`.
+
+    The caller knows that the body is not too long, and that ``born_at`` is not before :data:`OLDEST`.
+
+    Raises:
+        BadBatch, UnicodeEncodeError: the topic cannot be stored.
+    """
+    size, name = len(body), _packed(topic)
+    fields = _FIELDS.pack(0, 1, *by, 0, _META, size, size, 0, 0)
+    meta = _LENGTHS.pack(b"\x98\xc4\x04", size) + _TIMES.pack(b"\xc0\xc0\xc0\xc0\xc0\xcf", born_at, 0xC0)
+    head = b"".join((fields, name, meta))
+    header_size = layout.FIXED_HEADER + len(name)
+    used = header_size + _META + size
+    padding = layout.PADDINGS[layout.padding(used)]
+    start = _BEFORE.pack(
+        used + len(padding), layout.MAGIC, layout.FORMAT, header_size // 8, 0, queue_id, crc32(body, crc32(head))
+    )
+    return [b"".join((start, head, body, padding))] if size <= SMALL else [start + head, body, padding]
+
+
+@lru_cache(maxsize=1024)
+def _packed(topic: str) -> bytes:
+    return layout.pack_topic(topic)
+
+
+class RawBatch(NamedTuple):
+    """
+    The header, the columns of the meta as :mod:`~rmq.wire.batch.batch` names them, and the bodies back to back.
+
+    The bodies are a view of what was read, new bytes if they were compressed, and empty if they were not asked for.
+    """
+
+    header: Header
+    columns: list[Any]
+    bodies: memoryview | bytes
+
+
+def read_raw(data: memoryview, at: int = 0, *, verify: bool = True, bodies: bool = True) -> RawBatch:
+    """
+    The stamped batch at ``at``. Without ``verify`` the checksum of its content is not computed; that of the header is.
+
+    Raises:
+        BadBatch, BatchTooLarge, UnsupportedFormat: with one sentence of what is wrong.
+    """
+    header = layout.parse_header(data, at)
+    meta_at = at + header.header_words * 8
+    body_at = meta_at + header.meta_size
+    end, stop = body_at + header.body_size, at + header.size
+    if crc32(data[at + layout.HEADER_CRC_FROM : meta_at]) != header.header_crc:
+        raise BadBatch("the header's checksum does not match")
+    layout.check_stamp(header)
+    if verify and crc32(data[at + layout.CRC_FROM : end]) != header.batch_crc:
+        raise BadBatch("the checksum does not match the content")
+    if data[end:stop] != layout.PADDINGS[stop - end]:
+        raise BadBatch("the padding is not zero")
+    columns = unpack_meta(data[meta_at:body_at], header)
+    if not bodies:
+        return RawBatch(header, columns, b"")
+    packed = data[body_at:end]
+    if header.attributes:
+        return RawBatch(header, columns, CODECS.by_number(header.codec).unpack(packed, header.raw_size))
+    return RawBatch(header, columns, packed)

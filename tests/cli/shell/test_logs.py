@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from rmq.cli.shell import logs
-from rmq.runtime.log import get_logger
+from rmq.runtime.logging import get_logger
 
 
 def written(form: str, level: str = "info") -> None:

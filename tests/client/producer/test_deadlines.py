@@ -10,7 +10,7 @@ from rmq.client.producer.deadlines import Deadlines
 from rmq.client.producer.pending import Parcel
 from rmq.client.producer.routing import Choice
 from rmq.wire import errors
-from rmq.wire.batch.bodies import pack_bodies
+from rmq.wire.batch.texts import pack_bodies
 
 pytestmark = pytest.mark.virtual_time
 

@@ -17,8 +17,8 @@ from rmq.client.producer.routing import Choice
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import ProducerMark
-from rmq.wire.batch.bodies import pack_bodies
 from rmq.wire.batch.compression import CODECS
+from rmq.wire.batch.texts import pack_bodies
 from rmq.wire.deferral import Delay
 from rmq.wire.model import Message, StoredMessage, from_us, gather
 from rmq.wire.stores import StoreIds

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from rmq.client.producer.outbox import WORTH_BYTES, Outbox
 from rmq.client.producer.pending import Cut, Single
 from rmq.client.producer.routing import Choice
-from rmq.wire.batch.batch import ProducerMark
+from rmq.wire.batch.batch import OLDEST, ProducerMark
 from rmq.wire.batch.layout import MAX_COUNT
-from rmq.wire.batch.single import OLDEST
 from rmq.wire.model import Message
 
 BY = ProducerMark(7, 1, 0)

@@ -12,7 +12,7 @@ from rmq.client.producer.pending import Parcel, Single
 from rmq.client.producer.receipts import Part, Receipts
 from rmq.client.producer.routing import Choice
 from rmq.wire import errors
-from rmq.wire.batch.bodies import pack_bodies
+from rmq.wire.batch.texts import pack_bodies
 from rmq.wire.deferral import Delay
 from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, Message, gather
 

@@ -9,8 +9,8 @@ import pytest
 
 from rmq.client.producer.pending import Parcel
 from rmq.client.producer.routing import ROUND_ROBIN, Choice, TopicRoute, choice, choose
-from rmq.wire.batch.bodies import pack_bodies
 from rmq.wire.batch.hashing import ShardingKey
+from rmq.wire.batch.texts import pack_bodies
 from rmq.wire.errors import QueueNotFound
 from rmq.wire.model import Message, MessageQueue
 from rmq.wire.protocol.ops.core import QueueInfo, TopicInfo

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from rmq.client.scan.arrow import ARROW_TYPES, record_batch, tags_of
 from rmq.wire.batch import layout
-from rmq.wire.batch.batch import Batch, Rows, encode, read
+from rmq.wire.batch.batch import Batch, RawBatch, Rows, encode, read, read_raw
 from rmq.wire.batch.compression import CODECS
-from rmq.wire.batch.raw_batch import RawBatch, read_raw
 from rmq.wire.errors import BadBatch, RmqError
 from rmq.wire.stores import StoreIds
 

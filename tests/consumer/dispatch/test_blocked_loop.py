@@ -13,7 +13,7 @@ import pytest
 from rmq.consumer.dispatch import blocked_loop
 from rmq.consumer.dispatch.blocked_loop import MAX_FRAMES, OURS, Blockage, users
 from rmq.consumer.dispatch.stall_watch import EVERY_S, LoopWatcher, StallWatch
-from rmq.runtime.client_clock import boottime
+from rmq.runtime.clock import boottime
 
 from support.virtual_time import VirtualTimeLoop
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.engine.native.greeting import greeted, greeting
+from rmq.engine.native.connection import greeted, greeting
 from rmq.wire import errors
 from rmq.wire.protocol.frames import PUSH, REPLY, REQUEST, unpack
 from rmq.wire.protocol.hello import Hello, HelloReply, Limits, ProducerHello, hello_from_map, hello_to_map

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq.engine.native.keep_alive import KeepAlive
+from rmq.engine.native.connection import KeepAlive
 from rmq.engine.native.link import Link
 
 pytestmark = pytest.mark.virtual_time

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq.engine.native.refusals import describe, farewell, lost, refusal, unreachable
+from rmq.engine.native.connection import describe, farewell, lost, refusal, unreachable
 from rmq.wire import errors
 from rmq.wire.address import Address
 

@@ -25,7 +25,7 @@ from rmq.client.scan.reader import Skipped, rows_of
 from rmq.client.scan.scan import plan
 from rmq.client.scan.table import read_table
 from rmq.engine.native.blocking import BlockingConnection
-from rmq.engine.native.stopped_log import open_log
+from rmq.engine.native.source import open_log
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.batch.compression import CODECS

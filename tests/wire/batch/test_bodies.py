@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.wire.batch.bodies import Bodies, pack_bodies, put_together
+from rmq.wire.batch.texts import Bodies, pack_bodies, put_together
 
 SOME = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
 

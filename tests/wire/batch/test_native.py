@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import native
 from rmq.wire.batch.batch import Rows, messages_in_line
-from rmq.wire.batch.bodies import pack_any_bodies, pack_bodies
-from rmq.wire.batch.texts import pack_any_codes, pack_any_keys, pack_codes, pack_keys
+from rmq.wire.batch.texts import pack_any_bodies, pack_any_codes, pack_any_keys, pack_bodies, pack_codes, pack_keys
 from rmq.wire.errors import BadBatch
 from rmq.wire.model import StoredMessage
 from rmq.wire.stores import StoreIds

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq.wire.batch import layout
-from rmq.wire.batch.batch import Rows, encode, read
+from rmq.wire.batch.batch import Rows, encode, read, read_raw
 from rmq.wire.batch.compression import CODECS
-from rmq.wire.batch.raw_batch import read_raw
 from rmq.wire.errors import BadBatch, RmqError
 from rmq.wire.stores import StoreIds
 

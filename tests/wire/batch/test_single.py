@@ -6,8 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq.wire.batch import layout
-from rmq.wire.batch.batch import ProducerMark, Rows, encode
-from rmq.wire.batch.single import OLDEST, SMALL, encode_single
+from rmq.wire.batch.batch import OLDEST, SMALL, ProducerMark, Rows, encode, encode_single
 
 MARKS = st.builds(
     ProducerMark, st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 16) - 1)

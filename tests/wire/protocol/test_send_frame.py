@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.protocol.codec import decode
-from rmq.wire.protocol.frames import REQUEST, array_header, bin_header, pack_parts, unpack
+from rmq.wire.protocol.frames import LONG, REQUEST, array_header, bin_header, pack_parts, split, unpack
 from rmq.wire.protocol.ops.core import MAX_BATCHES, Op, Send
-from rmq.wire.protocol.send_frame import LONG, split
 
 SHARED = memoryview(bytearray(2 * LONG))
 LARGE = (0, bytes(LONG), 1)  # makes a frame long enough
