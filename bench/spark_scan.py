@@ -261,7 +261,7 @@ class TupleReader(DataSourceReader):
         return list(self._ours.partitions())
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        from rmq.client.scan.plan import Manner
+        from rmq.client.scan.ranges import Manner
         from rmq.client.scan.reader import MAX_PULL
         from rmq.engine.native.source import source_of
         from rmq.wire.batch.batch import read_all

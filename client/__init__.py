@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from .admin.messages import FoundMessages, Head
     from .admin.tail import Tail
     from .explain.collect import Explanation
-    from .explain.explain_reasons import Reason, Urgency
     from .explain.rules import QueueStory
+    from .explain.wording import Reason, Urgency
     from .producer.producer import Producer
     from .producer.receipts import Receipt, SendStatus
-    from .scan.saved_offsets import starting_offsets
+    from .scan.bounds import starting_offsets
 else:
     _LATER = {
         "Admin": ".admin.admin",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq.client.scan.options import ScanOptions
-from rmq.client.scan.plan import QueueRange
-from rmq.client.scan.scan import plan
+from rmq.client.scan.plan import plan
+from rmq.client.scan.ranges import QueueRange
 
 from .shipping import shipped
 

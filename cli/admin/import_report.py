@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..output.render import printable, table
 
 if TYPE_CHECKING:
-    from rmq.client.importer.delayed import Waiting
     from rmq.client.importer.plan import Plan
+    from rmq.client.importer.survey import Waiting
     from rmq.client.importer.take_over import Outcome
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

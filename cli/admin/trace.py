@@ -13,7 +13,7 @@ from ..shell.options import broker_option, json_option, log_options, message_id_
 from ..shell.reach import admin_of
 
 if TYPE_CHECKING:
-    from rmq.client.admin.client_trace import Copy, Standing, Trace
+    from rmq.client.admin.trace import Copy, Standing, Trace
     from rmq.wire.model import StoredMessage
 
 _OWNER_END: Final = 8  # characters of a member id that tell it apart

@@ -69,10 +69,7 @@ def hidden(*events: str) -> Iterator[None]:
 
 def _unfold(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Events of the client packages come as a line for any program; here they get their keys back."""
-    from rmq.runtime.logging import (  # not before there is such an event: the broker starts without clients
-        FIELDS,
-        TRACE,
-    )
+    from rmq.runtime.logging import FIELDS, TRACE
 
     record = event["_record"]
     fields = getattr(record, FIELDS, None)

@@ -46,10 +46,10 @@ from rmq.wire.stores import StoreIds
 
 from ..explain.collect import WATCH_S, Explanation, explain_group
 from . import dead_letters, messages, trace
-from .client_trace import Trace
 from .deferrals import WaitingDelays, still_waits, waiting
 from .messages import FoundMessages, Head
 from .tail import Tail
+from .trace import Trace
 
 OPEN_TIMEOUT_S: Final = 3.0
 CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files

@@ -20,10 +20,10 @@ from rmq.wire.names import retry_topic
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue
 
 from . import rules
-from .explain_reasons import COPY_SHOWN_S, Reason, Urgency
 from .facts import BROADCASTING, Delayed, Members, QueueFacts, number, of_broadcast, of_group
 from .notes import Copied, Note, notes_of
 from .rules import QueueStory
+from .wording import COPY_SHOWN_S, Reason, Urgency
 
 if TYPE_CHECKING:
     from ..admin.admin import Admin

@@ -4,6 +4,14 @@ Why a queue of a group goes on, or does not, in one word and one sentence, and w
 ``explain`` looks at the facts of a queue by a table of rules; the first that fits tells the story. So where two causes
 come together, the one that has to go first is told: a queue that is paused and has a failing message does not go on
 before it is resumed, whatever becomes of the message.
+
+Rules for queues that nobody works on: stopped ones, and those without an owner, or with one that cannot. Pure.
+
+Two members may be silent. An *owner* that did not answer a question (``facts.answers`` is false) still has its lock:
+``silent``. A member that the broker took out of the group for its silence has none any more (``facts.silenced``, a
+``SilentMember``; its ``answers`` says that it answered just now, so it is about to come back): ``silenced``.
+
+Rules for queues whose owner works on them, or has a reason not to. Pure.
 """
 
 from __future__ import annotations
@@ -11,10 +19,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from . import explain_stopped, explain_working
+from rmq.wire.batch.tags import ALL
+
 from . import wording as words
-from .explain_reasons import Finding, Reason, Urgency
-from .facts import QueueFacts
+from .facts import BROADCASTING, QueueFacts, Told
+from .wording import (
+    CAREFUL_OWNERS,
+    LATE_S,
+    LONG_CALL_S,
+    MANY_LEFT_OUT,
+    RETURN_S,
+    SUSPICIOUS_ATTEMPT,
+    SUSPICIOUS_CALL_S,
+    UNPOLLED_S,
+    Finding,
+    Reason,
+    Urgency,
+)
 
 
 class QueueStory(NamedTuple):
@@ -45,28 +66,430 @@ class QueueStory(NamedTuple):
 
 Rule = Callable[[QueueFacts], Finding | None]
 
+
+def stopped(facts: QueueFacts) -> Finding | None:
+    """The owner stopped the queue itself: nothing else matters before somebody has acted."""
+    told = facts.told
+    if told is None or not told.stopped_code:
+        return None
+    where = words.offsets(told)
+    if told.stopped_code == "CRASH_LOOP":
+        return _crash_loop(facts, told.abandoned, told.stopped_from)
+    on = _go_on(facts, told)
+    if told.stopped_code == "OTHER_HISTORY":
+        return Finding(
+            Reason.OTHER_HISTORY,
+            Urgency.ACT,
+            f"the store is a copy, and {where} of it are others than those that {facts.owner} has read. It stopped.",
+            f"to continue at {told.stopped_from}: `rmq-admin broker accept-history`. What was done for the messages of "
+            "the original stays done.",
+        )
+    if told.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
+        return Finding(
+            Reason.STANDING_STILL,
+            Urgency.ACT,
+            f"{facts.owner} has stopped the queue and calls that {told.stopped_code}, which is not known here.",
+            "it is of another version: see queue.stopped in its log.",
+        )
+    if told.stopped_code == "DAMAGED":
+        return Finding(
+            Reason.DAMAGED,
+            Urgency.ACT,
+            f"{where} cannot be read: a part of the log is damaged. The queue stopped there.",
+            "restore a backup if you have one (`rmq-admin broker verify-store DATA_DIR`, with the broker stopped, "
+            f"tells what rotted); {on}.",
+        )
+    return Finding(
+        Reason.MESSAGES_LOST,
+        Urgency.ACT,
+        f"retention removed {where} before the group got to them. The queue stopped there.",
+        f"{on}. Keep messages longer (retention_hours, retention_bytes), or consume faster.",
+    )
+
+
+def silenced(facts: QueueFacts) -> Finding | None:
+    """Whoever should have it was taken out for its silence, and nobody takes over."""
+    by = facts.silenced
+    if by is None or (facts.connected and _is_shared_out(facts)):
+        return None
+    if by.answers:
+        return Finding(
+            Reason.WAITING_FOR_LOCK,
+            Urgency.WATCH,
+            f"{by.member} was silent, lost its queues by that, and answers again: it takes them back within 20 s.",
+            "ask again; loop.stalled or loop.blocked in its log tells what kept it.",
+        )
+    alone = "no other member gets this queue" if facts.connected else "nobody else is in the group"
+    return Finding(
+        Reason.MEMBER_SILENT,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
+        f"{by.member} is connected, but has been silent for {words.span(by.silent_s)} and lost its queues; {alone}. "
+        f"Its event loop is blocked, or it is stopped, or its machine is gone.{words.gone(facts)}",
+        words.wake(by.member),
+    )
+
+
+def careful(facts: QueueFacts) -> Finding | None:
+    """Owners were lost at one message: that nobody is there, or a lock is waited for, is what comes of it."""
+    if facts.abandoned < CAREFUL_OWNERS or facts.suspect_offset < 0 or facts.is_retries:
+        return None
+    if facts.head_offset is None or facts.head_offset > facts.suspect_offset:
+        return None  # it got over it
+    is_there = facts.owner is not None and not facts.in_grace
+    return Finding(
+        Reason.CRASH_LOOP,
+        Urgency.WATCH if is_there else Urgency.ACT,
+        f"{facts.abandoned} owners in a row were lost while they processed message {facts.suspect_offset}"
+        f"{', and nobody has taken it since' if not is_there else '; its owner takes one at a time now'}.",
+        f"see why they ended (out of memory, native code, a kill), and {words.look(facts, facts.suspect_offset)}"
+        f"{'; then start a consumer' if not facts.connected else ''}.",
+    )
+
+
+def no_member(facts: QueueFacts) -> Finding | None:
+    """Nobody who could do anything is in the group."""
+    if facts.connected or facts.model == BROADCASTING:
+        return None
+    urgency = Urgency.ACT if facts.lag else Urgency.WATCH
+    if facts.broker_up_s is not None and facts.broker_up_s < RETURN_S:
+        return Finding(
+            Reason.NO_MEMBER,
+            Urgency.WATCH,
+            f"the broker started {words.span(facts.broker_up_s)} ago, and no member of the group is back yet."
+            f"{words.gone(facts)}",
+            f"ask again in {RETURN_S:.0f} s; if it stays so, start a consumer of this group.",
+        )
+    if facts.owner is not None:
+        left = words.span(facts.lease_left_s or 0.0)
+        return Finding(
+            Reason.NO_MEMBER,
+            urgency,
+            f"its owner {facts.owner} lost its connection, has {left} to come back, and nobody else is in the group."
+            f"{words.gone(facts)}",
+            "see why that process ended, and start a consumer of this group.",
+        )
+    advice = "start a consumer of this group; a pull consumer that does not poll has left it (poll.overdue in its log)."
+    return Finding(Reason.NO_MEMBER, urgency, f"nobody is in the group {facts.group!r}.{words.gone(facts)}", advice)
+
+
+def not_subscribed(facts: QueueFacts) -> Finding | None:
+    """It has members, and they want other topics."""
+    if facts.subscribed or facts.owner is not None:
+        return None
+    return Finding(
+        Reason.NOT_SUBSCRIBED,
+        Urgency.WATCH if facts.lag else Urgency.WELL,
+        f"the group has progress here, but none of its members subscribes to {facts.topic!r} any more.",
+        "if that was not meant, subscribe again; else there is nothing to do.",
+    )
+
+
+def unowned(facts: QueueFacts) -> Finding | None:
+    """Members are there, and none has it."""
+    if facts.owner is not None:
+        return None
+    if facts.model == "assigned":
+        return Finding(
+            Reason.NOT_ALLOCATED,
+            Urgency.ACT if facts.lag else Urgency.WATCH,
+            "members of this group are assigned their queues by the program, and none was given this one.",
+            "assign it to a consumer.",
+        )
+    if _is_shared_out(facts):
+        return Finding(
+            Reason.WAITING_FOR_LOCK,
+            Urgency.WATCH,
+            "nobody has its lock at this moment; a member takes it with its next rebalance, within 20 s.",
+            "ask again; if it stays so, look at the log of the members for lock.refused.",
+        )
+    return Finding(
+        Reason.NOT_ALLOCATED,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
+        f"the strategy {facts.strategy!r} gives it to none of the members that are there.",
+        "start a member that gets it by this strategy, or change the strategy of all members.",
+    )
+
+
+def in_grace(facts: QueueFacts) -> Finding | None:
+    """Its owner lost its connection, and others are there."""
+    if facts.in_grace and facts.model == BROADCASTING:
+        sentence = f"{facts.owner} lost its connection; it goes on when it is back."
+        return Finding(Reason.MEMBER_SILENT, Urgency.WATCH, sentence, "see why that process ended.")
+    if not facts.in_grace:
+        return None
+    left = words.span(facts.lease_left_s or 0.0)
+    return Finding(
+        Reason.WAITING_FOR_LOCK,
+        Urgency.WATCH,
+        f"its owner {facts.owner} lost its connection; if it is not back in {left}, "
+        f"{words.next_owner(facts)} gets the lock.",
+        "wait; see why that process ended or cannot reach the broker.",
+    )
+
+
+def silent(facts: QueueFacts) -> Finding | None:
+    """Its owner has a connection, and says nothing."""
+    if facts.answers:
+        return None
+    freed = f" Its lock is free in {words.span(facts.lease_left_s)} if it is not renewed." if facts.lease_left_s else ""
+    return Finding(
+        Reason.MEMBER_SILENT,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
+        f"{facts.owner} is connected but does not answer: it is stopped, or its event loop is blocked.{freed}",
+        words.wake(facts.owner),
+    )
+
+
+def handing_over(facts: QueueFacts) -> Finding | None:
+    """Its lock is on its way from one member to another, or in doubt."""
+    told = facts.told
+    if facts.model == BROADCASTING or (told is None and not facts.told_of_all):
+        return None
+    if told is None:
+        return Finding(
+            Reason.WAITING_FOR_LOCK,
+            Urgency.WATCH,
+            f"{facts.owner} was given the lock and does not work on the queue yet.",
+            "ask again in a moment.",
+        )
+    if told.dropped or told.epoch != facts.epoch:
+        return _leaving(facts, told)
+    if told.lost:
+        return late_loop(facts) or Finding(
+            Reason.WAITING_FOR_LOCK,
+            Urgency.WATCH,
+            f"{facts.owner} waits for the broker to confirm its lock, and starts nothing before.",
+            "ask again in a moment; if it stays so, the network between them loses answers.",
+        )
+    return None
+
+
+def paused(facts: QueueFacts) -> Finding | None:
+    """Nothing starts, by the user's wish."""
+    if facts.told is None or not facts.told.paused:
+        return None
+    return Finding(
+        Reason.PAUSED,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
+        f"the program {facts.owner} has paused it.{words.gone(facts)}",
+        "have the program call resume(), or restart it.",
+    )
+
+
+def nothing_new(facts: QueueFacts) -> Finding | None:
+    """There is nothing to do now; perhaps there will be."""
+    if facts.lag and (facts.head_offset is not None or facts.told is None):
+        return None
+    if (unmatched := _unmatched(facts)) is not None:
+        return unmatched
+    count, next_in_s, more = facts.delayed
+    if facts.lag:
+        sentence = f"all messages are done; the last {facts.lag} are not committed yet."
+        return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, sentence)
+    if not count:
+        wanted = "" if facts.expression == "*" else f" (of those with the tags {facts.expression})"
+        return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, f"all messages are done{wanted}.")
+    is_one = count == 1 and not more
+    waits = f"{count}{'+' if more else ''} message{' waits' if is_one else 's wait'}"
+    if facts.is_retries:
+        error = words.error(facts.told) if facts.told is not None else ""
+        return Finding(
+            Reason.RETRYING,
+            Urgency.WATCH,
+            f"{waits} for another try after a failure, the next in {words.span(next_in_s)}.{error}",
+            f"look at them (`rmq-admin delay list --topic '{facts.topic}'`) and at the log of the members.",
+        )
+    return Finding(
+        Reason.NO_NEW_MESSAGES,
+        Urgency.WELL,
+        f"all messages are done; {waits} for {'its' if is_one else 'their'} delivery time, "
+        f"the next in {words.span(next_in_s)}.",
+    )
+
+
+def long_call(facts: QueueFacts) -> Finding | None:
+    """Somebody has a message for long; before that it failed, if so, is of less interest."""
+    told = facts.told
+    if told is None or told.called_for_s is None or told.called_for_s <= LONG_CALL_S:
+        return None
+    who = "the listener" if told.polled_ago_s is None else "the program"
+    limit = ""
+    if told.called_for_s >= told.consume_timeout_s:
+        limit = f", longer than consume_timeout_s ({words.span(told.consume_timeout_s)})"
+    again = f"; it is delivery {facts.attempt}" if facts.attempt > 1 else ""
+    return Finding(
+        Reason.LISTENER_RUNNING,
+        Urgency.ACT if words.is_suspicious(told) else Urgency.WATCH,
+        f"{who} has had message {facts.head_offset} for {words.span(told.called_for_s)}{limit}{again}."
+        f"{words.held(told)}{words.gone(facts)}",
+        f"see what it waits for ({words.dump(facts.owner)}) and {words.look(facts, facts.head_offset)}; "
+        f"suspicious from {words.span(words.suspicious_s(told))} on.",
+    )
+
+
+def retrying(facts: QueueFacts) -> Finding | None:
+    """The head fails; in order, nothing passes it."""
+    told = facts.told
+    if facts.attempt <= 1 or facts.is_retries:
+        return None
+    error, when = "", "comes next"  # when, its owner does not tell
+    if told is not None:
+        error = words.error(told) if told.failed_offset == facts.head_offset or not facts.ordered else ""
+        if told.retry_in_s is not None:
+            when = f"comes in {words.span(told.retry_in_s)}"
+        elif told.called_for_s is not None:
+            when = "is being tried now"
+    failed = f"message {facts.head_offset} failed {words.times(facts.attempt - 1)}"
+    if facts.refuses_sends and _is_due_elsewhere(facts):
+        return Finding(
+            Reason.RETRYING,
+            Urgency.ACT,
+            f"{failed}, and the broker refuses the copy of it that would let others pass: "
+            f"{facts.refuses_sends}.{error}",
+            f"mend that, and it goes on by itself; {words.look(facts, facts.head_offset)} and mend the listener.",
+        )
+    if not facts.ordered:
+        return Finding(
+            Reason.RETRYING,
+            Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
+            f"{failed} and could not be put aside; delivery {facts.attempt} {when}.{error}",
+            f"see why in the log of {facts.owner} (send_back.refused); {words.look(facts, facts.head_offset)}.",
+        )
+    skip = "" if facts.model == BROADCASTING else f", or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`"
+    return Finding(
+        Reason.RETRYING,
+        Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
+        f"{failed}; delivery {facts.attempt} {when}.{error}{words.gone(facts)}",
+        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}; {_given_up(facts)}.",
+    )
+
+
+def overtaken(facts: QueueFacts) -> Finding | None:
+    """It goes on with what is held, and will come to messages that are gone."""
+    removed = words.overtaken(facts)
+    if removed is None or facts.told is None:
+        return None
+    return Finding(
+        Reason.MESSAGES_LOST,
+        Urgency.ACT,
+        f"retention removed {removed} before the group got to them; it goes on with what it has fetched before, "
+        "and comes to the gap then.",
+        "keep messages longer (retention_hours, retention_bytes), or consume faster, before more are lost; if the "
+        f"queue stops at the gap: `{words.reset(facts, facts.min_offset)}`.",
+    )
+
+
+def moving(facts: QueueFacts) -> Finding | None:
+    """It goes on, as was seen."""
+    per_s = words.per_s(facts)
+    if not per_s:
+        return None
+    return _unmatched(facts) or Finding(
+        Reason.CONSUMING,
+        Urgency.WELL,
+        f"{words.rate(per_s)} messages/s; at this rate it is through in {words.span(facts.lag / per_s)}.",
+    )
+
+
+def in_call(facts: QueueFacts) -> Finding | None:
+    """The listener has the head, and that for a short time."""
+    told = facts.told
+    if told is not None and told.called_for_s is not None:
+        sentence = f"message {facts.head_offset} is with the listener for {words.span(told.called_for_s)}."
+        return Finding(Reason.CONSUMING, Urgency.WELL, sentence)
+    return None
+
+
+def unpolled(facts: QueueFacts) -> Finding | None:
+    """The program does not ask for messages."""
+    told = facts.told
+    if told is None or told.polled_ago_s is None or told.polled_ago_s <= UNPOLLED_S:
+        return None
+    suspicious = told.polled_ago_s >= min(SUSPICIOUS_CALL_S, told.consume_timeout_s)
+    return Finding(
+        Reason.NOT_POLLED,
+        Urgency.ACT if suspicious else Urgency.WATCH,
+        f"the program {facts.owner} has not polled for {words.span(told.polled_ago_s)}.{words.held(told)}",
+        f"see what keeps it from calling poll(); after {words.span(told.consume_timeout_s)} its queues go to others.",
+    )
+
+
+def slots_busy(facts: QueueFacts) -> Finding | None:
+    """Its messages are here, and other queues have the slots."""
+    told = facts.told
+    if told is None or not told.slots_busy or not told.cached_messages:
+        return None
+    return Finding(
+        Reason.SLOTS_BUSY,
+        Urgency.WATCH,
+        f"it waits for its turn: all slots of {facts.owner} are taken by calls for other queues.",
+        "see which calls take long; give the consumer more slots, a turn_share_s, or start another member.",
+    )
+
+
+def late_loop(facts: QueueFacts) -> Finding | None:
+    """Something blocks the process from time to time."""
+    told = facts.told
+    if told is None or told.loop_lag_s <= LATE_S:
+        return None
+    return Finding(
+        Reason.LOOP_LATE,
+        Urgency.ACT if facts.lag else Urgency.WATCH,
+        f"the event loop of {facts.owner} is late by {words.span(told.loop_lag_s)}: something there blocks it.",
+        "a listener that blocks must be a plain def, which runs in a thread.",
+    )
+
+
+def flow_control(facts: QueueFacts) -> Finding | None:
+    """Enough messages are held: the listener is slower than the pulls."""
+    told = facts.told
+    if told is None or not told.flow_control:
+        return None
+    return Finding(
+        Reason.FLOW_CONTROL,
+        Urgency.WATCH,
+        f"{facts.owner} fetches no more before it has worked some off, and finished none in "
+        f"{words.span(facts.watched_s)}: {told.flow_control}.",
+        "the listener is the bottleneck: make it faster, add slots or members; the limits are cache_messages, "
+        "cache_bytes and max_span.",
+    )
+
+
+def standing_still(facts: QueueFacts) -> Finding:
+    """All that is known gives no reason."""
+    looked = f" within {words.span(facts.watched_s)}" if facts.watched_s else ""
+    by_tags = " A member reads past messages that its tag filter leaves out every 15 s (pull_wait_s)."
+    return _unmatched(facts) or Finding(
+        Reason.STANDING_STILL,
+        Urgency.WATCH,
+        f"messages wait and nothing moved{looked}, for no reason that can be seen from here."
+        f"{'' if facts.expression == ALL else by_tags}",
+        f"ask again; if it stays so, `rmq-admin group members {facts.group} --verbose` and the log of {facts.owner}.",
+    )
+
+
 RULES: Final[tuple[Rule, ...]] = (
-    explain_stopped.stopped,
-    explain_stopped.silenced,
-    explain_stopped.careful,
-    explain_stopped.no_member,
-    explain_stopped.not_subscribed,
-    explain_stopped.unowned,
-    explain_stopped.in_grace,
-    explain_stopped.silent,
-    explain_stopped.handing_over,
-    explain_working.paused,
-    explain_working.nothing_new,
-    explain_working.long_call,
-    explain_working.retrying,
-    explain_working.overtaken,
-    explain_working.moving,
-    explain_working.unpolled,
-    explain_working.late_loop,
-    explain_working.flow_control,
-    explain_working.in_call,
-    explain_working.slots_busy,
-    explain_working.standing_still,
+    stopped,
+    silenced,
+    careful,
+    no_member,
+    not_subscribed,
+    unowned,
+    in_grace,
+    silent,
+    handing_over,
+    paused,
+    nothing_new,
+    long_call,
+    retrying,
+    overtaken,
+    moving,
+    unpolled,
+    late_loop,
+    flow_control,
+    in_call,
+    slots_busy,
+    standing_still,
 )
 
 
@@ -100,3 +523,87 @@ def worst_first(stories: Iterable[QueueStory]) -> list[QueueStory]:
     """What needs somebody comes first, then by the order of the reasons, then by queue."""
     order = {reason: place for place, reason in enumerate(Reason)}
     return sorted(stories, key=lambda story: (-story.urgency, order[story.reason], story[:2], story.owner or ""))
+
+
+def _go_on(facts: QueueFacts, told: Told) -> str:
+    """How to have a queue go on behind messages that are gone."""
+    if facts.model == BROADCASTING:
+        return 'to go on behind that, run this member with on_gap = "skip"'
+    behind = None if told.stopped_to is None else told.stopped_to + 1
+    first = "when those before are done, " if told.cached_messages else ""
+    return f"{first}to go on behind that: `{words.reset(facts, behind)}`"
+
+
+def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Finding:
+    place = "a message" if offset is None else f"message {offset}"
+    return Finding(
+        Reason.CRASH_LOOP,
+        Urgency.ACT,
+        f"{owners} owners in a row were lost while they processed {place}. The queue stopped there.",
+        f"{words.look(facts, offset)} and mend the listener; then try again: `{words.reset(facts, offset)}`, "
+        f"or skip it: {words.behind(offset)}. With max_attempts it would become a dead letter.",
+    )
+
+
+def _is_shared_out(facts: QueueFacts) -> bool:
+    """Whether the members that are there share out all queues among them."""
+    by_strategy = facts.strategy in (None, "average", "circle") or (facts.strategy or "").startswith("consistent_hash")
+    return by_strategy and facts.model != "assigned"
+
+
+def _leaving(facts: QueueFacts, told: Told) -> Finding:
+    why = "gives it up" if told.epoch == facts.epoch else "lost it by a reset of the offset"
+    if told.called_for_s is None:
+        return Finding(
+            Reason.WAITING_FOR_LOCK,
+            Urgency.WATCH,
+            f"{facts.owner} {why}; {words.next_owner(facts)} gets it in a moment.",
+            "ask again in a moment.",
+        )
+    return Finding(
+        Reason.WAITING_FOR_LOCK,
+        Urgency.ACT if words.is_suspicious(told) else Urgency.WATCH,
+        f"{facts.owner} {why} when its running call ends, which began {words.span(told.called_for_s)} ago; "
+        f"{words.next_owner(facts)} waits for the lock.",
+        "wait for the call; if it never ends, restart that process: what it holds is delivered again.",
+    )
+
+
+def _is_due_elsewhere(facts: QueueFacts) -> bool:
+    """Whether a failed message should be among the retries or the dead letters by now."""
+    most = None if facts.told is None else facts.told.max_attempts
+    return not facts.ordered or (most is not None and facts.attempt > most)
+
+
+def _given_up(facts: QueueFacts) -> str:
+    """What ends the tries by itself, or could."""
+    becomes = "passed" if facts.model == BROADCASTING else "a dead letter"
+    most = None if facts.told is None else facts.told.max_attempts
+    if most is None:
+        verb = "be" if facts.model == BROADCASTING else "become"
+        return f"with max_attempts it would {verb} {becomes}"
+    verb = "is" if facts.model == BROADCASTING else "becomes"
+    return f"when delivery {max(most, facts.attempt)} fails it {verb} {becomes} (max_attempts)"
+
+
+def _unmatched(facts: QueueFacts) -> Finding | None:
+    """
+    Return what a tag filter that left out everything says of a queue with which nothing else is wrong.
+
+    Members count since they have their queues. Of a group that has read messages before, a few say nothing: it may
+    wait for rare tags, and have been restarted.
+    """
+    told = facts.told
+    if told is None or not told.left_out or facts.selected or facts.expression == ALL or not facts.told_of_all:
+        return None
+    if facts.has_past and facts.left_out < MANY_LEFT_OUT:
+        return None
+    count = "1 message" if told.left_out == 1 else f"{told.left_out:,} messages"
+    return Finding(
+        Reason.FILTER_MATCHES_NOTHING,
+        Urgency.WATCH,
+        f"the tag filter {facts.expression!r} has matched no message of the topic since the members have their queues; "
+        f"{facts.owner} read past {count} here.{words.newest(facts)}",
+        f"compare it with the tags that are sent: `rmq-admin message tail {facts.topic}`. Tags match exactly; if none "
+        "was meant to match yet, there is nothing to do.",
+    )

@@ -4,24 +4,38 @@ A RocketMQ message as a message of ours. Pure.
 Body, tag, keys and the user's properties are kept as they are. What has no field here becomes a property that begins
 with ``ROCKETMQ_``: RocketMQ's own properties under their names, and ``OFFSET_ID``, ``STORE_TIME``, ``FLAG`` and
 ``RECONSUME_TIMES`` of the record.
+
+Names of RocketMQ and what they become here. Pure.
+
+A topic keeps its name. Here ``%RETRY%group`` and ``%DLQ%group`` are written by the broker alone, so their messages go
+to the plain topics ``RETRY-group`` and ``DLQ-group`` (in the namespace of the group, if it has one).
+
+Bodies as consumers of RocketMQ see them: unpacked where the producer had compressed them.
+
+**Unpacking is bounded**: no more than ``limit`` bytes (and one) are made of any body, whatever its bytes say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from rmq.wire.batch.layout import MAX_TAG, MAX_TIME
+from rmq.wire.errors import BadName
 from rmq.wire.model import Message
-from rmq.wire.rocketmq.record import Record
+from rmq.wire.names import check_group, check_topic
+from rmq.wire.rocketmq.record import COMPRESSED, BadRecord, Record
+
+from .store_files import BadStore
 
 PREFIX: Final = "ROCKETMQ_"
 OFFSET_ID: Final = PREFIX + "OFFSET_ID"
 STORE_TIME: Final = PREFIX + "STORE_TIME"
 TAGS: Final = "TAGS"
 KEYS: Final = "KEYS"
-
 OWN_NAMES: Final = frozenset(
     {
         "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET",
@@ -92,3 +106,164 @@ def _properties(properties: Mapping[str, str]) -> dict[str, str]:
         (f"{PREFIX}USER_{name}" if name.startswith(PREFIX) else PREFIX + name if name in OWN_NAMES else name): value
         for name, value in properties.items()
     }
+
+
+SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
+HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_PREFIX: Final = "%DLQ%"
+GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_PREFIX)
+_SYSTEM: Final = frozenset(
+    {
+        SCHEDULE, HALF, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT", "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster_REPLY_TOPIC",
+    }
+)  # fmt: skip
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+_REPLIES: Final = "_REPLY_TOPIC"
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+    }
+)  # fmt: skip
+_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+
+def is_system_topic(name: str, clusters: Iterable[str] = ()) -> bool:
+    """Whether RocketMQ keeps a topic for itself; ``clusters`` are the names whose reply topics are such."""
+    if name in _SYSTEM or name.startswith(_SYSTEM_PREFIX):
+        return True
+    return name.endswith(_REPLIES) and name.removesuffix(_REPLIES) in clusters
+
+
+def is_system_group(name: str) -> bool:
+    """Whether RocketMQ keeps a group for itself."""
+    return name in SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIX)
+
+
+def new_topic(old: str, mapping: Mapping[str, str]) -> str:
+    """
+    The topic here that messages of an old one go to.
+
+    Raises:
+        BadName: that is no name for a topic here; the sentence says what to do.
+    """
+    name = mapping.get(old) or _plain(old)
+    try:
+        check_topic(name)
+    except BadName as error:
+        raise BadName(f"{error}: choose another one with --map '{old}=NAME', or leave the topic out") from error
+    return name
+
+
+def new_group(old: str, mapping: Mapping[str, str]) -> str:
+    """
+    The group here that goes on where an old one was.
+
+    Raises:
+        BadName: that is no name for a group here; the sentence says what to do.
+    """
+    name = mapping.get(old, old)
+    try:
+        check_group(name)
+    except BadName as error:
+        raise BadName(f"{error}: choose another one with --map-group '{old}=NAME'") from error
+    return name
+
+
+def _plain(old: str) -> str:
+    for prefix, word in ((RETRY_PREFIX, "RETRY"), (DEAD_PREFIX, "DLQ")):
+        if old.startswith(prefix):
+            namespace, separator, group = old.removeprefix(prefix).rpartition("%")
+            return f"{namespace}{separator}{word}-{group}"
+    return old
+
+
+CODEC_BITS: Final = 0x700
+_CODECS: Final = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
+_ZSTD_WINDOW: Final = 64 << 20
+_STEP: Final = 256  # of zstd: so few bytes unpack to some MiB at most
+Load = Callable[[str], Any]
+Unpack = Callable[[bytes, int], bytes]
+
+
+class BodyTooLarge(Exception):
+    """A body that unpacks to more than a message of ours may have."""
+
+
+def content(record: Record, limit: int, load: Load = import_module) -> bytes:
+    """
+    The body of a message as its producer was given it.
+
+    Raises:
+        BodyTooLarge: it has more than ``limit`` bytes.
+        BadRecord: it cannot be unpacked.
+        BadStore: it is compressed with a codec whose package is not installed.
+    """
+    if not record.sysflag & COMPRESSED:
+        if len(record.body) > limit:
+            raise BodyTooLarge(f"has a body of {len(record.body)} bytes, and a message here has at most {limit}")
+        return record.body
+    name = _CODECS.get(record.sysflag & CODEC_BITS)
+    if name is None:
+        raise BadRecord(f"is compressed in a way that nobody knows (sysflag {record.sysflag:#x})")
+    try:
+        unpack = _UNPACKERS[name](load)
+    except ImportError as error:
+        text = f"the store holds bodies compressed with {name}: pip install 'rmq[{name}]' to read them"
+        raise BadStore(text) from error
+    try:
+        body = unpack(record.body, limit)
+    except MemoryError:
+        raise
+    except Exception as error:  # each package has errors of its own
+        raise BadRecord(f"has a body that is not {name}: {error}") from error
+    if len(body) > limit:
+        raise BodyTooLarge(f"has a body that unpacks to more than {limit} bytes, which a message here may have")
+    return body
+
+
+def _zlib(_load: Load) -> Unpack:
+    def unpack(packed: bytes, limit: int) -> bytes:
+        stream = zlib.decompressobj()
+        raw = stream.decompress(packed, limit + 1)
+        if len(raw) <= limit and not stream.eof:
+            raise ValueError("the stream is cut off")
+        return raw
+
+    return unpack
+
+
+def _lz4(load: Load) -> Unpack:
+    frame = load("lz4.frame")
+
+    def unpack(packed: bytes, limit: int) -> bytes:
+        stream = frame.LZ4FrameDecompressor()
+        raw: bytes = stream.decompress(packed, max_length=limit + 1)
+        while not stream.eof and len(raw) <= limit:
+            more = stream.decompress(b"", max_length=limit + 1 - len(raw))
+            if not more:
+                raise ValueError("the frame is cut off")
+            raw += more
+        return raw
+
+    return unpack
+
+
+def _zstd(load: Load) -> Unpack:
+    zstandard = load("zstandard")
+
+    def unpack(packed: bytes, limit: int) -> bytes:
+        stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
+        raw = bytearray()
+        for at in range(0, len(packed), _STEP):
+            raw += stream.decompress(packed[at : at + _STEP])
+            if stream.eof or len(raw) > limit:
+                return bytes(raw)
+        raise ValueError("the frame is cut off")
+
+    return unpack
+
+
+_UNPACKERS: Final[dict[str, Callable[[Load], Unpack]]] = {"zlib": _zlib, "lz4": _lz4, "zstd": _zstd}

@@ -17,11 +17,10 @@ from rmq.wire.errors import BadName
 from rmq.wire.names import MAX_QUEUES
 from rmq.wire.rocketmq.record import Record
 
-from .delayed import DelayedMessages, Waiting
 from .log_walk import Damage, End
-from .naming import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
+from .messages import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
 from .store_files import BadStore, StoreMissing
-from .survey import DELAYED, DELETED, QUEUED, Item, Store, Survey
+from .survey import DELAYED, DELETED, QUEUED, DelayedMessages, Item, Store, Survey, Waiting
 
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
 _DEFAULT_RETRIES: Final = 16

@@ -23,8 +23,7 @@ from rmq.wire.rocketmq.record import Record
 
 from ..admin.admin import Admin
 from ..producer.producer import Producer
-from .bodies import content
-from .messages import born_us, identity_of, message_of
+from .messages import born_us, content, identity_of, message_of
 from .plan import GroupPlan, Plan, Queue, Wishes
 from .present import TURN, ImportRefused, Present, look
 from .survey import QUEUED, Item, Store, Survey

@@ -38,11 +38,9 @@ from rmq.wire.model import Message, gather
 from rmq.wire.names import check_namespace, wrap
 from rmq.wire.protocol.hello import HelloReply
 
-from .deadlines import Deadlines
-from .pending import Parcel, Single
+from .pending import Deadlines, Parcel, Single
 from .receipts import Receipt, Receipts
-from .router import Router
-from .routing import ROUND_ROBIN, Choice, Selector, choice
+from .routing import ROUND_ROBIN, Choice, Router, Selector, choice
 from .sender import Sender
 
 log = get_logger("rmq.client")

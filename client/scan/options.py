@@ -42,8 +42,8 @@ from rmq.wire.batch import tags
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_topic
 
-from .plan import DEFAULT_RECORDS, Manner
-from .scan_bounds import Bound, check_order, end_of, is_number, start_of
+from .bounds import Bound, check_order, end_of, is_number, start_of
+from .ranges import DEFAULT_RECORDS, Manner
 
 COLUMNS: Final = (
     "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "born_at", "stored_at",

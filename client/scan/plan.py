@@ -1,216 +1,220 @@
 """
-What a scan reads: ranges of queues, frozen when the scan is planned, each readable on its own and anywhere.
+Plans a scan: asks once what there is, and freezes ``[start, end)`` of every queue.
 
-Pure functions of what the user asked for and what the topics hold. The ranges of a plan are disjoint, cover exactly
-what was asked for, and are in the order of topics, queues and offsets.
+A running broker and a stopped log are asked the same questions, so all that follows from the answers is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
-from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
-from rmq.wire.stores import StoreIds
+from rmq.engine.native.blocking import BlockingConnection
+from rmq.engine.native.source import open_log
+from rmq.wire.batch import layout
+from rmq.wire.errors import OK, LogTruncated, OtherHistory, TopicNotFound, from_wire
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops import messages
+from rmq.wire.protocol.ops.core import MAX_ENTRIES, Op
+from rmq.wire.stores import FormerStore, StoreIds
 
-from .scan_bounds import EARLIEST, OLDEST, Bound
+from .bounds import EARLIEST, HISTORY, time_text
+from .options import ScanOptions
+from .ranges import QueueHolds, QueueRange, TopicHolds, check_topics, chosen_queues, ranges, split
+from .reader import naming
 
-if TYPE_CHECKING:
-    from .options import ScanOptions
+log = logging.getLogger("rmq.client.scan.plan")
 
-DEFAULT_RECORDS: Final = 1_000_000
-MIN_SPLIT_ROWS: Final = 16_384  # a smaller piece is read faster than a task for it is started
+Report = Callable[[str], object]
 
-
-@dataclass(frozen=True, slots=True)
-class QueueRange:
-    """``[start, end)`` of a queue, and all that is needed to read it anywhere, again and again."""
-
-    broker: str
-    stores: StoreIds
-    topic: str
-    generation: int
-    queue_id: int
-    start: int
-    end: int
-    path: str = ""  # of a stopped log, in place of a broker
-    hint: bytes = b""  # where a stopped log holds the range
-
-    @property
-    def rows(self) -> int:
-        """How many messages it has."""
-        return self.end - self.start
-
-    def place(self, offset: int) -> str:
-        """An offset of it, for error messages."""
-        where = f"broker {self.broker}" if self.broker else f"directory {self.path}"
-        return f"topic {self.topic}, queue {self.queue_id}, offset {offset}, {where}"
+MOST_NAMED: Final = 10  # queues in one line of the log
+NO_HISTORY: Final = (
+    f'has no "{HISTORY}": if the store was restored from a backup, or a crash lost messages, since these offsets were '
+    "saved, messages are missed and nothing shows it; save what rmq.client.starting_offsets() returns"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How ranges are read, the same for all of a scan."""
+class Source(Protocol):
+    """Whoever answers questions about topics."""
 
-    columns: tuple[str, ...]
-    tags: str = "*"  # an expression: a || b
-    verify: bool = True  # the checksum of every batch
-    timeout_s: float = 30.0  # of silence of the broker
-    skip_damage: bool = False  # leave out what is damaged and report it, instead of failing
-    skip_lost: bool = False  # the same for what retention removed since the scan was planned
+    def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
+        """The payload of the answer."""
 
 
-class QueueHolds(NamedTuple):
-    """A queue holds ``[min_offset, max_offset)``; where a bound is a time, it lies at ``start_at`` or ``end_at``."""
-
-    min_offset: int
-    max_offset: int
-    start_at: int | None = None
-    end_at: int | None = None
-
-
-class TopicHolds(NamedTuple):
-    """A topic as it is now, and its queues by id."""
-
-    topic: str
-    generation: int
-    queues: dict[int, QueueHolds]
-
-
-def chosen_queues(topic: str, existing: Collection[int], options: ScanOptions) -> list[int]:
+def plan(options: ScanOptions, *, cores: int = 1, report: Report = log.warning) -> list[QueueRange]:
     """
-    The queues of a topic that are read.
+    The ranges to read, cut into pieces for as many tasks; none, if there is nothing to read.
+
+    Offsets with a history are compared with the log first. If it lost messages before them, the scan begins where it
+    lost them; so it does in a store that was restored from a backup, once an operator accepted that. That, and offsets
+    without a history, are reported.
 
     Raises:
-        QueueNotFound: one that was asked for does not exist.
-        ConfigError: offsets are missing for some of them, or given for others.
+        OtherHistory: the offsets are of another store, or of one that the broker's was copied from, which has other
+            messages before them.
+        RmqError: no broker or log, no such topic or queue, or messages that were asked for are gone.
     """
-    chosen = sorted(existing if options.queues is None else options.queues)
-    if missing := set(chosen).difference(existing):
-        raise QueueNotFound(
-            f"topic {topic} has no queue {_listed(missing)}; the topic has the queues {_listed(existing)}"
-        )
-    for bound in (options.start, options.end):
-        if bound.offsets is not None:
-            _check_named(f"queues of topic {topic}", bound, bound.offsets.get(topic, {}), chosen)
-    return chosen
+    what = f"topic {', '.join(options.topics)}" if options.topics else f"topics {options.pattern}"
+    if options.path:
+        with naming(f"{what}, {options.where}"):
+            stopped = open_log(options.path)
+        with stopped, naming(options.where):
+            parts = _planned(options, stopped, stopped.stores, cores, report)
+            return [replace(part, hint=stopped.hint(part.topic, part.queue_id, part.start, part.end)) for part in parts]
+    with naming(f"{what}, {options.where}"):
+        connection = BlockingConnection(options.broker, timeout_s=options.manner.timeout_s)
+    with connection, naming(options.where):
+        return _planned(options, connection, connection.hello.stores, cores, report)
 
 
-def check_topics(topics: Collection[str], options: ScanOptions) -> None:
-    """
-    Compare the topics that are read with those that offsets are given for.
+def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int, report: Report) -> list[QueueRange]:
+    infos = _matching(options.pattern, source) if options.pattern else [_route(name, source) for name in options.topics]
+    check_topics([info.topic for info in infos], options)
+    chosen = [
+        [
+            ops.QueueRef(info.topic, queue_id)
+            for queue_id in chosen_queues(info.topic, [queue.queue_id for queue in info.queues], options)
+        ]
+        for info in infos
+    ]
+    named = [ref for refs in chosen for ref in refs]
+    holds = iter(_holds(options, named, source))
+    options = _agreed(options, named, source, stores, report)
+    topics = [
+        TopicHolds(info.topic, info.generation, {ref.queue_id: next(holds) for ref in refs})
+        for info, refs in zip(infos, chosen, strict=True)
+    ]
+    return split(
+        ranges(options, topics, stores),
+        max_records=options.max_records,
+        min_partitions=options.min_partitions,
+        cores=cores,
+    )
 
-    Raises:
-        ConfigError: they are not the same.
-    """
-    for bound in (options.start, options.end):
-        if bound.offsets is not None:
-            _check_named("topics", bound, bound.offsets, topics)
+
+def _route(topic: str, source: Source) -> ops.TopicInfo:
+    try:
+        return decode(ops.TopicInfo, source.request(Op.ROUTE, ops.Route(topic)))
+    except TopicNotFound:
+        known = [info.topic for info in _all_topics(source)]
+        raise TopicNotFound(f"there is no topic {topic}; {_known(known)}") from None
 
 
-def ranges(options: ScanOptions, topics: Iterable[TopicHolds], stores: StoreIds) -> list[QueueRange]:
-    """
-    The range of each queue, empty ones too.
-
-    Raises:
-        OffsetOutOfRange: messages that were asked for are deleted, or an offset is not reached.
-        ConfigError: a range ends before it starts.
-    """
-    found = []
-    for topic in topics:
-        for queue_id, held in sorted(topic.queues.items()):
-            start, end = resolve(options, topic.topic, queue_id, held)
-            found.append(
-                QueueRange(options.broker, stores, topic.topic, topic.generation, queue_id, start, end, options.path)
-            )
+def _matching(pattern: str, source: Source) -> list[ops.TopicInfo]:
+    known = list(_all_topics(source))
+    # Retry and dead letter topics hold copies: a pattern for the others should not read messages twice.
+    found = [info for info in known if re.fullmatch(pattern, info.topic) and (info.topic[0] != "%" or "%" in pattern)]
+    if not found:
+        raise TopicNotFound(f"no topic matches; {_known([info.topic for info in known])}")
     return found
 
 
-def resolve(options: ScanOptions, topic: str, queue_id: int, held: QueueHolds) -> tuple[int, int]:
-    """The range of one queue; raises as :func:`ranges` does."""
-    place = f"topic {topic}, queue {queue_id}"
-    start, end = options.start, options.end
-    first = _offset(start, topic, queue_id, held, held.start_at)
-    last = _offset(end, topic, queue_id, held, held.end_at)
-    if first > last and first == start.exact(topic, queue_id) and last == end.exact(topic, queue_id):
-        raise ConfigError(f"{place}: {start.name} {first} lies behind {end.name} {last}")
-    last = max(first, last)  # a time or a word behind the other bound: there is nothing between
-    for bound, offset in ((start, first), (end, last)):
-        if offset > held.max_offset and offset == bound.exact(topic, queue_id):
-            raise OffsetOutOfRange(f"{place} holds {held.min_offset} to {held.max_offset}: {bound.name} is {offset}")
-    if first < held.min_offset and not options.manner.skip_lost:
-        raise OffsetOutOfRange(
-            f"{place}: the messages from offset {first} to {held.min_offset} are deleted; {start.name} {EARLIEST} "
-            "reads what is left, and failOnDataLoss false goes on behind them"
+def _known(names: list[str]) -> str:
+    return f"there are {', '.join(sorted(names))}" if names else "there is no topic at all"
+
+
+def _all_topics(source: Source) -> Iterable[ops.TopicInfo]:
+    after = ""
+    while page := decode_list(ops.TopicInfo, source.request(Op.LIST_TOPICS, ops.ListTopics(after))):
+        yield from page
+        after = page[-1].topic
+
+
+def _holds(options: ScanOptions, refs: Sequence[ops.QueueRef], source: Source) -> list[QueueHolds]:
+    found: list[QueueHolds] = []
+    for at in range(0, len(refs), MAX_ENTRIES):
+        part = list(refs[at : at + MAX_ENTRIES])
+        held = _answered(ops.Range, part, source.request(Op.RANGES, ops.Ranges(None, part)))
+        starts = _offsets_at(options.start.time_us, part, source)
+        ends = _offsets_at(options.end.time_us, part, source)
+        found += [
+            QueueHolds(range_.min_offset, range_.max_offset, start, end)
+            for range_, start, end in zip(held, starts, ends, strict=True)
+        ]
+    return found
+
+
+def _agreed(
+    options: ScanOptions, refs: Sequence[ops.QueueRef], source: Source, stores: StoreIds, report: Report
+) -> ScanOptions:
+    """Return the options with a start that the log agrees with, as far as the start has a history; see :func:`plan`."""
+    start, history = options.start, options.start.history
+    saved = {ref: offset for ref in refs if (offset := start.exact(*ref))}  # before offset 0 is nothing to compare
+    if history is None:
+        if saved:
+            report(f'{options.where}: the option "{start.name}" {NO_HISTORY}')
+        return options
+    if not stores.has(history.store_id):
+        raise OtherHistory(
+            f'"{start.name}" is of the store {history.store_id:016x}; this one is {stores.current:016x}, which is not '
+            f'a copy of it: read from the store that the offsets were saved of, or begin anew with "{EARLIEST}"'
         )
-    return first, last
+    moved = {}
+    for ref, offset in saved.items():
+        before = _header_at(ref, offset - 1, source)
+        if before is not None and history.has_read(before, stores):
+            continue
+        answer = _pulled(ops.PullQueue(*ref, offset, log_epoch=history.log_epoch(*ref, stores)), source)
+        if answer.status == LogTruncated.code:
+            moved[ref] = answer
+        elif answer.status == OtherHistory.code:
+            raise from_wire(answer.status, answer.text or "this log has other messages than the reader has read")
+        elif before is not None:  # the broker remembers only some of its starts
+            raise OtherHistory(
+                f"{MessageQueue(*ref)} has another message before offset {offset} than the one that was read, and the "
+                f"broker was started too often since to know where the two part: {_anew(stores.find(history.store_id))}"
+            )
+    return _moved(options, moved, report) if moved else options
 
 
-def split(
-    parts: Sequence[QueueRange], *, max_records: int, min_partitions: int | None, cores: int = 1
-) -> list[QueueRange]:
-    """
-    Cut ranges into pieces, in order, none over ``max_records``; empty ranges vanish.
-
-    Where those are fewer than ``min_partitions``, ranges are cut in proportion to their length. Nothing said, there
-    is a piece for every core, as long as it is worth a task.
-    """
-    full = [part for part in parts if part.rows]
-    total = sum(part.rows for part in full)
-    wanted = min(cores, total // MIN_SPLIT_ROWS) if min_partitions is None else min_partitions
-    pieces = [max(-(-part.rows // max_records), 1) for part in full]
-    if sum(pieces) < wanted:
-        pieces = [max(pair) for pair in zip(pieces, _shares([part.rows for part in full], wanted), strict=True)]
-    return [piece for part, count in zip(full, pieces, strict=True) for piece in _cut(part, count)]
+def _moved(options: ScanOptions, moved: dict[ops.QueueRef, ops.PullResult], report: Report) -> ScanOptions:
+    """Return the options with a start where the answers for some queues say, and report it."""
+    assert options.start.offsets is not None  # only named offsets are compared
+    starts = [f"{answer.next_offset} of {MessageQueue(*ref)}" for ref, answer in moved.items()]
+    more = f" and {len(starts) - MOST_NAMED} other queues" if len(starts) > MOST_NAMED else ""
+    reason = next(iter(moved.values())).text
+    report(f"{options.where}: {reason}; reading from offset {', '.join(starts[:MOST_NAMED])}{more}")
+    offsets = {topic: dict(queues) for topic, queues in options.start.offsets.items()}
+    for ref, answer in moved.items():
+        offsets[ref.topic][ref.queue_id] = answer.next_offset
+    return replace(options, start=replace(options.start, offsets=offsets))
 
 
-def _shares(rows: Sequence[int], wanted: int) -> list[int]:
-    """
-    How many pieces each range is cut into, so that all together are at least ``wanted``, rows permitting.
-
-    Those that are short against the others stay whole, and do not count when the others share what is left.
-    """
-    total = sum(rows)
-    short = {i for i, length in enumerate(rows) if _share(length, total, wanted) == 1}
-    rest = sum(length for i, length in enumerate(rows) if i not in short)
-    left = max(wanted - len(short), 1)
-    counts = [1 if i in short else min(_share(length, rest, left), length) for i, length in enumerate(rows)]
-    # Rounding may have lost some: the longest pieces are cut once more.
-    while sum(counts) < wanted and any(count < length for count, length in zip(counts, rows, strict=True)):
-        longest = max(range(len(rows)), key=lambda i: rows[i] / counts[i] if counts[i] < rows[i] else 0)
-        counts[longest] += 1
-    return counts
+def _anew(former: FormerStore | None) -> str:
+    """Return what to do where the offset at which a reader could continue is not known."""
+    if former is None:
+        return f'begin anew with "{EARLIEST}"'
+    return f"read from startingTimestamp {time_text(former.copied_at)} on, when the store was restored"
 
 
-def _share(length: int, total: int, wanted: int) -> int:
-    return max((2 * length * wanted + total) // (2 * total), 1)  # rounded to the nearest, halves up
+def _header_at(ref: ops.QueueRef, offset: int, source: Source) -> layout.Header | None:
+    """Return the header of the batch that a message lies in; None if the message cannot be read."""
+    answer = _pulled(ops.PullQueue(*ref, offset), source)
+    header = layout.parse_header(answer.batches) if answer.status == OK and answer.batches else None
+    return header if header is not None and header.base_offset <= offset else None
 
 
-def _cut(part: QueueRange, pieces: int) -> list[QueueRange]:
-    bounds = [part.start + part.rows * i // pieces for i in range(pieces + 1)]
-    return [replace(part, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
+def _pulled(asked: ops.PullQueue, source: Source) -> ops.PullResult:
+    """Pull one batch of one queue, without waiting for it."""
+    answers = decode_list(ops.PullResult, source.request(Op.PULL, ops.Pull(None, 0, 1, [asked])))
+    return answers[0] if answers else ops.PullResult(0, ops.EMPTY, asked.queue_offset, 0, 0, b"")
 
 
-def _offset(bound: Bound, topic: str, queue_id: int, held: QueueHolds, at: int | None) -> int:
-    if bound.time_us is not None:
-        assert at is not None  # whoever has asked the topic has asked this, too
-        return at
-    exact = bound.exact(topic, queue_id)
-    if exact is not None:
-        return exact
-    mark = bound.mark if bound.offsets is None else bound.offsets[topic][queue_id]
-    return held.min_offset if mark == OLDEST else held.max_offset
+def _offsets_at(time_us: int | None, refs: list[ops.QueueRef], source: Source) -> Sequence[int | None]:
+    if time_us is None:
+        return [None] * len(refs)
+    answer = source.request(Op.OFFSETS_AT, messages.OffsetsAt(time_us, refs))
+    return [found.offset for found in _answered(messages.OffsetAt, refs, answer)]
 
 
-def _check_named(what: str, bound: Bound, named: Collection[object], read: Collection[object]) -> None:
-    missing, extra = set(read).difference(named), set(named).difference(read)
-    if missing or extra:
-        faults = [f"{_listed(missing)} missing"] * bool(missing) + [f"{_listed(extra)} too many"] * bool(extra)
-        raise ConfigError(
-            f'the option "{bound.name}" names the {what} {_listed(named)}, but {_listed(read)} are read: '
-            f"{' and '.join(faults)}"
-        )
-
-
-def _listed(some: Collection[object]) -> str:
-    return ", ".join(map(str, sorted(some))) if some else "none"  # type: ignore[type-var]  # ids or names
+def _answered(shape: Any, refs: list[ops.QueueRef], answer: Any) -> list[Any]:
+    found = decode_list(shape, answer)
+    for ref, item in zip(refs, found, strict=True):
+        if item.status != OK:
+            raise from_wire(item.status, f"queue {ref.queue_id} of topic {ref.topic}: {item.text}")
+    return found

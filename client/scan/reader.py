@@ -5,12 +5,15 @@ Every batch has to be sound and the next one of the queue: what is damaged, miss
 the scan with an error, never with fewer rows, unless it was told to leave that out; then each such range is reported.
 
 Memory is bounded by an answer of the broker, what one record batch is made of, and that record batch.
+
+Where an error happened: of a Spark job that failed, its message is all that users see.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -31,16 +34,15 @@ from rmq.wire.errors import (
     OffsetOutOfRange,
     RmqError,
     UnsupportedFormat,
+    WireError,
     from_wire,
 )
 from rmq.wire.protocol.ops import core as ops
 
 from .arrow import record_batch, tags_of
-from .naming import naming
-from .plan import Manner, QueueRange
+from .ranges import Manner, QueueRange
 
 log = logging.getLogger("rmq.client.scan.reader")
-
 MAX_PULL: Final = 4 << 20
 MIN_PULL: Final = 64 << 10
 ENOUGH_ROWS: Final = 16_384
@@ -283,3 +285,14 @@ class Fetcher:
 
 def _made_again() -> LogTruncated:
     return LogTruncated("the topic was deleted and made again since the scan was planned: read it again")
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Put the place in front of every error of rmq that is raised inside."""
+    try:
+        yield
+    except WireError as error:
+        raise from_wire(error.code, f"{place}: {error}") from error
+    except RmqError as error:
+        raise type(error)(f"{place}: {error}") from error

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from .arrow import table_of
 from .options import DEFAULT_TIMEOUT_S, ScanOptions
+from .plan import plan
 from .reader import Skipped, rows_of
-from .scan import plan
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from rmq.client.scan.plan import Manner, QueueRange
+from rmq.client.scan.ranges import Manner, QueueRange
 from rmq.wire.batch.tags import ALL
 from rmq.wire.errors import ConnectionLost, Fatal, LogTruncated, TopicNotFound
 from rmq.wire.protocol.codec import decode, decode_list

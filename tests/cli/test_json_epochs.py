@@ -15,7 +15,7 @@ from rmq.cli.admin.members import plain
 from rmq.cli.admin.trace import trace_object
 from rmq.cli.output.render import message_object, to_json
 from rmq.cli.top.view import view_object, view_of
-from rmq.client.admin.client_trace import Standing, Trace, origin_of
+from rmq.client.admin.trace import Standing, Trace, origin_of
 from rmq.client.explain.collect import Explanation
 from rmq.client.explain.facts import QueueFacts
 from rmq.client.explain.rules import explain

@@ -17,8 +17,8 @@ import pytest
 from rmq.client import Admin, Message, MessageQueue, Producer
 from rmq.client import sync as sync_client
 from rmq.client.scan.options import ScanOptions
+from rmq.client.scan.plan import plan
 from rmq.client.scan.reader import rows_of
-from rmq.client.scan.scan import plan
 from rmq.client.scan.table import read_table
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage, sync, sync_pull
 from rmq.runtime.clock import wall_us

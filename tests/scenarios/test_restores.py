@@ -21,7 +21,7 @@ from rmq.broker.store import history
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.history import EPOCHS_SINCE
 from rmq.client import Admin, Message, Producer
-from rmq.client.explain.explain_reasons import Reason
+from rmq.client.explain.wording import Reason
 from rmq.consumer import Consumer, ConsumeStatus, PullConsumer
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import LogTruncated, OtherHistory

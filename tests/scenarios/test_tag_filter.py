@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq.client import Admin, Message, Producer
-from rmq.client.explain.explain_reasons import Reason
+from rmq.client.explain.wording import Reason
 from rmq.consumer import Consumer, ConsumeStatus
 from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker

@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 
 from rmq.client.scan.options import ScanOptions
-from rmq.client.scan.scan import plan
+from rmq.client.scan.plan import plan
 from rmq.spark.batch import TopicReader
 from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import TopicNotFound

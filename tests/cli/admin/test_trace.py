@@ -15,7 +15,7 @@ from rmq.cli.admin.trace import card_fields, copy_line, standing_lines, trace_ob
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Message, Producer
-from rmq.client.admin.client_trace import Copy, Standing, Trace, origin_of
+from rmq.client.admin.trace import Copy, Standing, Trace, origin_of
 from rmq.wire.model import StoredMessage
 
 from support.dead_letters import bury

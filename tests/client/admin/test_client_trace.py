@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.client.admin.client_trace import (
+from rmq.client.admin.trace import (
     Copy,
     Origin,
     copies,

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.client import Admin, Connection, Message, Producer
-from rmq.client.admin.tail import Kept, Tail
-from rmq.client.admin.topic_reader import order
+from rmq.client.admin.tail import Kept, Tail, order
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import QueueNotFound, TopicNotFound
 from rmq.wire.model import StoredMessage

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.client.admin.topic_reader import MOST_BYTES, Place, TopicReader, order
+from rmq.client.admin.tail import MOST_BYTES, Place, TopicReader, order
 from rmq.engine.native.connection import Connection
 from rmq.wire.errors import Damaged, LogTruncated, MessagesLost, OffsetOutOfRange, StoreFailed, TopicNotFound
 from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullResult

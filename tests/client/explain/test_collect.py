@@ -7,9 +7,9 @@ import json
 import pytest
 
 from rmq.client.explain.collect import Explanation, as_object
-from rmq.client.explain.explain_reasons import Urgency
 from rmq.client.explain.notes import Note
 from rmq.client.explain.rules import explain
+from rmq.client.explain.wording import Urgency
 
 from ..explain_builders import facts, held
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.client.explain.explain_reasons import Reason, Urgency
 from rmq.client.explain.facts import Delayed, QueueFacts, Told
 from rmq.client.explain.rules import RULES, explain, worst_first
+from rmq.client.explain.wording import Reason, Urgency
 
 from ..explain_builders import EPOCH, OWNER, SILENT, facts, found, held, told
 

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.client.importer.bodies import BodyTooLarge, content
+from rmq.client.importer.messages import BodyTooLarge, content
 from rmq.client.importer.store_files import BadStore
 from rmq.wire.rocketmq.record import BadRecord, Record, decode
 

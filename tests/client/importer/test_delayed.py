@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.importer.delayed import DelayedMessages, Waiting, due_by_level, target_of
+from rmq.client.importer.survey import DelayedMessages, Waiting, due_by_level, target_of
 from rmq.wire.rocketmq.record import Record, decode
 
 from support.rocketmq_store import encode_record

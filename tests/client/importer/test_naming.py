@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.client.importer.naming import is_system_group, is_system_topic, new_group, new_topic
+from rmq.client.importer.messages import is_system_group, is_system_topic, new_group, new_topic
 from rmq.wire.errors import BadName
 
 

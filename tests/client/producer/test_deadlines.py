@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from rmq.client.producer.deadlines import Deadlines
-from rmq.client.producer.pending import Parcel
+from rmq.client.producer.pending import Deadlines, Parcel
 from rmq.client.producer.routing import Choice
 from rmq.wire import errors
 from rmq.wire.batch.texts import pack_bodies

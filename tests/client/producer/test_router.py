@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq.client import Producer
-from rmq.client.producer.router import REFRESH_S
+from rmq.client.producer.routing import REFRESH_S
 from rmq.wire import errors
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op

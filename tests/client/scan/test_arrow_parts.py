@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from rmq.client.scan.arrow_parts import (
+from rmq.client.scan.arrow import (
     TEXT,
     as_numbers,
     bounds_of_parts,

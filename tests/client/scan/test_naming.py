@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.client.scan.naming import naming
+from rmq.client.scan.reader import naming
 from rmq.wire.errors import Refused, RequestTimeout, RmqError, TopicNotFound
 
 

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from rmq.client.scan.bounds import NEWEST, OLDEST
 from rmq.client.scan.options import COLUMNS, NAMES, ScanOptions
-from rmq.client.scan.plan import DEFAULT_RECORDS, Manner
-from rmq.client.scan.scan_bounds import NEWEST, OLDEST
+from rmq.client.scan.ranges import DEFAULT_RECORDS, Manner
 from rmq.wire.errors import ConfigError
 
 NEEDED = {"broker": "127.0.0.1:10911", "topic": "orders"}

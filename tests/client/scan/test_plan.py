@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.client.scan.options import ScanOptions
-from rmq.client.scan.plan import (
+from rmq.client.scan.ranges import (
     MIN_SPLIT_ROWS,
     QueueHolds,
     QueueRange,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.scan.plan import Manner, QueueRange
+from rmq.client.scan.ranges import Manner, QueueRange
 from rmq.client.scan.reader import ENOUGH_ROWS, MAX_PULL, MOST_BYTES, rows_of
 from rmq.wire.batch.batch import Rows
 from rmq.wire.batch.compression import CODECS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.scan.plan import Manner, QueueRange
+from rmq.client.scan.ranges import Manner, QueueRange
 from rmq.client.scan.reader import Skipped, rows_of
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import Rows

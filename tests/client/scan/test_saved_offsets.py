@@ -7,8 +7,7 @@ import json
 import pytest
 
 from rmq.client import starting_offsets
-from rmq.client.scan.saved_offsets import SavedHistory
-from rmq.client.scan.scan_bounds import Bound, start_of
+from rmq.client.scan.bounds import Bound, SavedHistory, start_of
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.errors import OK, TopicNotFound

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from rmq.client.scan.options import ScanOptions
-from rmq.client.scan.plan import QueueRange
-from rmq.client.scan.scan import plan
+from rmq.client.scan.plan import plan
+from rmq.client.scan.ranges import QueueRange
 from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import ConfigError, ConnectionLost, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from rmq.wire.protocol.ops import core as ops

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.client.scan.saved_offsets import SavedHistory
-from rmq.client.scan.scan_bounds import NEWEST, OLDEST, Bound, check_order, end_of, start_of, time_text
+from rmq.client.scan.bounds import NEWEST, OLDEST, Bound, SavedHistory, check_order, end_of, start_of, time_text
 from rmq.wire.errors import ConfigError
 
 NOON_US = 1_769_860_800_000_000

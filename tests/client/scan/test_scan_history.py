@@ -15,7 +15,7 @@ from rmq.broker.offline.backup import restore
 from rmq.broker.store.consume_queue import MAX_EPOCHS
 from rmq.client import Admin, MessageQueue, starting_offsets
 from rmq.client.scan.options import ScanOptions
-from rmq.client.scan.scan import plan
+from rmq.client.scan.plan import plan
 from rmq.client.scan.table import read_table
 from rmq.engine.native.blocking import BlockingConnection
 from rmq.runtime.clock import wall_us
@@ -71,7 +71,7 @@ def right(answer: Any) -> Any:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "rmq.client.scan.scan"]
+    return [record.getMessage() for record in caplog.records if record.name == "rmq.client.scan.plan"]
 
 
 def test_each_offset_is_compared_by_the_message_before_it_and_then_read_as_it_is(

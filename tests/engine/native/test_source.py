@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.scan.plan import Manner, QueueRange
+from rmq.client.scan.ranges import Manner, QueueRange
 from rmq.engine.native.source import BrokerSource, source_of
 from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import OK, ConnectionLost, LogTruncated, RequestTimeout, ShuttingDown, TopicNotFound

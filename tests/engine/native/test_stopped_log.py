@@ -21,8 +21,8 @@ from rmq.broker.offline.backup import restore
 from rmq.broker.store.directory import StoreError
 from rmq.client.admin.admin import Admin
 from rmq.client.scan.options import ScanOptions
+from rmq.client.scan.plan import plan
 from rmq.client.scan.reader import Skipped, rows_of
-from rmq.client.scan.scan import plan
 from rmq.client.scan.table import read_table
 from rmq.engine.native.blocking import BlockingConnection
 from rmq.engine.native.source import open_log
@@ -173,7 +173,7 @@ def test_no_log_is_told_in_one_line(folder: Path) -> None:
 
 
 def test_the_client_needs_no_broker_until_a_directory_is_read() -> None:
-    code = "import sys, rmq.client.scan.scan; sys.exit(any(name.startswith('rmq.broker') for name in sys.modules))"
+    code = "import sys, rmq.client.scan.plan; sys.exit(any(name.startswith('rmq.broker') for name in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -1,7 +1,13 @@
 """
 Where a scan begins and ends, as users say it: a word, offsets by topic and queue, or a point in time.
 
-Pure: text in, :class:`Bound` out. What it means for a queue is decided by :mod:`rmq.client.scan.plan`.
+Pure: text in, :class:`Bound` out. What it means for a queue is decided by :mod:`rmq.client.scan.ranges`.
+
+Offsets that a reader saves between two scans, and the history of the log that they belong to.
+
+An offset alone does not say which message comes before it: a broker that was restored from a backup gives the same
+offsets to other messages. So the id of the store and the log epoch of that message are saved with it, and the next
+scan compares them before it reads (:mod:`rmq.client.scan.plan`).
 """
 
 from __future__ import annotations
@@ -11,12 +17,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from rmq.wire.errors import ConfigError
-from rmq.wire.stores import MAX_LOG_EPOCH
-
-from .saved_offsets import EPOCHS, HISTORY, STORE, SavedHistory
+from rmq.wire.batch.layout import Header
+from rmq.wire.errors import OK, ConfigError, from_wire
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import QueueRef, Range
+from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -28,7 +35,6 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _LAST_MS: Final = 253_402_300_799_999  # the year 9999
 _STORE_ID: Final = re.compile("[0-9a-f]{16}")
 MAX_DIGITS: Final = 18  # of a number; what has more is no offset, and may not fit the wire
-
 Offsets = Mapping[str, Mapping[int, int]]
 """By topic and queue; :data:`OLDEST` and :data:`NEWEST` stand for the bounds of the queue."""
 
@@ -134,7 +140,7 @@ def _offsets(name: str, text: str, default: int) -> Bound:
     def offset(where: str, value: object) -> int:
         return _offset(name, where, value, default)
 
-    offsets = {topic: _queues(name, topic, queues, offset) for topic, queues in parsed.items()}
+    offsets = {topic: _by_queue(name, topic, queues, offset) for topic, queues in parsed.items()}
     history = None if saved is None else _history(name, saved, offsets, default)
     return Bound(name, offsets=offsets, history=history)
 
@@ -152,7 +158,7 @@ def _history(name: str, saved: object, offsets: Offsets, default: int) -> SavedH
     def epoch(where: str, value: object) -> int:
         return _epoch(name, where, value)
 
-    found = {topic: _queues(name, topic, queues, epoch, "log epochs") for topic, queues in epochs.items()}
+    found = {topic: _by_queue(name, topic, queues, epoch, "log epochs") for topic, queues in epochs.items()}
     for topic, queues in found.items():
         for queue_id in queues:
             if queue_id not in offsets.get(topic, {}):
@@ -188,7 +194,7 @@ def _pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _queues(
+def _by_queue(
     name: str, topic: str, queues: object, read: Callable[[str, object], int], what: str = "offsets"
 ) -> dict[int, int]:
     if not isinstance(queues, dict):
@@ -232,3 +238,68 @@ def _time(name: str, text: str) -> int:
         raise ConfigError(f'the option "{name}" is {text!r}, which has no time zone: write {text}Z for UTC')
     # Nothing was stored before 1970, and nothing behind the year 9999 of UTC can be shown.
     return min(max((time - _EPOCH) // _MICROSECOND, 0), _LAST_MS * 1000)
+
+
+HISTORY: Final = "@history"  # no topic can be called so
+STORE: Final = "store"
+EPOCHS: Final = "epochs"
+
+
+class SavedHistory(NamedTuple):
+    """The store that offsets were saved of, and by topic and queue the log epoch of the message before each."""
+
+    store_id: int
+    epochs: Mapping[str, Mapping[int, int]]
+
+    def has_read(self, header: Header, stores: StoreIds) -> bool:
+        """
+        Return whether the message before a saved offset, in a batch with this header, is the one that was read.
+
+        The message itself shows it. If it is another one, or cannot be read, :meth:`log_epoch` is what the broker needs
+        to say where the two histories part.
+        """
+        if saved := self.epochs.get(header.topic, {}).get(header.queue_id, 0):
+            return header.log_epoch == saved
+        former = stores.find(self.store_id)
+        return former is None or header.physical_offset < former.until
+
+    def log_epoch(self, topic: str, queue_id: int, stores: StoreIds) -> int:
+        """
+        Return the log epoch for the broker to compare the offset of a queue by, in a store of these ids; 0: by none.
+
+        Of a store that was copied since, the copy has no message that is later than its own first start.
+        """
+        saved = self.epochs.get(topic, {}).get(queue_id, 0)
+        former = stores.find(self.store_id)
+        if former is None:
+            return saved
+        last = former.log_epoch - 1
+        return min(saved, last) if saved else last
+
+
+def starting_offsets(queues: Iterable[MessageQueue | QueueRef], ranges: Iterable[Range]) -> dict[str, Any]:
+    """
+    Return the ends of queues with their history, to be saved as JSON: the ``startingOffsets`` of the next scan.
+
+    ``ranges`` is what :meth:`rmq.client.Admin.ranges` returned for ``queues``. The offsets are under the name of their
+    topic; they are the ``endingOffsets`` of a scan that ends there, without what is under ``"@history"``. A broker of
+    an older version names no store: its offsets have no history.
+
+    Raises:
+        RmqError: one of the queues does not exist.
+        ValueError: the ranges are of different stores.
+    """
+    offsets: dict[str, dict[str, int]] = {}
+    epochs: dict[str, dict[str, int]] = {}
+    stores = set()
+    for (topic, queue_id), held in zip(queues, ranges, strict=True):
+        if held.status != OK:
+            raise from_wire(held.status, held.text or f"queue {queue_id} of topic {topic} was refused")
+        stores.add(held.store_id)
+        offsets.setdefault(topic, {})[str(queue_id)] = held.max_offset
+        if held.log_epoch:
+            epochs.setdefault(topic, {})[str(queue_id)] = held.log_epoch
+    if len(stores) > 1:
+        raise ValueError("the ranges are of different stores: ask one broker for all of them, once more")
+    history = [{STORE: f"{store_id:016x}", EPOCHS: epochs} for store_id in stores if store_id]
+    return offsets | ({HISTORY: history[0]} if history else {})
