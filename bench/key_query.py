@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.key_blocks import Entry
-from rmq.broker.store.key_index import KeyIndex, Wanted
+from rmq.broker.store.key_index import Entry, KeyIndex, Wanted
 from rmq.client import Admin, Connection, Message, Producer
 from rmq.wire.errors import RmqError
 from rmq.wire.protocol.ops.core import Op

@@ -23,30 +23,20 @@ from rmq.wire.batch import checksum, native
 from rmq.wire.errors import Fatal, ShuttingDown
 from rmq.wire.model import MessageQueue
 
-from .config import BrokerConfig
-from .delay_levels import parse_levels
-from .descriptors import possible_connections
-from .handlers.stats import StatsHandler
-from .jobs.disk_watch import DiskWatch
-from .jobs.maintenance import Schedule, Upkeep
+from .config import BrokerConfig, parse_levels
+from .handlers.inspect import StatsHandler
+from .jobs.maintenance import DiskWatch, Schedule, Upkeep
 from .jobs.read_pool import ReadPool
-from .net.admission import Admission
-from .net.answer_budget import AnswerBudget
-from .net.connection import Connection
-from .net.limits import Limits
-from .net.outgoing import Outgoing
-from .net.receive_budget import ReceiveBudget
-from .net.service import Handler
-from .process import cpu_s, resident_bytes
-from .state.delay_clock import DelayClock
-from .state.delays import Delays
+from .net.connection import Connection, Handler, Outgoing
+from .net.limits import Admission, AnswerBudget, Limits, ReceiveBudget
+from .process import cpu_s, possible_connections, resident_bytes
+from .state.deferred import DelayClock, Delays
 from .state.groups import Membership
 from .state.leases import LockTable
-from .state.ledger import Ledger
-from .state.parked_log import ParkedLog
+from .state.offsets import Ledger
 from .state.parked_pulls import HoldTable
 from .state.producers import ProducerTable
-from .state.replay import Replay
+from .state.replay import ParkedLog, Replay
 from .state.sessions import SessionTable
 from .state.snapshot import Snapshot
 from .state.topics import TopicTable

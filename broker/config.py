@@ -1,16 +1,19 @@
-"""Everything an operator may set; loaded from ``conf/broker.toml``, then the environment, then flags."""
+"""
+Everything an operator may set; loaded from ``conf/broker.toml``, then the environment, then flags.
+
+The levels of delay as an operator writes them: ``1s 5s 10s 30s 1m``, from level 1 on.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rmq.wire.errors import ConfigError
 from rmq.wire.names import MAX_QUEUES
-
-from .delay_levels import parse_levels
 
 MAX_DELAY_S = 100 * 365 * 86_400
 
@@ -108,14 +111,37 @@ class BrokerConfig:
 
 
 _LONGER = (("grace_s", "ping_s"), ("lock_lease_s", "grace_s"), ("member_expiry_s", "grace_s"))
-
 _NOT_NEGATIVE = (
     "max_connections", "min_free_bytes", "retention_hours", "retention_bytes", "recent_bytes", "max_retries",
 )  # fmt: skip
-
 _POSITIVE = (
     "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",
     "offset_flush_s", "hello_timeout_s", "stall_timeout_s", "drain_timeout_s", "max_in_flight",
     "receive_memory_bytes", "answer_memory_bytes", "write_high_water_bytes", "index_file_entries", "read_threads",
     "checkpoint_bytes", "checkpoint_s", "max_delay_s",
 )  # fmt: skip
+_LEVEL: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])\Z", re.ASCII)
+_UNITS: Final = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+MAX_LEVELS: Final = 65_535  # what the field of a batch can name
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """
+    How long each level is, in microseconds.
+
+    Raises:
+        ConfigError: there is none, one is no length of time, or there are more than a batch can name.
+    """
+    levels = tuple(map(_level, text.split()))
+    if not 1 <= len(levels) <= MAX_LEVELS:
+        raise ConfigError(
+            f"message_delay_level must name 1 to {MAX_LEVELS} levels, such as '1s 10s 5m', not {len(levels)}"
+        )
+    return levels
+
+
+def _level(text: str) -> int:
+    match = _LEVEL.match(text)
+    if match is None:
+        raise ConfigError(f"message_delay_level holds {text[:40]!r}: a level is a number and s, m, h or d, such as 30s")
+    return int(match[1]) * _UNITS[match[2]]

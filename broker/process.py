@@ -1,11 +1,27 @@
-"""What the operating system says of this process."""
+"""
+What the operating system says of this process.
+
+How many files may be open, and how many connections that allows.
+
+Memory that was freed stays with the process, for the next frame.
+
+A frame of a megabyte has a buffer of its own, which lives as long as its batches are among the newest. C's allocator
+would give such a buffer back to the system, and get another one, whose pages the system has to fill with zeros first:
+that takes longer than receiving the bytes. What a peak took may so stay with the process, which the limits of the
+broker bound.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
+import sys
 import time
 from pathlib import Path
 from typing import Final
+
+from rmq.runtime.logging import get_broker_logger
 
 _STATM: Final = Path("/proc/self/statm")  # of Linux
 
@@ -22,3 +38,46 @@ def resident_bytes(statm: Path = _STATM) -> int | None:
 def cpu_s() -> float:
     """The processor time that all threads of the process have taken."""
     return round(time.process_time(), 3)
+
+
+log = get_broker_logger(__name__)
+RESERVED: Final = 100  # for the log, its indexes, and those who are told why they may not stay
+FEWEST: Final = 16
+
+
+def raise_open_files() -> int:
+    """
+    Let this process have as many files open as it may; returns how many that are.
+
+    For processes of our own only: a program that embeds a broker decides for itself.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # the system has a bound of its own, below what it calls the hard limit
+        return soft
+    log.info("open_files.raised", limit=hard, before=soft)
+    return hard
+
+
+def possible_connections(wanted: int) -> int:
+    """As many as wanted (0: no bound of its own) and possible: beyond that nobody could be told why."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - RESERVED, FEWEST)
+    return min(wanted, possible) if wanted else possible
+
+
+KEPT: Final = 64 << 20  # bytes at the end of the heap, more than which goes back to the system
+LARGEST: Final = 5 << 20  # of the buffers that come from the heap: producers close a frame at one megabyte and a batch
+_TRIM_THRESHOLD: Final = -1  # the numbers that glibc gives its settings
+_MMAP_THRESHOLD: Final = -3
+
+
+def keep_freed_memory() -> bool:
+    """Set this process up; says whether its allocator can be told (glibc's can)."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, KEPT) and mallopt(_MMAP_THRESHOLD, LARGEST))

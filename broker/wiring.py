@@ -10,34 +10,27 @@ from typing import Any, NamedTuple
 from rmq.wire.protocol.ops.core import Op
 
 from .config import BrokerConfig
-from .handlers.appending import Appending
-from .handlers.beginnings import Beginnings
-from .handlers.copy_line import CopyLine
 from .handlers.dead_letters import DeadAdminHandler
 from .handlers.deferrals import DelayHandler
-from .handlers.groups import GroupHandler
-from .handlers.histories import HistoryHandler
-from .handlers.inspect import GroupAdminHandler
+from .handlers.groups import Beginnings, GroupHandler
+from .handlers.inspect import GroupAdminHandler, RunningInfoHandler, StatsHandler
 from .handlers.lookup import MessageHandler
 from .handlers.notify import Notices
 from .handlers.progress import ProgressHandler
 from .handlers.pull import PullHandler
-from .handlers.redelivery import SendBackHandler
-from .handlers.running_info import RunningInfoHandler
+from .handlers.redelivery import Appending, CopyLine, SendBackHandler
 from .handlers.send import SendHandler
-from .handlers.session import HelloHandler
-from .handlers.stats import StatsHandler
+from .handlers.session import HelloHandler, HistoryHandler
 from .handlers.topics import TopicHandler
 from .jobs.deferred_delivery import Delivery
 from .jobs.maintenance import Upkeep
 from .jobs.read_pool import ReadPool
-from .net.answer_budget import AnswerBudget
-from .net.connection import Connection
-from .net.service import Handler
-from .state.delays import Delays
+from .net.connection import Connection, Handler
+from .net.limits import AnswerBudget
+from .state.deferred import Delays
 from .state.groups import Membership
 from .state.leases import LockTable
-from .state.ledger import Ledger
+from .state.offsets import Ledger
 from .state.parked_pulls import HoldTable
 from .state.producers import ProducerTable
 from .state.sessions import SessionTable

@@ -95,9 +95,8 @@ def restore(backup: Path, directory: Path) -> None:
 
 
 async def _serve(config: BrokerConfig) -> None:
-    from rmq.broker.allocator import keep_freed_memory
     from rmq.broker.app import Broker
-    from rmq.broker.descriptors import raise_open_files
+    from rmq.broker.process import keep_freed_memory, raise_open_files
     from rmq.broker.store.directory import StoreError
     from rmq.broker.store.scan import Unreadable
 

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rmq.broker.descriptors import RESERVED
+from rmq.broker.process import RESERVED
 from rmq.client import Admin
 from rmq.wire.names import MAX_QUEUES
 

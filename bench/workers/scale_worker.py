@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from itertools import cycle
 from typing import Any
 
-from rmq.broker.descriptors import raise_open_files
+from rmq.broker.process import raise_open_files
 from rmq.client import Admin, Producer
 
 from .. import worker

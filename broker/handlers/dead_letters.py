@@ -29,16 +29,23 @@ from rmq.wire.protocol.ops.redelivery import (
 
 from ..net.connection import DEFERRED, Connection
 from ..state.dead_letters import MAX_RUNS
-from ..state.ledger import Ledger
+from ..state.offsets import Ledger
 from ..state.topics import Topic, TopicTable
 from ..store.changes import DeadHandled
 from ..store.committer import Committer
-from ..store.message_store import MessageStore
-from ..store.staged import Placed
-from .appending import Appending, Ticket
-from .copies import Copy, Found, LastBatch, Sources, replay_copy, returned_copy
-from .copy_line import CopyLine
-from .redelivery import check_ascending
+from ..store.message_store import MessageStore, Placed
+from .redelivery import (
+    Appending,
+    Copy,
+    CopyLine,
+    Found,
+    LastBatch,
+    Sources,
+    Ticket,
+    check_ascending,
+    replay_copy,
+    returned_copy,
+)
 from .requests import check_entries
 
 log = get_broker_logger(__name__)

@@ -14,7 +14,7 @@ from rmq.wire.stores import StoreIds
 
 from ..net.connection import DEFERRED, Connection
 from ..state.deferred import Mark, Parked
-from ..store.log_reader import LogReader
+from ..store.lookup import LogReader
 from ..store.message_store import MessageStore
 
 

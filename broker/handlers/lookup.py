@@ -42,8 +42,7 @@ from ..net.connection import DEFERRED, Connection
 from ..state.topics import TopicTable
 from ..store import lookup
 from ..store.key_index import KeyIndex, Wanted
-from ..store.log_reader import LogReader
-from ..store.lookup import Locator
+from ..store.lookup import Locator, LogReader
 from .requests import check_entries
 
 INDEX_WAIT_S = 1.0  # a query waits for the index as long

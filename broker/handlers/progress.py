@@ -33,7 +33,7 @@ from ..net.connection import DEFERRED, Connection
 from ..state.attempts import highest
 from ..state.groups import BROADCASTING, Membership
 from ..state.leases import Lease, LockTable
-from ..state.ledger import Ledger
+from ..state.offsets import Ledger
 from ..state.sessions import Session
 from ..state.topics import TopicTable
 from ..store.committer import Committer

@@ -30,15 +30,14 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import NO_OFFSET, Pull
 
 from ..jobs.read_pool import ReadPool
-from ..net.answer_budget import AnswerBudget
 from ..net.connection import DEFERRED, WORK_S, Connection
+from ..net.limits import AnswerBudget
 from ..state.groups import MAX_EXPRESSION
 from ..state.parked_pulls import HoldTable, Parked
 from ..state.topics import TopicTable
 from ..store.message_store import MessageStore
 from ..store.read import Found
-from .pull_read import Cold, Progress, PullReader
-from .pull_request import PullRequest, Read
+from .pull_read import Cold, Progress, PullReader, PullRequest, Read
 from .requests import check_entries
 
 log = get_broker_logger(__name__)

@@ -4,38 +4,61 @@ SEND_BACK and DEAD_LETTER: what a group fails at is delivered to it again later,
 A thread reads the messages and makes the copies. Then the loop judges the request anew, as things are *then*, and
 appends the copies, what is remembered of them, and the progress in one write: all of it is in the log or nothing is.
 Large requests are worked off in portions, and only the last one stores the progress.
+
+Copies of stored messages: for later, for nobody (dead letters), or once more. Made in a thread, since the messages may
+lie on the disk only; nothing here knows the loop.
+
+A copy keeps tag, keys, ordering key, body, properties and the time of birth. Properties of ours say where the message
+came from at first, whatever it was copied through. What does not fit beside them is left out, and that is said too.
+
+The line of requests that copy messages: one is worked off at a time, so that memory is bounded and nobody's message is
+copied twice. Groups take turns, and a large request is done in portions, so that nobody waits for all of another's.
+
+Copies go into the log together with the changes that hold only with them: all of it is there, or nothing is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
-from rmq.wire.errors import BadRequest, MessagesLost, OffsetOutOfRange, Refused, StoreFailed
-from rmq.wire.model import MessageQueue
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch.batch import Batch, Rows
+from rmq.wire.errors import (
+    BadRequest,
+    BatchTooLarge,
+    Damaged,
+    DiskFull,
+    MessagesLost,
+    OffsetOutOfRange,
+    Refused,
+    StoreFailed,
+    TooManyInFlight,
+)
+from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import NO_OFFSET, DeadLetter, Outcome
 from rmq.wire.protocol.ops.redelivery import DEAD, DONE_BEFORE, SendBack, SentBack
+from rmq.wire.stores import StoreIds
 
 from ..net.connection import DEFERRED, Connection
-from ..state.copied_table import MAX_COPIED
-from ..state.delays import Delays
+from ..state.dead_letters import MAX_COPIED
+from ..state.deferred import Delays
 from ..state.leases import LockTable
-from ..state.ledger import Entry, Ledger
-from ..state.topics import TopicTable
+from ..state.offsets import Entry, Ledger
+from ..state.topics import Topic, TopicTable
 from ..store.changes import Committed
-from ..store.committer import Committer
-from ..store.message_store import MessageStore
-from .appending import Appending, Ticket
-from .copies import Copy, Found, LastBatch, Sources, dead_copy, retry_copy
-from .copy_line import CopyLine
+from ..store.committer import Committer, refusal_of
+from ..store.lookup import Locator, LogReader
+from ..store.message_store import MessageStore, Placed
 from .progress import MAX_ATTEMPTS, ProgressHandler, session_of
 from .requests import check_entries
 
 log = get_broker_logger(__name__)
-
 MAX_REASON: Final = 255  # characters
 FIRST_RETRY: Final = 3  # the level of a message that failed for the first time
 
@@ -272,3 +295,382 @@ def check_ascending(offsets: Sequence[int]) -> None:
         if offset <= behind:
             raise BadRequest(f"the offset {offset} is negative, or not behind the one before it")
         behind = offset
+
+
+PORTION_BYTES: Final = 8 << 20  # of copies that are made before they are appended
+PORTION_COPIES: Final = 128  # appending so many takes about 2 ms
+MAX_COPY_ATTEMPTS: Final = (1 << 16) - 1  # that the column of a batch can hold
+ORIGIN_QUEUE: Final = "RMQ_ORIGIN_QUEUE"
+ORIGIN_OFFSET: Final = "RMQ_ORIGIN_OFFSET"
+ORIGIN_ID: Final = "RMQ_ORIGIN_ID"
+ORIGIN: Final = (names.ORIGIN_TOPIC, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_ID)
+GROUP: Final = "RMQ_GROUP"
+ATTEMPTS: Final = "RMQ_ATTEMPTS"
+REASON: Final = "RMQ_DEAD_REASON"
+LEFT_OUT: Final = "RMQ_LEFT_OUT"
+
+
+class Found(NamedTuple):
+    """A message that is to be copied, and the batch it lies in."""
+
+    message: StoredMessage
+    source: Batch
+
+    @property
+    def place(self) -> int:
+        """Its place in the batch."""
+        return self.message.queue_offset - self.source.header.base_offset
+
+    @property
+    def origin(self) -> int:
+        """Its handle."""
+        return batches.handle(self.source.header.physical_offset, self.place)
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered before its batch was made."""
+        return self.source.columns.attempts_of(self.place)
+
+
+class Copy(NamedTuple):
+    """A copy that is ready to be appended to ``to``, of the message at ``queue_offset``; ``level`` 0: at once."""
+
+    queue_offset: int
+    origin: int
+    to: MessageQueue
+    batch: bytes
+    checked: batches.Checked
+    level: int = 0
+
+
+class LastBatch:
+    """
+    The batch that was read last, for whoever reads next.
+
+    When all messages fail, as they do when a database is down, they are sent back one by one: then the next one lies
+    in the same batch. It belongs to one reader at a time.
+    """
+
+    __slots__ = ("batch",)
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+
+class Sources:
+    """The messages of a queue as they could be read when this was made; a batch is read once for those in a row."""
+
+    def __init__(
+        self, queue: MessageQueue, generation: int, locator: Locator, reader: LogReader, stores: StoreIds,
+        *, last: LastBatch,
+    ) -> None:  # fmt: skip
+        self._queue = queue
+        self._generation = generation
+        self._locator = locator
+        self._reader = reader
+        self._stores = stores
+        self._last = last
+
+    def find(self, offset: int) -> Found:
+        """
+        The message at an offset.
+
+        Raises:
+            Damaged: it cannot be read, or something else lies in its place.
+        """
+        source = self._last.batch
+        if source is None or not self._holds(source, offset):
+            source = self._last.batch = self._batch(offset)
+        (message,) = source.pick([offset - source.header.base_offset])
+        return Found(message, source)
+
+    def _holds(self, source: Batch, offset: int) -> bool:
+        header = source.header
+        is_here = (header.topic, header.queue_id, header.topic_gen) == (*self._queue, self._generation)
+        return is_here and header.base_offset <= offset < header.end_offset
+
+    def _batch(self, offset: int) -> Batch:
+        damaged = f"{self._queue} is damaged at offset {offset}"
+        place = self._locator.position_of(offset)
+        data = None if place is None else self._reader.batch(place[0])
+        if data is None:
+            raise Damaged(f"{damaged}: the message cannot be copied")
+        try:
+            source = batches.read(data, stores=self._stores)
+        except Refused as error:
+            raise Damaged(f"{damaged}: {error.text}") from error
+        if not self._holds(source, offset):
+            raise Damaged(f"{damaged}: another message lies in its place")
+        return source
+
+    def copies(self, offsets: Iterable[int], make: Callable[[Found], Copy]) -> list[Copy | Refused]:
+        """
+        Copies of messages, in order, as many as go into one portion.
+
+        In the place of one that cannot be made stands why: ``Damaged``, or what ``make`` raised.
+        """
+        made: list[Copy | Refused] = []
+        size = 0
+        with self._reader:
+            for offset in offsets:
+                try:
+                    copy = make(self.find(offset))
+                except Refused as error:
+                    made.append(error)
+                    continue
+                size += len(copy.batch)
+                if made and (size > PORTION_BYTES or len(made) == PORTION_COPIES):
+                    break
+                made.append(copy)
+        return made
+
+
+def dead_copy(found: Found, group: str, attempts: int, reason: str) -> Copy:
+    """A copy for the dead letters of a group that has failed at a message so often."""
+    to = MessageQueue(names.dead_letter_topic(group), 0)
+    said = {**came_from(found), ATTEMPTS: str(attempts), REASON: reason, GROUP: group}
+    return _copy(found, to, {**found.message.properties, **said}, said)
+
+
+def retry_copy(found: Found, group: str, attempts: int, level: int) -> Copy:
+    """A copy that is delivered to a group again later, after so many deliveries."""
+    to = MessageQueue(names.retry_topic(group), 0)
+    said = {**came_from(found), GROUP: group}
+    return _copy(found, to, {**found.message.properties, **said}, said, attempts=attempts, level=level)
+
+
+def replay_copy(found: Found, group: str) -> Copy:
+    """A copy of a dead letter that is delivered to its group at once, as if it had never failed."""
+    kept = {name: text for name, text in found.message.properties.items() if name not in (ATTEMPTS, REASON)}
+    said = {name: kept[name] for name in (*ORIGIN, GROUP) if name in kept}
+    return _copy(found, MessageQueue(names.retry_topic(group), 0), kept, said)
+
+
+def returned_copy(found: Found) -> Copy:
+    """
+    A copy of a dead letter for the queue it came from, as it was before we wrote into it.
+
+    Raises:
+        Damaged: the dead letter does not say where it came from.
+    """
+    properties = found.message.properties
+    try:
+        to = MessageQueue(properties[names.ORIGIN_TOPIC], int(properties[ORIGIN_QUEUE]))
+    except (KeyError, ValueError) as error:
+        raise Damaged(
+            f"the dead letter at offset {found.message.queue_offset} does not say where it is from"
+        ) from error
+    ours = (*ORIGIN, GROUP, ATTEMPTS, REASON)
+    return _copy(found, to, {name: text for name, text in properties.items() if name not in ours}, {})
+
+
+def came_from(found: Found) -> dict[str, str]:
+    """The properties that say where a message was sent to at first; those of a retry are told on."""
+    message, header = found.message, found.source.header
+    properties = message.properties
+    if header.topic.startswith(names.RETRIES) and all(name in properties for name in ORIGIN):
+        return {name: properties[name] for name in ORIGIN}
+    told = (header.topic, str(header.queue_id), str(message.queue_offset), message.message_id)
+    return dict(zip(ORIGIN, told, strict=True))
+
+
+def _copy(
+    found: Found, to: MessageQueue, properties: Mapping[str, str], said: Mapping[str, str],
+    *, attempts: int = 0, level: int = 0,
+) -> Copy:  # fmt: skip
+    """A batch of one message; ``said`` are the properties that it cannot do without."""
+    message = found.message
+    rows = Rows(
+        [message.body], found.source.columns.born_at_of(found.place), tags=[message.tag], keys=[message.keys],
+        ordering_keys=[message.ordering_key], properties=[properties],
+        attempts=[min(attempts, MAX_COPY_ATTEMPTS)] if attempts else None,
+    )  # fmt: skip
+    data = _encode_what_fits(rows, to, said, len(properties) - len(said), level)
+    return Copy(message.queue_offset, found.origin, to, data, batches.check(data, stamped=False), level)
+
+
+def _encode_what_fits(rows: Rows, to: MessageQueue, said: Mapping[str, str], more: int, level: int) -> bytes:
+    """The message was as large as one can be, and what we say of it comes on top: the least needed goes first."""
+    left_out: list[str] = []
+    while True:
+        try:
+            return bytes(batches.encode(*to, rows, delay_level=level))
+        except BatchTooLarge:
+            if more:
+                left_out.append(f"{more} properties")
+                more = 0
+            elif rows.keys is not None and rows.keys[0]:
+                left_out.append(f"{len(rows.keys[0])} keys")
+                rows = rows._replace(keys=None)
+            elif rows.ordering_keys is not None and rows.ordering_keys[0]:
+                left_out.append("the ordering key")
+                rows = rows._replace(ordering_keys=None)
+            else:
+                raise
+            told = {**said, LEFT_OUT: f"{', '.join(left_out)}: the copy would be too large"}
+            rows = rows._replace(properties=[told])
+
+
+MAX_MESSAGES: Final = 1 << 18  # that all requests in line name together; each takes about 100 bytes
+
+
+class Pool(Protocol):
+    """Where jobs run."""
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
+
+
+class Task(Protocol):
+    """A request that copies. What it raises is its answer; ``messages`` is how many it names."""
+
+    group: str
+    messages: int
+    connection: Connection
+    request_id: int
+
+    def begin(self) -> Callable[[], Any] | None:
+        """Judge what is left to be done: the job that reads a portion; None if there is nothing, and it is answered."""
+
+    def finish(self, result: Any) -> bool:
+        """Judge anew, and append what the job made of it; says whether more is left."""
+
+
+class CopyLine:
+    """Tasks by group, the oldest of a group first."""
+
+    def __init__(self, pool: Pool, most: int = MAX_MESSAGES) -> None:
+        self._pool = pool
+        self._most = most
+        self._messages = 0  # that the tasks in line name
+        self._groups: OrderedDict[str, deque[Task]] = OrderedDict()  # the one whose turn is next comes first
+        self._is_busy = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def add(self, task: Task) -> None:
+        """
+        Put a task in line, and begin with it if nothing is under way.
+
+        Raises:
+            TooManyInFlight: too many messages wait already.
+        """
+        if self._messages + task.messages > self._most:
+            raise TooManyInFlight(f"{self._messages} messages wait to be copied already: try again soon")
+        self._groups.setdefault(task.group, deque()).append(task)
+        self._messages += task.messages
+        self._work()
+
+    def _next(self) -> Task:
+        group, tasks = self._groups.popitem(last=False)
+        task = tasks.popleft()
+        self._messages -= task.messages
+        if tasks:
+            self._groups[group] = tasks  # behind all others
+        return task
+
+    def _again(self, task: Task) -> None:
+        """The rest of a task comes before others of its group, and after other groups."""
+        self._groups.setdefault(task.group, deque()).appendleft(task)
+        self._messages += task.messages
+
+    def _work(self) -> None:
+        """Begin with the next task that somebody still waits for, unless one is under way."""
+        while self._groups and not self._is_busy:
+            task = self._next()
+            if not task.connection.closing:
+                self._guard(task, partial(self._begin, task))
+
+    def _begin(self, task: Task) -> None:
+        job = task.begin()
+        if job is not None:
+            self._pool.submit(job, partial(self._done, task))
+            self._is_busy = True
+
+    def _done(self, task: Task, result: Any) -> None:
+        """The job is done. What held when it began may not hold any more."""
+        self._is_busy = False
+        if not task.connection.closing:
+            self._guard(task, lambda: self._finish(task, result))
+        self._work()
+
+    def _finish(self, task: Task, result: Any) -> None:
+        if task.finish(result):
+            self._again(task)
+
+    @staticmethod
+    def _guard(task: Task, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Refused as error:
+            task.connection.refuse(task.request_id, error)
+        except Exception as error:
+            task.connection.refuse(task.request_id, task.connection.defect(error, task.request_id))
+
+
+class Ticket:
+    """Copies that wait for the disk; ``answer`` follows when they are durable."""
+
+    __slots__ = ("_answer", "error")
+
+    def __init__(self, answer: Callable[[], None] = lambda: None) -> None:
+        self._answer = answer
+        self.error: Refused | None = None
+
+    def stored(self) -> None:
+        """They are durable."""
+        self._answer()
+
+    def failed(self, error: OSError) -> None:
+        """Nothing of them exists."""
+        self.error = refusal_of(error)
+
+
+class Appending:
+    """
+    Puts copies into the log, together with the changes that hold only with them.
+
+    ``make_topic`` gives the topic of a name, and makes it with one queue if it is missing; ``refusal`` says why nothing
+    may be stored at present.
+    """
+
+    def __init__(
+        self, store: MessageStore, committer: Committer, delays: Delays, ledger: Ledger,
+        *, make_topic: Callable[[str], Topic], refusal: Callable[[], str | None],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._committer = committer
+        self._delays = delays
+        self._ledger = ledger
+        self._make_topic = make_topic
+        self._refusal = refusal
+
+    def append(
+        self, copies: Sequence[Copy], changes: Sequence[Entry], ticket: Ticket, written: Callable[[], None]
+    ) -> list[Placed]:
+        """
+        Write copies and changes; where the copies lie. ``written`` is called when it is true, before anybody can look.
+
+        Raises:
+            DiskFull, StoreFailed: nothing of it exists.
+        """
+        if (refusal := self._refusal()) is not None:
+            raise DiskFull(refusal)
+        # A topic must be made before what lies in it: all of them first.
+        topics = {name: self._make_topic(name) for name in dict.fromkeys(copy.to.topic for copy in copies)}
+        self._committer.in_order()
+        placed = [self._stage(copy, topics[copy.to.topic]) for copy in copies]
+        self._committer.append_now(changes, ticket, lambda: self._apply(changes, written))
+        if ticket.error is not None:
+            raise ticket.error
+        return placed
+
+    def _stage(self, copy: Copy, topic: Topic) -> Placed:
+        due_at = self._delays.due_of_level(copy.level) if copy.level else 0
+        return self._store.stage(copy.to, topic.generation, copy.batch, copy.checked, copy.origin, due_at)
+
+    def _apply(self, changes: Sequence[Entry], written: Callable[[], None]) -> None:
+        for change in changes:
+            self._ledger.apply(change)
+        written()

@@ -19,12 +19,11 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import MAX_BATCHES, OutgoingBatch, Send, SendResult
 
 from ..net.connection import DEFERRED, WORK_S, Connection
-from ..state.delays import Delays
+from ..state.deferred import Delays
 from ..state.producers import ProducerTable
 from ..state.topics import TopicTable
 from ..store.committer import Committer, refusal_of
-from ..store.message_store import MessageStore
-from ..store.staged import Placed
+from ..store.message_store import MessageStore, Placed
 from .requests import check_entries
 
 # Refusals that may pass by themselves: the producer keeps its number and comes again.

@@ -1,4 +1,8 @@
-"""HELLO and PING: who is there, what it may do, and what it still holds."""
+"""
+HELLO and PING: who is there, what it may do, and what it still holds.
+
+ACCEPT_HISTORY: an operator lets readers of another history of this store continue in this one.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +35,22 @@ from rmq.wire.protocol.hello import (
     hello_to_map,
     other_protocol,
 )
-from rmq.wire.protocol.ops.core import PROTOCOL
+from rmq.wire.protocol.ops.core import PROTOCOL, HistoryAccepted
 
 from ..config import BrokerConfig
 from ..net.connection import DEFERRED, Connection
 from ..state.attempts import NO_ATTEMPT
 from ..state.leases import Lease, LockTable
-from ..state.ledger import Ledger
-from ..state.producer_line import Known, Spent
-from ..state.producers import ProducerTable, Resumed
+from ..state.offsets import Ledger
+from ..state.producers import Known, ProducerTable, Resumed, Spent
 from ..state.sessions import Session, SessionTable
+from ..store.changes import Started
 from ..store.committer import Committer
 from ..store.history import History
+from ..store.message_store import MessageStore
 from .progress import ProgressHandler
 
 log = get_broker_logger(__name__)
-
 SESSION_BYTES = 16
 MAX_CLIENT_NAME = 128
 PRODUCER_WINDOW = 256
@@ -205,3 +209,23 @@ def _judge_producer(producer: ProducerHello) -> None:
     for name, value, bits in zip(producer._fields, producer, (64, 16, 64), strict=True):
         if not 0 <= value < 1 << bits:
             raise BadRequest(f"the {name} of a producer is a number of {bits} bits, not {value}")
+
+
+class HistoryHandler:
+    """Records that this history is accepted; ``started`` returns this start as a change of the log."""
+
+    def __init__(self, store: MessageStore, committer: Committer, *, started: Callable[[], Started]) -> None:
+        self._store = store
+        self._committer = committer
+        self._started = started
+
+    def accept(self, connection: Connection, request_id: int, payload: Any) -> object:
+        """Accept this history; the answer follows when that is durable."""
+        before, store_id = self._store.history, self._store.stores.current
+        if not before.accepted:
+            self._store.accept_history()
+            self._committer.record(self._started())
+            log.warning("history.accepted", store_id=f"{store_id:016x}", former=len(before.stores.former))
+        answer = HistoryAccepted(store_id, before.accepted)
+        self._committer.when_durable(lambda: connection.reply(request_id, answer))
+        return DEFERRED

@@ -27,7 +27,7 @@ from ..state.deferred import Mark, Parked
 from ..state.topics import TopicTable
 from ..store.changes import Change, DelaysReached
 from ..store.committer import Committer
-from ..store.log_reader import LogReader
+from ..store.lookup import LogReader
 from ..store.message_store import MessageStore
 
 log = get_broker_logger(__name__)

@@ -4,23 +4,26 @@ The files beside the log, kept up while the broker runs: indexes, checkpoints, r
 What there is to do is cut out on the loop, in one piece with what the tables say, and done by one thread, one thing
 after the other. Nothing here is needed for what was promised: whatever fails is tried again, and a start makes from
 the log what is missing.
+
+How much room the disk has, and whether sends may still come.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmq.runtime.logging import get_broker_logger
 
-from ..state.people import PeopleWork
+from ..state.snapshot import PeopleWork
 from ..store.background import CheckpointWork, Expired, IndexWork, Removal, RetentionSearch
 from ..store.changes import Change
 from ..store.message_store import MessageStore
 from .read_pool import ReadPool
 
 log = get_broker_logger(__name__)
-
 MAX_BATCHES: Final = 200_000  # between two checkpoints: a start reads about 100,000 a second
 RETENTION_S: Final = 10.0
 PEOPLE_S: Final = 5.0
@@ -251,3 +254,44 @@ class Upkeep:
 
 def _error(result: object) -> Exception | None:
     return result if isinstance(result, Exception) else None
+
+
+_LEAST_BYTES: Final = 1 << 20
+
+
+class DiskWatch:
+    """
+    ``refusal`` is why sends are refused at present, None if they are not; service resumes by itself.
+
+    ``is_scarce``: not even half of what is to be left free is. Until then delayed messages are delivered: the log is
+    kept from the oldest that waits on, so that a disk full of what waits would stay full else.
+    """
+
+    def __init__(self, path: Path, min_free_bytes: int) -> None:
+        self._path = path
+        self._min_free = min_free_bytes
+        self.free_bytes = 0
+        self.refusal: str | None = None
+        self.is_scarce = False
+        self._looked_at = 0  # how much was written by then
+
+    def is_due(self, written: int) -> bool:
+        """Whether so much was written since the last look that what was free may be gone: look now, not in a second."""
+        return written - self._looked_at > max(self._min_free // 4, _LEAST_BYTES)
+
+    def look(self, written: int = 0) -> None:
+        """Ask the file system; ``written`` is where the log ends now."""
+        self._looked_at = written
+        disk = os.statvfs(self._path)
+        self.judge(disk.f_bavail * disk.f_frsize)
+
+    def judge(self, free_bytes: int) -> None:
+        """So much is free."""
+        was_full = self.refusal is not None
+        self.free_bytes = free_bytes
+        is_full = free_bytes < self._min_free
+        self.is_scarce = free_bytes < self._min_free // 2
+        wanted = f"{self._min_free >> 20} MiB are needed: free some space"
+        self.refusal = f"the disk has {free_bytes >> 20} MiB free, {wanted}" if is_full else None
+        if is_full != was_full:
+            log.warning("disk.full" if is_full else "disk.recovered", free_bytes=free_bytes)

@@ -1,10 +1,28 @@
-"""How long a peer may keep the broker waiting: with its hello, within a frame, and with reading its answers. Pure."""
+"""
+How long a peer may keep the broker waiting: with its hello, within a frame, and with reading its answers. Pure.
+
+Memory for unfinished frames: one budget for all connections, first come, first served.
+
+Memory for answers that peers have not read: one budget for all connections.
+
+A transport keeps each write whole until its last byte is taken, and a batch keeps the frame that it came in, so both
+count in full. Answers that the kernel takes at once cost nothing here.
+
+How many connections the broker takes; those beyond that are told why, and go.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from rmq.wire.errors import Fatal, FrameStalled, HelloTimeout, SlowReader
+from rmq.runtime.logging import get_broker_logger
+from rmq.wire.errors import Fatal, FrameStalled, HelloTimeout, SlowReader, TooManyConnections
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 BYTES_PER_S: Final = 1 << 20  # a frame must come at this rate, beyond the time that any frame has
 CONTENDED_S: Final = 5.0  # that time, while others wait for the memory an unfinished frame holds
@@ -67,3 +85,244 @@ class Patience:
         allowed += peer.unfinished / BYTES_PER_S
         waited = now - self._frame_at
         return FrameStalled(f"a frame was begun and not finished within {allowed:.0f} s") if waited > allowed else None
+
+
+class Waiter(Protocol):
+    """Somebody who could not get memory."""
+
+    def budget_freed(self) -> None:
+        """Try again."""
+
+
+class ReceiveBudget:
+    """
+    Bytes that connections may hold in copies that outlive a read callback.
+
+    A charge is granted while the sum stays within ``limit`` and nobody waits in line before; the only holder always
+    gets what it asks for, so that a frame larger than the whole budget cannot wait for ever.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.used = 0
+        self._waiting: deque[Waiter] = deque()
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody waits for memory."""
+        return bool(self._waiting)
+
+    def charge(self, who: Waiter, held: int, needed: int) -> bool:
+        """Change what ``who`` holds from ``held`` to ``needed``; False puts it in line and changes nothing."""
+        if needed > held and not self._fits(who, held, needed):
+            if who not in self._waiting:
+                self._waiting.append(who)
+            return False
+        self._leave_line(who)
+        self.used += needed - held
+        if needed <= held:
+            self._wake()
+        return True
+
+    def _fits(self, who: Waiter, held: int, needed: int) -> bool:
+        if self._waiting and self._waiting[0] is not who:
+            return False
+        return self.used <= held or self.used - held + needed <= self._limit
+
+    def give_back(self, who: Waiter, held: int) -> None:
+        """``who`` is gone."""
+        self._leave_line(who)
+        self.used -= held
+        self._wake()
+
+    def _leave_line(self, who: Waiter) -> None:
+        if who in self._waiting:
+            self._waiting.remove(who)
+
+    def _wake(self) -> None:
+        """Let the first in line try again, and those behind it as long as each gets what it needs."""
+        while self._waiting:
+            first = self._waiting[0]
+            first.budget_freed()
+            if self._waiting and self._waiting[0] is first:
+                return
+
+
+log = get_broker_logger(__name__)
+FRACTION: Final = 8  # a connection may hold this part of what is free; as much is made free when nothing is
+SMALLEST_SHARE: Final = 64 << 10
+ENTRY_BYTES: Final = 64 << 10  # smaller writes are counted together
+WRITE_OVERHEAD: Final = 400  # bytes of memory that a write which waits takes besides its buffers
+BUFFER_OVERHEAD: Final = 100
+
+
+class AnswerBudget:
+    """
+    Bounds the memory of unread answers, without harm to connections that read.
+
+    A connection gets no further pulls while it holds more than its :attr:`share`, an eighth of what is free, so that a
+    few that read nothing cannot take all of it. Where ``limit`` is passed nevertheless, the connections with the most
+    bytes for the longest time without any progress are aborted, until an eighth is free. The only holder is left
+    alone: an answer larger than the whole budget must be readable.
+    """
+
+    def __init__(self, limit: int, *, now: Callable[[], float]) -> None:
+        self._limit = limit
+        self._now = now
+        self._holders: set[Unread] = set()
+        self.used = 0
+        self.evicted = 0
+
+    @property
+    def share(self) -> int:
+        """How many bytes of unread answers a connection may have before its pulls wait."""
+        return max((self._limit - self.used) // FRACTION, SMALLEST_SHARE)
+
+    def charge(self, holder: Unread, change: int) -> None:
+        """Count what ``holder`` has got more or less than before."""
+        self.used += change
+        if not holder.held:
+            self._holders.discard(holder)
+            return
+        self._holders.add(holder)
+        if change > 0 and self.used > self._limit:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        now = self._now()
+        for holder in tuple(self._holders):
+            holder.settle(now)
+        if self.used <= self._limit:
+            return
+        for holder in sorted(self._holders, key=lambda holder: holder.burden(now), reverse=True):
+            spare = self._limit // FRACTION if holder.burden(now)[0] else 0  # never at the cost of one that reads
+            if self.used <= self._limit - spare or len(self._holders) == 1:
+                return
+            self.evicted += 1
+            holder.evict(now)
+
+
+class Unread:
+    """Tracks the answers of one connection that wait to be read. ``held`` is the memory they take."""
+
+    __slots__ = (
+        "_budget", "_high_water", "_kept", "_moved_at", "_peer", "_taken", "_transport", "_writes", "held", "written",
+    )  # fmt: skip
+
+    def __init__(self, transport: asyncio.Transport, budget: AnswerBudget, high_water: int, peer: str) -> None:
+        self._transport = transport
+        self._budget = budget
+        self._high_water = high_water
+        self._peer = peer
+        self._writes: deque[tuple[int, int]] = deque()  # up to which byte of all that was written, and its memory
+        self._kept = 0
+        self._taken = 0
+        self._moved_at = 0.0  # when the peer was last seen to have taken something, or had nothing to take
+        self.held = 0
+        self.written = 0
+        self.resumed()
+
+    @property
+    def size(self) -> int:
+        """Bytes that the peer has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def keeps(self, size: int) -> None:
+        """Note memory besides their own bytes that the answers of the next write keep."""
+        self._kept += size
+
+    def wrote(self, size: int, buffers: int, now: float) -> None:
+        """Count a write that the transport was just given."""
+        self.written += size
+        kept, self._kept = self._kept, 0
+        if not self.size:
+            self.forget()
+            return
+        if not self.held:
+            self._moved_at = now
+        self.settle(now)
+        cost = size + kept + WRITE_OVERHEAD + BUFFER_OVERHEAD * buffers
+        small = self._writes.pop()[1] if self._writes and self._writes[-1][1] < ENTRY_BYTES else 0
+        self._writes.append((self.written, small + cost))
+        self.held += cost
+        self._budget.charge(self, cost)
+
+    def settle(self, now: float) -> None:
+        """Notice what the peer has taken."""
+        taken = self.written - self.size
+        if taken > self._taken:
+            self._taken, self._moved_at = taken, now
+        freed = 0
+        while self._writes and self._writes[0][0] <= taken:
+            freed += self._writes.popleft()[1]
+        if freed:
+            self.held -= freed
+            self._budget.charge(self, -freed)
+
+    def forget(self) -> None:
+        """Release everything: all was taken, or the connection is gone."""
+        if self.held:
+            freed, self.held = self.held, 0
+            self._writes.clear()
+            self._budget.charge(self, -freed)
+
+    @property
+    def is_flooding(self) -> bool:
+        """Whether so much is held that no more requests are to be read."""
+        return self._exceeds(4)
+
+    def pause_if_much(self) -> None:
+        """Pause writing until most was taken, if more is held than the connection's share."""
+        if self._exceeds(1):
+            self._transport.set_write_buffer_limits(high=min(self._high_water, self.size // 2))
+
+    def _exceeds(self, times: int) -> bool:
+        share = self._budget.share
+        return self.held > times * share or self.size > times * min(self._high_water, share)
+
+    def resumed(self) -> None:
+        """Pause writing at the mark that holds while there is room."""
+        self._transport.set_write_buffer_limits(high=self._high_water)
+
+    def burden(self, now: float) -> tuple[float, int]:
+        """Return what the answers cost the others: bytes times seconds without progress, then bytes."""
+        return self.held * (now - self._moved_at), self.held
+
+    def evict(self, now: float) -> None:
+        """Abort the connection: it reads nothing, so it cannot be given a reason."""
+        log.warning("connection.evicted", peer=self._peer, held=self.held, waited_s=round(now - self._moved_at, 3))
+        self.forget()
+        self._transport.abort()
+
+
+MAX_TURNED_AWAY: Final = 16  # connections beyond the limit that are still being told why
+
+
+class Admission:
+    """The connections that are served, ``most`` of them."""
+
+    def __init__(self, most: int) -> None:
+        self.connections: set[Connection] = set()
+        self._most = most
+        self._turned_away: dict[Connection, None] = {}  # in the order they came
+
+    def opened(self, connection: Connection) -> TooManyConnections | None:
+        """A connection came; the reason if it may not stay."""
+        if len(self.connections) >= self._most:
+            self._turn_away(connection)
+            return TooManyConnections(f"the broker has {self._most} connections, as many as it may")
+        self.connections.add(connection)
+        return None
+
+    def closed(self, connection: Connection) -> None:
+        """A connection ended."""
+        self.connections.discard(connection)
+        self._turned_away.pop(connection, None)
+
+    def _turn_away(self, connection: Connection) -> None:
+        """Being told why takes a moment and a descriptor: the one that has had most of its moment makes room."""
+        if len(self._turned_away) >= MAX_TURNED_AWAY:
+            eldest = next(iter(self._turned_away))
+            del self._turned_away[eldest]
+            eldest.abort()
+        self._turned_away[connection] = None

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..store.directory import COPY_MARK, FORMAT, STORE_FILE, StoreError
+from ..store.directory import COPY_MARK, FORMAT, STORE_FILE, Held, StoreError
 from ..store.files import Files
-from ..store.held import Held
 from ..store.scan import read_needed
 from .index import log_pieces
 

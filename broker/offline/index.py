@@ -23,10 +23,9 @@ from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue
 
 from ..state.leases import LockTable
-from ..state.ledger import Ledger
-from ..state.parked_log import ParkedLog
+from ..state.offsets import Ledger
 from ..state.producers import ProducerTable
-from ..state.replay import Replay
+from ..state.replay import ParkedLog, Replay
 from ..state.topics import TopicTable
 from ..store import checkpoint as checkpoints
 from ..store.checkpoint import BadCheckpoint, Checkpoint

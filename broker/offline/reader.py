@@ -32,12 +32,11 @@ from ..state.topics import Topic
 from ..store import lookup
 from ..store.commitlog import Extent
 from ..store.consume_queue import Bounds
-from ..store.directory import StoreError
+from ..store.directory import Held, StoreError
 from ..store.files import Files
-from ..store.held import Held
 from ..store.history import PositionRefused
 from ..store.index_faults import IndexFaults
-from ..store.log_reader import LogReader
+from ..store.lookup import LogReader
 from ..store.read import ColdRead, DamagedRange, Only
 from ..store.rebuild import first_store_id
 from .index import StoppedIndex, StoppedQueue, log_pieces

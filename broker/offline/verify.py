@@ -22,12 +22,10 @@ from ..store import checkpoint as checkpoints
 from ..store.changes import QueueHolds, TopicDeleted
 from ..store.checkpoint import BadCheckpoint, Checkpoint
 from ..store.consume_queue import ENTRY, entries
-from ..store.directory import StoreError
+from ..store.directory import Held, StoreError
 from ..store.files import AnyPath, Files
-from ..store.held import Held
 from ..store.index_faults import IndexFaults
-from ..store.key_blocks import hash_column
-from ..store.key_index import Gap, KeyIndex
+from ..store.key_index import Gap, KeyIndex, hash_column
 from ..store.rebuild import changes_of, read_head
 from ..store.recovery import Damage, Piece, Walk
 from ..store.scan import Unreadable

@@ -20,8 +20,7 @@ from .commitlog import CommitLog, Extent
 from .consume_queue import ConsumeQueue, Taken
 from .files import UNREADABLE, AnyPath, Files
 from .index_faults import IndexFaults
-from .key_blocks import Entry, hash_column
-from .key_index import KeyIndex
+from .key_index import Entry, KeyIndex, hash_column
 from .rebuild import read_head
 
 _HEAD_BYTES = 1024  # of a segment: the header and the meta of the state batch that it begins with are shorter

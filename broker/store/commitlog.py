@@ -9,11 +9,14 @@ Only the newest segment and those not yet synced have a descriptor of their own;
 shared ones. The loop alone closes descriptors, and only those of segments that the flusher has gone past for good:
 ``_unsynced`` holds the segments that the flusher may still touch, and it takes one out *after* its last use. So no
 descriptor is closed under a running sync, and its number is not given to another file meanwhile.
+
+The newest batches of the log, in memory: whoever reads at the end never touches a file.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +25,9 @@ from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch.layout import Buffer
 
 from .files import Files
-from .readers import Readers
-from .recent import LIMIT, Recent
-from .segment import Segment, segment_paths
+from .segment import Readers, Segment, segment_paths
 
 log = get_broker_logger(__name__)
-
 MAX_UNSYNCED = 16  # segments; beyond that the newest grows on, so that a slow disk does not cost all descriptors
 
 
@@ -40,6 +40,9 @@ class Extent(NamedTuple):
 
 class Moved(OSError):
     """Another directory has the path of the log that is in use; the sentence says what to do."""
+
+
+LIMIT = 32 << 20
 
 
 class CommitLog:
@@ -296,3 +299,46 @@ def _done_with(segments: Sequence[Segment]) -> int:
         if segment.synced < segment.size:
             return i
     return len(segments) - 1
+
+
+OVERHEAD = 700  # bytes of memory that a batch takes beside its own, so that many small ones are bounded too
+
+
+class Recent:
+    """The newest batches that were written, in ``limit`` bytes of memory; what falls out lies in a file."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._batches: dict[int, tuple[Buffer, Buffer]] = {}
+        self._order: deque[tuple[int, int]] = deque()  # (position, size), oldest first
+        self._newest: object = None  # what the newest batch lies in: a buffer of its own, or the frame it came in
+        self.size = 0
+
+    def add(self, position: int, head: Buffer, rest: Buffer) -> None:
+        """
+        Keep a batch that the log now holds: its stamped part and the rest.
+
+        A batch that is a part of its frame keeps all of the frame in memory, until the last one of it falls out: with
+        that one it is counted.
+        """
+        held = rest.obj if isinstance(rest, memoryview) else rest
+        kept: int = len(held)  # type: ignore[arg-type]  # bytes, or a bytearray
+        if held is self._newest:
+            before, counted = self._order[-1]
+            self._order[-1] = (before, counted - kept)
+            self.size -= kept
+        self._newest = held
+        size = len(head) + OVERHEAD + kept
+        self._batches[position] = (head, rest)
+        self._order.append((position, size))
+        self.size += size
+        while self.size > self._limit:
+            oldest, length = self._order.popleft()
+            del self._batches[oldest]
+            self.size -= length
+        if not self._order:
+            self._newest = None
+
+    def get(self, position: int) -> tuple[Buffer, Buffer] | None:
+        """The batch at a physical offset, if it is here."""
+        return self._batches.get(position)

@@ -5,6 +5,11 @@ An entry has 20 bytes (physical offset 8, size 4, tag hash 8), one a message; th
 same record. The index is a function of the log: the loop notes a few bytes a batch, and a thread beside it makes the
 entries and writes them in large pieces. Size 0 stands for messages that are damaged. Neither descriptors nor
 directories are had before they are needed, so that a queue with few messages costs a few hundred bytes and no file.
+
+The tags of batches whose index entries are in no file yet: as few bytes a message as an entry has, or less.
+
+A long batch with few tags keeps the column it came with. Elsewhere that would be some hundred bytes a message, in
+objects that the garbage collector walks over, and there may be many queues: of those the hashes are made at once.
 """
 
 from __future__ import annotations
@@ -14,13 +19,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmq.wire.batch.columns import TagColumn
 
 from .files import Files
 from .lookup import Locator
-from .waiting_tags import WaitingTags
 
 ENTRY = struct.Struct(">QIq")
 _POSITION = struct.Struct(">Q")
@@ -29,7 +33,6 @@ RECENT_BATCHES = 512
 FLUSH_BYTES = 16 << 10
 _PIECE = 256 << 10  # bytes of entries that are made before they are written
 MAX_EPOCHS = 32  # starts of the broker that a queue remembers
-
 ReadEntries = Callable[[str, int, int], bytes]  # path, size, place
 
 
@@ -419,3 +422,44 @@ def _behind(run: bytes, at: int, count: int, guess: int) -> int:
         end += guess
         guess *= 2
     return bisect_left(range(end + guess), True, lo=end + 1, key=is_behind)
+
+
+MESSAGES_A_TAG: Final = 32  # from here on a column takes less than its hashes
+
+
+class WaitingTags:
+    """Tags by queue offset, those of the oldest batch first. What :meth:`part` returns is for any thread."""
+
+    __slots__ = ("_columns", "_hashes", "_offsets")
+
+    def __init__(self) -> None:
+        self._columns: dict[int, TagColumn] = {}  # by the offset of the first message
+        self._offsets = array("Q")  # of the messages of other batches, and beside them the hashes of their tags
+        self._hashes = array("q")
+
+    def __bool__(self) -> bool:
+        return bool(self._columns or self._offsets)
+
+    def add(self, base: int, tags: TagColumn) -> None:
+        """The batch at ``base``, behind all others, has these."""
+        count = len(tags.codes)
+        if count >= MESSAGES_A_TAG * max(len(tags.names), 1):
+            self._columns[base] = tags
+        else:
+            self._offsets.extend(range(base, base + count))
+            self._hashes.extend(map(tags.hashes().__getitem__, tags.codes))
+
+    def of(self, base: int, end: int) -> TagColumn | array[int] | None:
+        """The tags of a batch, or their hashes, one a message; None if it has none."""
+        if (column := self._columns.get(base)) is not None:
+            return column
+        first = bisect_left(self._offsets, base)
+        return self._hashes[first : bisect_left(self._offsets, end, first)] or None
+
+    def part(self, start: int, end: int) -> WaitingTags:
+        """Those of the batches from one offset to before another, which begin there."""
+        part = WaitingTags()
+        part._columns = {base: tags for base, tags in self._columns.items() if start <= base < end}
+        first, last = bisect_left(self._offsets, start), bisect_left(self._offsets, end)
+        part._offsets, part._hashes = self._offsets[first:last], self._hashes[first:last]
+        return part

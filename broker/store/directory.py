@@ -1,13 +1,24 @@
-"""The data directory: made, locked against a second broker, and named by ``store.json``."""
+"""
+The data directory: made, locked against a second broker, and named by ``store.json``.
+
+A data directory that is read while no broker uses it: held so that none starts meanwhile.
+
+The lock of a data directory: on the directory itself, and on the file ``lock`` in it.
+
+The file is what older versions look at. The directory is locked as well because removing a file that is locked lets
+the next process lock another one of the same name.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +26,8 @@ from rmq.runtime.logging import get_broker_logger
 from rmq.wire.errors import RmqError
 
 from .files import UNREADABLE, Files
-from .lock import DirectoryLock, InUse
 
 log = get_broker_logger(__name__)
-
 FORMAT = 1
 STORE_FILE = "store.json"
 COPY_MARK = "copy"  # in store.json: this directory was copied, and is another history from its first start on
@@ -199,3 +208,111 @@ def remedy(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return "the folder or file belongs to another user: run this as that user, or give it to this one (chown)"
     return "choose another folder with --data-dir"
+
+
+class Held:
+    """
+    The lock of a data directory, shared with other readers, in a ``with`` block or until :meth:`close`.
+
+    A copy needs no lock file. ``instead`` is what to do with a copy, for people.
+    """
+
+    def __init__(self, path: Path, instead: str) -> None:
+        self._path = path
+        self._instead = instead
+        self._lock = DirectoryLock(path, shared=True)
+
+    def take(self) -> None:
+        """
+        Take the lock.
+
+        Raises:
+            StoreError: a broker has it.
+            OSError: the file system.
+        """
+        try:
+            self._lock.take()
+        except InUse as error:
+            raise StoreError(
+                f"a broker uses {self._path}: stop it first, or {self._instead} (`rmq-admin broker backup`)"
+            ) from error
+
+    def close(self) -> None:
+        """Let a broker have the directory; may be called again."""
+        self._lock.close()
+
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+_NAME = "lock"
+# Of a file system that cannot lock a directory; EBADF where a lock needs a descriptor to write with, as on NFS.
+_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF, errno.ENOSYS)
+
+
+class InUse(Exception):
+    """Another process has locked the directory."""
+
+
+class DirectoryLock:
+    """
+    Locks ``path`` until :meth:`close` or the end of the process.
+
+    ``shared``: alongside other readers. It then makes no file, since a copy may be read-only.
+    """
+
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        self._path = path
+        self._how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+        self._shared = shared
+        self._fds: list[int] = []
+
+    def take(self) -> OSError | None:
+        """
+        Take both locks; return the error of a file system that cannot lock a directory, where the file has to do.
+
+        Raises:
+            InUse: another process has one of them.
+            OSError: one cannot be opened or locked.
+        """
+        try:
+            unsupported = self._lock_directory()
+            self._lock_file()
+        except BaseException:
+            self.close()
+            raise
+        return unsupported
+
+    def _lock_directory(self) -> OSError | None:
+        try:
+            self._lock(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None  # for its reader to report
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            return error
+        return None
+
+    def _lock_file(self) -> None:
+        if not self._shared:
+            self._lock(self._path / _NAME, os.O_RDWR | os.O_CREAT)
+            return
+        with suppress(FileNotFoundError):
+            self._lock(self._path / _NAME, os.O_RDONLY)
+
+    def _lock(self, path: Path, flags: int) -> None:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self._fds.append(fd)
+        try:
+            fcntl.flock(fd, self._how)
+        except BlockingIOError as error:
+            raise InUse from error
+
+    def close(self) -> None:
+        """Release both locks; may be called again."""
+        while self._fds:
+            os.close(self._fds.pop())

@@ -4,6 +4,8 @@ The store as the services see it: stage, write, expose, read.
 Batches of one loop turn are staged, written together and then published in the queue indexes. ``expose`` makes
 them readable: at once when answers do not wait for the disk, else when the flusher has posted their position.
 Every segment but the first begins with a snapshot, so that the segments before it can go.
+
+Batches that were given a place in the log and are not written yet.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from typing import NamedTuple
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
-from rmq.wire.batch.columns import Columns
+from rmq.wire.batch.columns import Columns, TagColumn
 from rmq.wire.batch.tags import Wanted
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..state.deferred import DelayTable, Parked
 from . import checkpoint as checkpoints
-from .background import IndexWork, remove_indexes
+from .background import IndexWork, Keyed, remove_indexes
 from .changes import Change, QueueHolds, pack_in_pieces
 from .checkpoint import BadCheckpoint, Checkpoint
-from .commitlog import CommitLog
+from .commitlog import LIMIT, CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
 from .history import NO_HISTORY, begin_history
@@ -33,19 +35,14 @@ from .index_backlog import Backlog
 from .index_faults import IndexFaults
 from .index_repair import log_asker
 from .key_index import KeyIndex
-from .log_reader import LogReader
-from .lookup import Locator
+from .lookup import Locator, LogReader
 from .read import ColdRead, Found, Only, read_now
 from .rebuild import Rebuild, Tables, read_head
-from .recent import LIMIT
 from .recovery import Cut, Damage, Recovery
 from .segment import Segment
-from .staged import Owner, Publication, keyed_of
-from .staged import Placed as Placed  # noqa: PLC0414  # part of this module's promises
 from .traffic import Traffic
 
 log = get_broker_logger(__name__)
-
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
 SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
@@ -458,3 +455,39 @@ class MessageStore:
         """Let go of the directory as a crash would: what is not durable may be lost."""
         self.log.close()
         self.directory.close()
+
+
+class Placed(NamedTuple):
+    """Where a staged batch will lie; ``end`` is the log position behind it. A parked one has ``base_offset`` -1."""
+
+    base_offset: int
+    physical_offset: int
+    stored_at: int
+    end: int
+
+
+class Owner(NamedTuple):
+    """What a batch is stamped with beside its place; ``base_offset`` of a parked one is the time it is due."""
+
+    base_offset: int
+    origin: int
+    topic_gen: int
+    queue_id: int
+    kind: int
+
+
+class Publication(NamedTuple):
+    """What a batch brings into the indexes once it is written."""
+
+    queue: MessageQueue
+    place: ConsumeQueue
+    position: int
+    size: int
+    messages: int
+    tags: TagColumn | None
+    keyed: Keyed | None
+
+
+def keyed_of(position: int, stored_at: int, columns: Columns) -> Keyed | None:
+    """A batch as the key index notes it; None without keys."""
+    return None if columns.key_hashes is None else Keyed(position, stored_at, columns.key_hashes)

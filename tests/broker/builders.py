@@ -13,9 +13,8 @@ from rmq.broker.store.background import CheckpointWork
 from rmq.broker.store.changes import Change, SnapshotEnded, Started
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.files import Files
-from rmq.broker.store.message_store import MessageStore, Recovered
+from rmq.broker.store.message_store import MessageStore, Placed, Recovered
 from rmq.broker.store.read import ColdRead
-from rmq.broker.store.staged import Placed
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import ProducerMark, Rows

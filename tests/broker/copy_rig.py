@@ -5,20 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rmq.broker.delay_levels import parse_levels
-from rmq.broker.handlers.appending import Appending
-from rmq.broker.handlers.copy_line import CopyLine
+from rmq.broker.config import parse_levels
 from rmq.broker.handlers.dead_letters import DeadAdminHandler
 from rmq.broker.handlers.progress import ProgressHandler
-from rmq.broker.handlers.redelivery import SendBackHandler
-from rmq.broker.state.deferred import Mark
-from rmq.broker.state.delays import Delays
+from rmq.broker.handlers.redelivery import Appending, CopyLine, SendBackHandler
+from rmq.broker.state.deferred import Delays, Mark
 from rmq.broker.state.groups import Membership
 from rmq.broker.state.leases import LockTable
-from rmq.broker.state.ledger import Ledger
-from rmq.broker.state.parked_log import ParkedLog
+from rmq.broker.state.offsets import Ledger
 from rmq.broker.state.producers import ProducerTable
-from rmq.broker.state.replay import Replay
+from rmq.broker.state.replay import ParkedLog, Replay
 from rmq.broker.state.topics import Topic, TopicTable
 from rmq.broker.store.changes import Change, DelaysReached, SnapshotEnded, Started
 from rmq.broker.store.committer import Committer

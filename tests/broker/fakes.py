@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from rmq.broker.net.answer_budget import AnswerBudget
-from rmq.broker.net.connection import DEFERRED, Connection
-from rmq.broker.net.receive_budget import ReceiveBudget
-from rmq.broker.net.service import Handler, Service
+from rmq.broker.net.connection import DEFERRED, Connection, Handler, Service
+from rmq.broker.net.limits import AnswerBudget, ReceiveBudget
 from rmq.broker.state.sessions import Session
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import Fatal, TooManyInFlight

@@ -6,7 +6,7 @@ import sys
 FRAMES = """
 import resource, sys
 from collections import deque
-from rmq.broker.allocator import keep_freed_memory
+from rmq.broker.process import keep_freed_memory
 assert sys.argv[1] == "off" or keep_freed_memory()
 newest = deque(maxlen=32)
 def receive(frames):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.jobs.disk_watch import DiskWatch
+from rmq.broker.jobs.maintenance import DiskWatch
 from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import ConnectionLost, DiskFull, LockHeld

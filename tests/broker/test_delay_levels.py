@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.config import BrokerConfig
-from rmq.broker.delay_levels import parse_levels
+from rmq.broker.config import BrokerConfig, parse_levels
 from rmq.wire.errors import ConfigError
 
 SECOND = 1_000_000

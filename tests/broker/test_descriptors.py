@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rmq.broker.descriptors import FEWEST, RESERVED, possible_connections, raise_open_files
+from rmq.broker.process import FEWEST, RESERVED, possible_connections, raise_open_files
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rmq.broker.state.leases import LockTable
-from rmq.broker.state.ledger import Ledger
-from rmq.broker.state.offsets import OffsetTable
-from rmq.broker.state.parked_log import ParkedLog
+from rmq.broker.state.offsets import Ledger, OffsetTable
 from rmq.broker.state.producers import ProducerTable
-from rmq.broker.state.replay import Replay
+from rmq.broker.state.replay import ParkedLog, Replay
 from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.changes import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
 from rmq.broker.store.committer import Committer, without_the_dead

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.state.parked_log import ParkedLog
+from rmq.broker.state.replay import ParkedLog
 from rmq.broker.store.files import AnyPath, Files
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import checksum, layout

@@ -16,7 +16,7 @@ import pytest
 
 from rmq.broker.app import Broker
 from rmq.broker.jobs.deferred_delivery import Delivery, Due
-from rmq.broker.state.copied_table import CopiedTable
+from rmq.broker.state.dead_letters import CopiedTable
 from rmq.broker.state.leases import LockTable
 from rmq.consumer.dispatch.concurrent import ConcurrentService
 from rmq.consumer.dispatch.send_backs import Fate

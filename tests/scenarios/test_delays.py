@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rmq.broker.config import BrokerConfig
-from rmq.broker.delay_levels import parse_levels
+from rmq.broker.config import BrokerConfig, parse_levels
 from rmq.client import Admin, BadDelay, Message, Producer, Receipt
 from rmq.consumer import Consumer, ConsumeStatus
 from rmq.testing.broker import InMemoryBroker

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.allocator import KEPT
+from rmq.broker.process import KEPT
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.protocol.ops.core import Op
 

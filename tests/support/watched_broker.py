@@ -8,9 +8,8 @@ from functools import cache, partial
 from typing import Any
 
 from rmq.broker.app import Broker
-from rmq.broker.net.connection import Connection
-from rmq.broker.net.service import Handler
-from rmq.broker.state.ledger import Entry, Ledger
+from rmq.broker.net.connection import Connection, Handler
+from rmq.broker.state.offsets import Entry, Ledger
 from rmq.broker.store import changes
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.codec import decode

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.handlers.appending import Appending, Ticket
-from rmq.broker.handlers.copies import Copy
-from rmq.broker.state.delays import Delays
+from rmq.broker.handlers.redelivery import Appending, Copy, Ticket
+from rmq.broker.state.deferred import Delays
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import DiskFull, Refused, StoreFailed

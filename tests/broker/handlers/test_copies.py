@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.handlers.copies import (
-    MAX_ATTEMPTS,
+from rmq.broker.handlers.redelivery import (
+    MAX_COPY_ATTEMPTS,
     PORTION_BYTES,
     PORTION_COPIES,
     Copy,
@@ -21,8 +21,7 @@ from rmq.broker.handlers.copies import (
     retry_copy,
     returned_copy,
 )
-from rmq.broker.store.log_reader import LogReader
-from rmq.broker.store.lookup import Locator
+from rmq.broker.store.lookup import Locator, LogReader
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import Rows
@@ -122,7 +121,7 @@ def test_a_copy_keeps_what_was_the_message_s_own_and_says_where_it_is_from(
 
 
 def test_more_attempts_than_a_batch_can_tell_are_told_as_the_most() -> None:
-    assert read(retry_copy(found(FULL, 1), "g", 1 << 20, 3)).attempt == MAX_ATTEMPTS + 1
+    assert read(retry_copy(found(FULL, 1), "g", 1 << 20, 3)).attempt == MAX_COPY_ATTEMPTS + 1
 
 
 def test_a_retry_tells_on_where_its_message_came_from_at_first() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.handlers.copy_line import CopyLine
+from rmq.broker.handlers.redelivery import CopyLine
 from rmq.broker.net.connection import Connection
 from rmq.wire.errors import BadRequest, Internal, Refused, TooManyInFlight
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from rmq.broker.handlers.pull_request import PullRequest
+from rmq.broker.handlers.pull_read import PullRequest
 from rmq.broker.net.connection import Connection
 from rmq.wire.batch.tags import wanted
 from rmq.wire.model import MessageQueue

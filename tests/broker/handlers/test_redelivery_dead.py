@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.state.copied_table import MAX_COPIED
+from rmq.broker.state.dead_letters import MAX_COPIED
 from rmq.broker.store.changes import Copied
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.handlers.stats import StatsHandler
+from rmq.broker.handlers.inspect import StatsHandler
 from rmq.broker.net.connection import Connection
 from rmq.broker.store.traffic import Traffic
 from rmq.wire.errors import BadRequest

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmq.broker.jobs.disk_watch import DiskWatch
+from rmq.broker.jobs.maintenance import DiskWatch
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from rmq.broker.net.admission import MAX_TURNED_AWAY, Admission
 from rmq.broker.net.connection import Connection
+from rmq.broker.net.limits import MAX_TURNED_AWAY, Admission
 from rmq.wire.errors import TooManyConnections
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.net.answer_budget import BUFFER_OVERHEAD, ENTRY_BYTES, FRACTION, WRITE_OVERHEAD, Unread
-from rmq.broker.net.limits import Limits
+from rmq.broker.net.limits import BUFFER_OVERHEAD, ENTRY_BYTES, FRACTION, WRITE_OVERHEAD, Limits, Unread
 
 from ..fakes import BIG, ECHO, FakeService, Peer, request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq.broker.net.outgoing import Outgoing
+from rmq.broker.net.connection import Outgoing
 
 from ..fakes import Turns
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rmq.broker.net.receive_budget import ReceiveBudget
+from rmq.broker.net.limits import ReceiveBudget
 
 
 class Holder:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.state.producer_line import SLOT, Known
-from rmq.broker.state.producers import ProducerTable
+from rmq.broker.state.producers import SLOT, Known, ProducerTable
 from rmq.wire.errors import SequenceConflict, TopicNotFound
 
 RING = 256 * SLOT.size

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.state.producer_line import Known, Spent
-from rmq.broker.state.producers import ProducerTable
+from rmq.broker.state.producers import Known, ProducerTable, Spent
 from rmq.broker.store.changes import ProducerEpoch, ProducerKnown, pack_changes, unpack_changes
 from rmq.wire.errors import ProducerFenced, SequenceConflict, TopicNotFound
 

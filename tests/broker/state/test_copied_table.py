@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.state.copied_table import CopiedTable
+from rmq.broker.state.dead_letters import CopiedTable
 from rmq.broker.store.changes import Copied
 from rmq.wire.model import MessageQueue
 

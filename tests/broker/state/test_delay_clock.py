@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.state.delay_clock import RATE, SMALL_STEP_US, DelayClock
+from rmq.broker.state.deferred import RATE, SMALL_STEP_US, DelayClock
 
 from support.batches import quick
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.state.deferred import DelayTable, Mark
-from rmq.broker.state.delays import Delays
+from rmq.broker.state.deferred import Delays, DelayTable, Mark
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.errors import BadDelay

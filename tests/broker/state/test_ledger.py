@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.state.ledger import Ledger
+from rmq.broker.state.offsets import Ledger
 from rmq.broker.store.changes import Attempted, Change, Committed, Copied, DeadHandled, Suspected
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.hello import AttemptRun

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.broker.state.deferred import ENTRY, DelayTable, Mark, Parked
-from rmq.broker.state.parked_log import ParkedLog
+from rmq.broker.state.replay import ParkedLog
 from rmq.broker.store.changes import DelaysReached, DelaysWaiting
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.state.people import PeopleWork, documents
+from rmq.broker.state.snapshot import PeopleWork, documents
 from rmq.broker.store.changes import Change, Committed, LeaseGranted, SnapshotEnded, Started, TopicMade
 from rmq.broker.store.files import Files
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rmq.broker.state.producer_line import Known
-from rmq.broker.state.producers import ProducerTable
+from rmq.broker.state.producers import Known, ProducerTable
 from rmq.wire.errors import OutOfSequence, SequenceConflict, TopicNotFound
 
 P = 0xABC

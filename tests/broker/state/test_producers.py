@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.broker.state.producer_line import Known, Spent
-from rmq.broker.state.producers import ProducerTable, Resumed
+from rmq.broker.state.producers import Known, ProducerTable, Resumed, Spent
 from rmq.broker.store.changes import ProducerEpoch
 from rmq.wire.errors import OutOfSequence, ProducerFenced, SequenceConflict, TopicNotFound
 

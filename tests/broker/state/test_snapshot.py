@@ -4,12 +4,10 @@ from pathlib import Path
 
 from rmq.broker.state.deferred import DelayTable, Mark, Parked
 from rmq.broker.state.leases import LockTable
-from rmq.broker.state.ledger import Ledger
-from rmq.broker.state.parked_log import ParkedLog
-from rmq.broker.state.people import documents
+from rmq.broker.state.offsets import Ledger
 from rmq.broker.state.producers import ProducerTable
-from rmq.broker.state.replay import Replay
-from rmq.broker.state.snapshot import Snapshot
+from rmq.broker.state.replay import ParkedLog, Replay
+from rmq.broker.state.snapshot import Snapshot, documents
 from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.changes import (
     Change,

@@ -12,8 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmq.broker.store.changes import Started
-from rmq.broker.store.directory import DataDirectory, StoreError, remedy
-from rmq.broker.store.held import Held
+from rmq.broker.store.directory import DataDirectory, Held, StoreError, remedy
 
 from ..builders import Opened
 

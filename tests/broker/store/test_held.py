@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.directory import DataDirectory, StoreError
-from rmq.broker.store.held import Held
+from rmq.broker.store.directory import DataDirectory, Held, StoreError
 
 
 def test_a_directory_in_use_is_refused_with_what_to_do(memory_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from rmq.broker.store.files import Files
 from rmq.broker.store.index_faults import IndexFaults, put_aside
-from rmq.broker.store.key_blocks import Entry
-from rmq.broker.store.key_index import Gap, Hit, KeyIndex, Wanted
+from rmq.broker.store.key_index import Entry, Gap, Hit, KeyIndex, Wanted
 
 from ..faulty_files import FaultyFiles
 

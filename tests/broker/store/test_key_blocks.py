@@ -7,8 +7,8 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.store import key_blocks
-from rmq.broker.store.key_blocks import HEADER, PIECE, Block, Entry, cut, hash_column, pack, parse_head
+from rmq.broker.store import key_index
+from rmq.broker.store.key_index import HEADER, PIECE, Block, Entry, cut, hash_column, pack, parse_head
 
 from support.batches import little, quick
 
@@ -128,7 +128,7 @@ def test_the_header_never_changes() -> None:
     """A change here needs another version."""
     (block,) = pack([Entry(4096, 1_700_000_000_123_456, hash_column(array("I", [0xA1B2C3D4])))], 1024, 8192)
 
-    assert (key_blocks.VERSION, block.packed().hex()) == (
+    assert (key_index.VERSION, block.packed().hex()) == (
         1,
         "524d4b49" "0001" "0000" + block.packed()[8:16].hex() + "00000001" "00000001"
         "0000000000000400" "0000000000002000" "00060a2418202240" "00060a2418202240"

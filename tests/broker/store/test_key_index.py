@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.key_blocks import Entry
-from rmq.broker.store.key_index import Gap, Hit, KeyIndex, Wanted
+from rmq.broker.store.key_index import Entry, Gap, Hit, KeyIndex, Wanted
 
 from support.batches import little, quick
 

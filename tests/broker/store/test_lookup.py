@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from rmq.broker.store import lookup
 from rmq.broker.store.files import Files
 from rmq.broker.store.key_index import Gap, Hit
-from rmq.broker.store.log_reader import LogReader
-from rmq.broker.store.lookup import Query
+from rmq.broker.store.lookup import LogReader, Query
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import Rows

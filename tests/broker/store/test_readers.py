@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.readers import Readers
+from rmq.broker.store.segment import Readers
 
 from ..builders import descriptors_limited_to
 

@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.store.recent import OVERHEAD, Recent
+from rmq.broker.store.commitlog import OVERHEAD, Recent
 
 from support.batches import quick
 

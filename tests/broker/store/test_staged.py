@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.state.deferred import Mark, Parked
-from rmq.broker.store.staged import keyed_of
+from rmq.broker.store.message_store import keyed_of
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 

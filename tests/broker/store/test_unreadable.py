@@ -18,7 +18,7 @@ from rmq.broker.offline.verify import Verification
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import UNREADABLE, Files
 from rmq.broker.store.key_index import Gap
-from rmq.broker.store.log_reader import LogReader
+from rmq.broker.store.lookup import LogReader
 from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.scan import Unreadable
 

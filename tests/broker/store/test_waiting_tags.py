@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.store.consume_queue import ENTRY
-from rmq.broker.store.waiting_tags import MESSAGES_A_TAG, WaitingTags
+from rmq.broker.store.consume_queue import ENTRY, MESSAGES_A_TAG, WaitingTags
 from rmq.wire.batch.columns import TagColumn
 from rmq.wire.batch.hashing import tag_hash
 
