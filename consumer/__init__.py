@@ -5,15 +5,12 @@ from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
 from .config import ConsumerConfig
 from .consumer import Consumer
-from .context import ConcurrentContext, ConsumeContext
 from .group.allocation import PlacedQueue, Strategy
-from .hooks import CallInfo
-from .listener import AsyncListener, BlockingListener, Listener
+from .introspection import Rate, TopicStatistics
+from .listener import AsyncListener, BlockingListener, CallInfo, ConcurrentContext, ConsumeContext, Listener, ResultType
 from .poll.polls import RebalanceHook
 from .poll.pull_consumer import PullConsumer
-from .poll.pulled_batch import NotAssigned, PulledBatch
-from .results import ResultType
-from .statistics import Rate, TopicStatistics
+from .poll.queue import NotAssigned, PulledBatch
 
 __all__ = [
     "AsyncListener",

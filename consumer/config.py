@@ -1,9 +1,13 @@
-"""``ConsumerConfig``: every limit and timer of a consumer, checked when it is made."""
+"""
+``ConsumerConfig``: every limit and timer of a consumer, checked when it is made.
+
+Where a group without progress begins, as it is set: ``first``, ``last``, or a point in time. Pure.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rmq.wire.address import parse_address
@@ -13,7 +17,6 @@ from rmq.wire.zones import check_room
 
 from .broadcast.offsets_file import check_instance
 from .group.allocation import needs_room, parse_strategy
-from .start_from import parse_start
 
 SUSPEND_MIN_S = 0.01
 SUSPEND_MAX_S = 30.0
@@ -222,3 +225,33 @@ def configure(config: ConsumerConfig | None, **settings: Any) -> ConsumerConfig:
 
 def _article(kind: type) -> str:
     return {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[kind.__name__]
+
+
+FIRST = "first"
+LAST = "last"
+_TIMESTAMP = "timestamp:"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_start(text: str) -> str | datetime:
+    """
+    ``first``, ``last``, or the time of ``2026-01-31T12:00`` or ``timestamp:2026-01-31T12:00``.
+
+    A time is one of ISO 8601, local unless it has a zone.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if text in (FIRST, LAST):
+        return text
+    try:
+        return datetime.fromisoformat(text.removeprefix(_TIMESTAMP)).astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            f'start_from must be "first", "last" or a time such as 2026-01-31T12:00, not {text!r}'
+        ) from error
+
+
+def to_us(time: datetime) -> int:
+    """Microseconds since 1970."""
+    return (time - _EPOCH) // timedelta(microseconds=1)

@@ -19,8 +19,7 @@ from rmq.wire.names import check_readable, wrap
 from .config import ConsumerConfig, configure
 from .group.allocation import Allocate, Strategy, named
 from .group.tag_filter import Subscription
-from .hooks import Hooks
-from .listener import Listener, adapt
+from .listener import Hooks, Listener, adapt
 from .member import Member
 from .running import Connect, Running
 
@@ -39,7 +38,7 @@ class Consumer(Member[Running]):
 
     With ``orderly=False`` up to ``slots`` calls run beside each other, also of one queue, and messages are finished in
     any order: those that fail are given back to the broker, which delivers them again later, and makes dead letters of
-    those that failed 16 times more. The listener gets a :class:`~rmq.consumer.context.ConcurrentContext` then.
+    those that failed 16 times more. The listener gets a :class:`~rmq.consumer.listener.ConcurrentContext` then.
 
     With ``model="broadcasting"`` every member gets every message, and keeps its progress in a file of its own (see
     ``instance`` and ``offsets_dir``); nothing is locked.
@@ -166,7 +165,7 @@ class Consumer(Member[Running]):
         """
         Have ``hook.before(info)`` and ``hook.after(info)``, either may be missing, called around each listener call.
 
-        ``info`` is a :class:`~rmq.consumer.hooks.CallInfo`. May be called at any time; what a hook raises is logged.
+        ``info`` is a :class:`~rmq.consumer.listener.CallInfo`. May be called at any time; what a hook raises is logged.
 
         Raises:
             ConfigError: it has neither method, or one of them is a coroutine function.

@@ -14,10 +14,10 @@ from rmq.runtime.stop_signals import StopSignals
 from rmq.wire.errors import RmqError
 
 from .config import ConsumerConfig
-from .fetch.pauses import Pauses, Target
+from .fetch.flow_control import Pauses, Target
 from .group.assignment import Generation
+from .introspection import TopicStatistics
 from .running import Running
-from .statistics import TopicStatistics
 
 log = get_logger("rmq.consumer")
 

@@ -23,31 +23,27 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op, Push
 from rmq.wire.protocol.ops.groups import RunningInfo
 
-from .broadcast.local_offsets import LocalOffsets, open_offsets
 from .broadcast.member import Broadcaster
+from .broadcast.progress import LocalOffsets, open_offsets
 from .config import ConsumerConfig
 from .dispatch.concurrent import ConcurrentService
+from .dispatch.failures import Passing
 from .dispatch.orderly import OrderlyScheduler
-from .dispatch.passing import Passing
 from .dispatch.service import ConsumeService
 from .dispatch.stall_watch import StallWatch
 from .fetch.cache import MakeCache
 from .fetch.concurrent_queue import ConcurrentQueue
-from .fetch.pauses import Pauses
+from .fetch.flow_control import Pauses
 from .fetch.process_queue import ProcessQueue
 from .fetch.puller import Puller
-from .group.agreement import agree
 from .group.allocation import EVERYTHING, Strategy
 from .group.assignment import Generation
-from .group.leases import LeaseKeeper
-from .group.progress import OffsetReporter, lease_end
+from .group.leases import LeaseKeeper, Unleased
+from .group.progress import OffsetReporter, agree, lease_end
 from .group.rebalancer import Rebalancer
 from .group.tag_filter import Subscription
-from .group.unleased import Unleased
-from .hooks import Hooks
-from .introspection import Program, running_info
-from .listener import AsyncListener
-from .statistics import Statistics
+from .introspection import Program, Statistics, running_info
+from .listener import AsyncListener, Hooks
 
 log = get_logger("rmq.consumer")
 

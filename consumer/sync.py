@@ -17,27 +17,235 @@ A consumer for code without asyncio: the same names, arguments, promises and err
 
 All calls may be made by any thread, by the listener and by handlers of signals. :class:`PullConsumer` is for those who
 ask for messages instead.
+
+What the consumers for code without asyncio share: calls on the loop of their thread, and the life of that thread.
+
+A pull consumer for code without asyncio.
+
+::
+
+    from rmq.consumer.sync import PullConsumer
+
+    with PullConsumer("127.0.0.1:10911", group="billing", topics={"orders": "*"}) as consumer:
+        for batch in consumer:
+            for message in batch:
+                print(message.body)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
 from rmq.engine.native.connection import Connection
 from rmq.runtime.clock import boottime
-from rmq.runtime.loop_thread import LoopEnded
+from rmq.runtime.logging import get_logger
+from rmq.runtime.loop_thread import LoopEnded, LoopThread, ThreadTasks
 from rmq.runtime.stop_signals import StopSignals
+from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
 from .consumer import Consumer as AsyncConsumer
+from .fetch.flow_control import Target
 from .group.allocation import Allocate, Strategy
+from .introspection import TopicStatistics
 from .listener import Listener
+from .poll.polls import RebalanceHook
+from .poll.pull_consumer import DEFAULT_POLL_S
+from .poll.pull_consumer import PullConsumer as AsyncPullConsumer
+from .poll.queue import PulledBatch
+from .poll.targets import Queue
 from .running import Connect
-from .sync_base import STOPPED, BlockingConsumer
-from .sync_pull import PullConsumer
 
 __all__ = ["Consumer", "PullConsumer"]
+
+
+class BlockingConsumer:
+    """A consumer, and the thread in which it runs."""
+
+    def __init__(
+        self,
+        consumer: AsyncConsumer | AsyncPullConsumer,
+        *,
+        close: Callable[[], Coroutine[Any, Any, None]],
+        handle_signals: bool,
+    ) -> None:
+        """``close`` stops the consumer; it must not refer to this object."""
+        self._member = consumer
+        self._handles_signals = handle_signals
+        self._is_entered = False
+        self._thread = LoopThread("consumer", instead=f"rmq.consumer.{type(consumer).__name__}", close=close)
+        self._thread.end_with(self)
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """Its settings."""
+        return self._member.config
+
+    # What is consumed
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """
+        Consume a topic, or the messages of it whose tag is in ``expression``; may be called at any time.
+
+        All members of a group subscribe alike.
+
+        Raises:
+            ConfigError: the name or the expression is not legal.
+        """
+        self._change(self._member.subscribe, topic, expression)
+
+    def unsubscribe(self, topic: str) -> None:
+        """
+        Stop consuming a topic: its queues are handed over as in a rebalance.
+
+        Raises:
+            ConfigError: the topic is no text.
+        """
+        self._change(self._member.unsubscribe, topic)
+
+    def pause(self, *targets: Target) -> None:
+        """
+        Stop giving messages of topics or queues to the listener, of everything if none is named; at any time.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._change(self._member.pause, *targets)
+
+    def resume(self, *targets: Target) -> None:
+        """
+        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
+
+        Raises:
+            ConfigError: something that is neither a topic nor a queue.
+        """
+        self._change(self._member.resume, *targets)
+
+    # What it does
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues this consumer holds the locks of, sorted."""
+        return self._ask(lambda: self._member.assignment)
+
+    @property
+    def stopped_queues(self) -> dict[MessageQueue, str]:
+        """The queues that wait for somebody, each with the reason and the offsets."""
+        return self._ask(lambda: self._member.stopped_queues)
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
+        return self._ask(self._member.statistics)
+
+    def running_info(self) -> dict[str, Any]:
+        """
+        What this consumer does now, as ``rmq-admin group members --verbose`` shows it; empty before the start.
+
+        It is for people and their dashboards: names may come and go with versions.
+        """
+        return self._ask(self._member.running_info)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
+        return self._ask(lambda: self._member.stopping)
+
+    def _change(self, function: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
+        try:
+            self._thread.run(function, *args, **named)
+        except LoopEnded:
+            pass  # as of the other consumer: after the stop nobody asks for it
+
+    def _ask(self, function: Callable[[], T]) -> T:
+        try:
+            return self._thread.run(function)
+        except LoopEnded:
+            return function()  # nothing changes any more
+
+    # Life
+
+    def __enter__(self) -> Self:
+        self.start()
+        self._is_entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_entered = False
+        if self._thread.is_forked():
+            return  # the consumer is the other process's
+        try:
+            self._call(self._member.__aexit__, kind, error, trace)
+        except LoopEnded:
+            pass  # by a second Ctrl-C
+        finally:
+            self._thread.end()
+
+    def start(self) -> None:
+        """
+        Begin, in the background: connect, and consume from the first subscription on.
+
+        Raises:
+            RuntimeError: it was stopped, an event loop is running here, or this process is a fork.
+        """
+        self._start_thread()
+        self._thread.run(self._member.start)
+
+    def stop(self) -> None:
+        """
+        Stop, as the other consumer does, and end the thread.
+
+        Called by what the consumer itself calls it returns at once, since that cannot wait for its own end.
+        """
+        if self._thread.is_inside():
+            self._thread.post(self._member.stop)
+            return
+        try:
+            self._thread.start()  # what was never started is told, too
+        except LoopEnded:
+            return  # it has stopped
+        try:
+            self._call(self._member.stop)
+        except LoopEnded:
+            pass  # it has stopped meanwhile
+        finally:
+            self._end()
+
+    def _stop_signals(self, insist: Callable[[], object]) -> AbstractContextManager[StopSignals | None]:
+        """Within the block a signal stops the consumer, and a second one has ``insist`` called in the main thread."""
+        if not self._handles_signals:
+            return nullcontext()
+        return StopSignals(lambda number: self._thread.post(self._member._signalled, number), insist)
+
+    def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
+        """Run something on the loop that depends on who calls."""
+        return self._thread.call(function, *args, **named)
+
+    def _refuse_if_not_started(self) -> None:
+        if self._thread.is_new:
+            raise RuntimeError("this consumer does not run: start() it, or use it in a `with` block")
+
+    def _start_thread(self) -> None:
+        try:
+            self._thread.start()
+        except LoopEnded:
+            raise RuntimeError(STOPPED) from None
+
+    def _end(self) -> None:
+        """End the thread of one that has stopped; within a ``with`` block its end has to ask what happened."""
+        if not self._is_entered and self._member._stopped.is_set():
+            self._thread.end()
 
 
 class Consumer(BlockingConsumer):
@@ -136,3 +344,229 @@ class Consumer(BlockingConsumer):
             await self._consumer._stopped.wait()
         else:
             await self._consumer.run()
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+STOPPED = "this consumer was stopped: make another one"
+log = get_logger("rmq.consumer")
+
+
+class PullConsumer(BlockingConsumer):
+    """
+    A member of a consumer group whose user asks for messages, as :class:`rmq.consumer.PullConsumer` is.
+
+    What is said there of tasks is true here of threads: one thread polls. Hooks that are plain functions run in a
+    thread, so that they may use this object; coroutine functions run on the loop.
+
+    Within a ``with`` block in the main thread SIGTERM and SIGINT stop it: the batch in hand is finished, the iteration
+    ends, and :attr:`stopping` is true. A second signal raises ``KeyboardInterrupt``; later ones do what they did
+    before. A signal for which the program has a handler of its own, or which it ignores, is left alone. Outside of such
+    a block Ctrl-C ends the call that waits. No message is lost by any of it.
+
+    One that is not stopped does not keep the program from ending: what is done may not be committed then, and is
+    delivered again. Inside a running event loop it refuses to work, as it does after a fork: make another one there.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        group: str | None = None,
+        strategy: str | Strategy | Allocate | None = None,
+        topics: Mapping[str, str] | None = None,
+        on_assigned: RebalanceHook | None = None,
+        on_revoked: RebalanceHook | None = None,
+        config: ConsumerConfig | None = None,
+        handle_signals: bool = True,
+        connect: Connect = Connection,
+        now: Callable[[], float] = boottime,
+        **settings: Any,
+    ) -> None:
+        """
+        ``settings`` are fields of :class:`ConsumerConfig`, which they replace one by one. ``handle_signals=False``
+        leaves SIGTERM and SIGINT to you.
+
+        Raises:
+            ConfigError: a setting that is unknown or cannot be.
+        """
+        self._consumer = AsyncPullConsumer(
+            address,
+            group=group,
+            strategy=strategy,
+            topics=topics,
+            on_assigned=_in_thread(on_assigned, "on_assigned"),
+            on_revoked=_in_thread(on_revoked, "on_revoked"),
+            config=config,
+            connect=connect,
+            now=now,
+            **settings,
+        )
+        self._tasks = ThreadTasks()
+        close = partial(_close, self._consumer, self._tasks)
+        super().__init__(self._consumer, close=close, handle_signals=handle_signals)
+        self._signals = ExitStack()  # what the ``with`` block has installed
+        self._handler: StopSignals | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._handler = self._signals.enter_context(self._stop_signals(_interrupt))
+        return self
+
+    @property
+    def _is_signalled(self) -> bool:
+        return self._handler is not None and self._handler.asked and self._consumer._error is None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._signals:
+            super().__exit__(kind, error, trace)
+        self._handler = None
+
+    def assign(self, queues: Iterable[Queue]) -> None:
+        """
+        Consume exactly these queues, ``(topic, queue_id)`` each; may be called again, with all that is wanted then.
+
+        Raises:
+            ConfigError: something that is no queue, or a topic was subscribed.
+        """
+        self._change(self._consumer.assign, queues)
+
+    # Messages
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PulledBatch:
+        """The next batch; the iteration ends when the consumer was stopped, and raises what ended it otherwise."""
+        self._refuse_if_not_started()
+        try:
+            batch = self._call(_next, self._consumer)
+        except LoopEnded:
+            batch = None
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def poll(self, timeout_s: float | None = DEFAULT_POLL_S) -> PulledBatch:
+        """
+        At most ``batch`` messages of one queue; empty if none came within ``timeout_s`` (None: wait for ever).
+
+        What was returned before is done from here on. After a signal has stopped the consumer it is empty, since that
+        may come at any moment, also right after :attr:`stopping` was asked for.
+
+        Raises:
+            ConfigError: the time is none, or nothing is subscribed or assigned.
+            RuntimeError: the consumer does not run, or another thread polls.
+        """
+        try:
+            return self._now_or_never(self._consumer.poll, timeout_s)
+        except RuntimeError:
+            if not self._is_signalled:
+                raise
+            return PulledBatch()
+
+    def commit(self) -> None:
+        """
+        Count what was returned as done and have the progress of all queues committed; returns when it is durable.
+
+        Raises:
+            Fenced: queues went to another owner before; all others are committed. Told once.
+            RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
+            RuntimeError: the consumer does not run.
+        """
+        self._refuse_if_not_started()
+        try:
+            self._call(self._consumer.commit)
+        except LoopEnded:
+            if not self._consumer._is_settled():
+                raise RuntimeError(STOPPED) from None
+
+    # Positions
+
+    def position(self, queue: Queue) -> int | None:
+        """
+        The offset behind what was returned last of a queue; None until it is known where the group begins.
+
+        Raises:
+            NotAssigned: this consumer does not hold the queue.
+        """
+        return self._ask(partial(self._consumer.position, queue))
+
+    def committed(self, queue: Queue) -> int | None:
+        """
+        The offset that the next owner of a queue begins at, as the broker has it; None if the group has no progress.
+
+        Raises:
+            RmqError: the broker could not be asked, or there is no such queue.
+        """
+        return self._now_or_never(self._consumer.committed, queue)
+
+    def seek(self, queue: Queue, to: int | str) -> int:
+        """
+        Go on at an offset of a queue, at its ``"first"`` message, or behind its ``"last"``; returns the offset.
+
+        What it does to progress is told at :meth:`rmq.consumer.PullConsumer.seek`.
+
+        Raises:
+            OffsetOutOfRange: the queue does not hold that offset.
+            NotAssigned: this consumer does not hold the queue.
+            RmqError: the broker could not be asked.
+        """
+        return self._now_or_never(self._consumer.seek, queue, to)
+
+    def seek_to_time(self, target: Target | Queue, time: datetime) -> dict[MessageQueue, int]:
+        """
+        Go on at the first message of a queue, or of each queue held of a topic, that was stored at ``time`` or later.
+
+        Where there is none, at the end. A time without a zone is local. Returns the offsets. As :meth:`seek` otherwise.
+        """
+        return self._now_or_never(self._consumer.seek_to_time, target, time)
+
+    # Inside
+
+    def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
+        call = partial(function, *args, **named)
+        return self._thread.call(self._tasks.run, threading.current_thread(), call)
+
+    def _now_or_never(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
+        self._refuse_if_not_started()
+        try:
+            return self._call(function, *args, **named)
+        except LoopEnded:
+            raise RuntimeError(STOPPED) from None
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+async def _next(consumer: AsyncPullConsumer) -> PulledBatch | None:
+    return await anext(consumer, None)
+
+
+async def _close(consumer: AsyncPullConsumer, tasks: ThreadTasks) -> None:
+    await tasks.end()  # whoever had a batch in hand will not come back for another
+    await consumer.stop()
+
+
+def _in_thread(hook: RebalanceHook | None, name: str) -> RebalanceHook | None:
+    """A hook that may block, and use the consumer; what is no function is left to be refused."""
+    called = getattr(hook, "__call__", None)  # noqa: B004  an object whose call is a coroutine function
+    if hook is None or not callable(hook) or any(map(inspect.iscoroutinefunction, (hook, called))):
+        return hook
+
+    @functools.wraps(hook)
+    async def call(queues: list[MessageQueue]) -> None:
+        within = contextvars.copy_context()
+        try:
+            running = asyncio.get_running_loop().run_in_executor(None, within.run, hook, queues)
+        except RuntimeError:  # no thread begins any more
+            log.warning("hook.left_out", hook=name, reason="the program ends, and did not stop the consumer")
+            return
+        waits = await running
+        if waits is not None:
+            await waits
+
+    return call

@@ -18,8 +18,7 @@ from ..shell import exit_codes
 from ..shell.command import Failure
 
 if TYPE_CHECKING:
-    from rmq.consumer.context import ConcurrentContext, ConsumeContext
-    from rmq.consumer.listener import Listener
+    from rmq.consumer.listener import ConcurrentContext, ConsumeContext, Listener
 
 
 class Printer:

@@ -24,11 +24,10 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 from rmq.wire.protocol.ops.messages import OffsetAt, OffsetsAt
 
-from ..config import ConsumerConfig
+from ..config import FIRST, LAST, ConsumerConfig, parse_start, to_us
 from ..group.assignment import Generation
-from ..start_from import FIRST, LAST, parse_start, to_us
-from .local_offsets import LocalOffsets
-from .offsets_content import QueueProgress
+from .offsets_file import QueueProgress
+from .progress import LocalOffsets
 
 log = get_logger("rmq.consumer")
 

@@ -1,15 +1,25 @@
-"""``LocalProgress``: how far a broadcasting member is in each queue, which nobody else knows. Pure."""
+"""
+``LocalProgress``: how far a broadcasting member is in each queue, which nobody else knows. Pure.
+
+``LocalOffsets``: the progress of a broadcasting member reaches its file within ``offsets_every_s``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
+from rmq.runtime.logging import get_logger
 from rmq.wire.model import MessageQueue
-from rmq.wire.stores import MAX_LOG_EPOCH
+from rmq.wire.protocol.ops.core import NO_OFFSET
+from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
-from .offsets_content import OffsetsContent, QueueProgress
+from ..config import ConsumerConfig
+from ..group.assignment import Generation
+from .offsets_file import OffsetsContent, OffsetsFile, QueueProgress, directory_of
 
 OF_ANOTHER_LOG: Final = MAX_LOG_EPOCH  # a broker refuses positions of epochs above its own, and none gets to this one
 
@@ -96,3 +106,226 @@ def in_another_copy(content: OffsetsContent, store_id: int) -> OffsetsContent:
     """Return progress for a store that has an original in common with its own: nothing shows how far the two agree."""
     queues = {queue: at._replace(log_epoch=OF_ANOTHER_LOG) if at.offset else at for queue, at in content.queues.items()}
     return replace(content, store_id=store_id, queues=queues)
+
+
+log = get_logger("rmq.consumer")
+TELL_EVERY_S = 60.0  # how often it is told that nothing can be written
+
+
+def open_offsets(
+    config: ConsumerConfig,
+    group: str,
+    generations: Mapping[MessageQueue, Generation],
+    *,
+    now: Callable[[], float],
+) -> LocalOffsets:
+    """
+    The progress of a member as its file has it, locked from here on. Waits for the disk.
+
+    Raises:
+        ConfigError: another process has it, or it cannot be read or written.
+    """
+    file = OffsetsFile(directory_of(config.offsets_dir, group, config.instance), group, config.instance)
+    file.open()
+    try:
+        found = file.read()
+    except BaseException:
+        file.close()
+        raise
+    return LocalOffsets(generations, config, LocalProgress(group, config.instance, found), file, now=now, found=found)
+
+
+class File(Protocol):
+    """Where it is kept; see :class:`~rmq.consumer.broadcast.offsets_file.OffsetsFile`."""
+
+    def write(self, content: OffsetsContent) -> None: ...
+    def put_aside(self, content: OffsetsContent) -> Path | None: ...
+    def kept(self, store_id: int) -> OffsetsContent | None: ...
+    def close(self) -> None: ...
+
+
+class LocalOffsets:
+    """
+    Writes the progress of all queues, only while there is any, in a thread: one write at a time, whoever asks for it.
+
+    It sleeps until a turn begins, writes every ``offsets_every_s`` while turns run, and once more after the last. What
+    a member that is killed did since the last write is delivered to it again.
+    """
+
+    def __init__(
+        self,
+        generations: Mapping[MessageQueue, Generation],
+        config: ConsumerConfig,
+        progress: LocalProgress,
+        file: File,
+        *,
+        now: Callable[[], float],
+        found: OffsetsContent | None = None,
+    ) -> None:
+        """``found`` is what the file holds."""
+        self.progress = progress
+        self._generations = generations
+        self._config = config
+        self._file = file
+        self._now = now
+        self._turned = asyncio.Event()
+        self._aside: list[OffsetsContent] = []  # the progress in stores that the broker does not have any more
+        self._written = found
+        self._closed = False
+        self._writing: asyncio.Future[None] | None = None
+        self._told_at = float("-inf")
+        self.busy: Callable[[], bool] = lambda: False  # whether turns are running; set by the composition root
+
+    def turned(self) -> None:
+        """A turn began or ended, or progress was made without one."""
+        self._turned.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._turned.wait()
+            self._turned.clear()
+            await asyncio.sleep(self._config.offsets_every_s)
+            if not await self.write() or self.busy():
+                self._turned.set()  # there is more to come, or the same again
+
+    def enter(self, stores: StoreIds, before: StoreIds | None = None) -> None:
+        """
+        The broker has this store; if that is another than ``before``, what was done means nothing there.
+
+        A store that comes back, since the other was a mistake, continues where it was left. A copy takes over the
+        progress in its original: a pull finds out whether it has the messages that the progress is about. Of another
+        copy of the same original nothing shows that: every queue in which something was read stops there.
+        """
+        store_id = stores.current
+        if store_id == self.progress.store_id:
+            return
+        if self.progress.store_id:
+            self._note_all()
+        kept = self._kept(store_id)
+        if kept is not None:
+            log.info("offsets.store_is_back", store_id=f"{store_id:016x}")
+        copied = self._copied(stores, before) if kept is None else None
+        was = self.progress.enter(store_id, kept or copied)
+        if was is None:
+            return
+        self._aside.append(was)
+        if copied is not None:
+            log.warning("offsets.copied_store", store_id=f"{store_id:016x}", progress_in=f"{was.store_id:016x}")
+        else:
+            log.warning(
+                "offsets.other_store",
+                store_id=f"{store_id:016x}",
+                progress_in=f"{was.store_id:016x}",
+                advice="the progress in the other store does not count here, and is put aside",
+            )
+
+    def _kept(self, store_id: int) -> OffsetsContent | None:
+        """Return the progress in a store that was put aside, if there is any."""
+        kept = next((content for content in reversed(self._aside) if content.store_id == store_id), None)
+        return kept or self._file.kept(store_id)
+
+    def _copied(self, stores: StoreIds, before: StoreIds | None) -> OffsetsContent | None:
+        """Return the progress in the newest store that this one is a copy of, or in another copy, as it counts here."""
+        now = self.progress.content()
+        for former in reversed(stores.former):
+            content = now if now.store_id == former.store_id else self._kept(former.store_id)
+            if content is not None:
+                return in_copy(content, stores.current, former.log_epoch - 1)
+        is_related = before is not None and stores.is_related(before)
+        return in_another_copy(now, stores.current) if is_related else None
+
+    def disown(self, log_epoch: int) -> None:
+        """Mark what was read from ``log_epoch`` on as of another log: the store was rolled back to before that."""
+        self._note_all()
+        self.progress.disown(log_epoch)
+
+    def note(self, generation: Generation) -> None:
+        """
+        Take over how far a generation has come; nothing, if its messages are of a topic or store that is gone.
+
+        The log epoch goes along, so that this is safe also where the log has lost messages meanwhile: whoever goes on
+        from there finds that out.
+        """
+        offset = generation.cache.commit_offset
+        if offset >= 0 and generation.topic_generation is not None and not generation.topic_gone:
+            log_epoch = generation.cache.log_epochs.before(offset)
+            self.progress.note(generation.queue, QueueProgress(generation.topic_generation, offset, log_epoch))
+
+    def _note_all(self) -> None:
+        for generation in self._generations.values():
+            self.note(generation)
+
+    def is_written(self, queue: MessageQueue, generation: int | None) -> bool:
+        """Whether the disk has progress in a queue of this generation of its topic."""
+        content = self._written
+        if content is None or content.store_id != self.progress.store_id:
+            return False
+        at = content.queues.get(queue)
+        return at is not None and at.generation == generation
+
+    async def write(self) -> bool:
+        """
+        Write what is new; says whether that is on the disk. Cancelling leaves a write that has begun going on.
+
+        After :meth:`close` nothing is written: the file may be another process's.
+        """
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+        if self._closed:
+            return False
+        self._note_all()
+        content = self.progress.content()
+        if content == self._written or not content.store_id:
+            self._mark(content)
+            return True
+        try:
+            await self._save_in_thread(content)
+        except OSError as error:
+            self._tell(error)
+            return False
+        self._written = content
+        self._mark(content)
+        return True
+
+    def _mark(self, content: OffsetsContent) -> None:
+        """Tell each queue what the disk has of it."""
+        for generation in self._generations.values():
+            at = content.queues.get(generation.queue)
+            generation.reported = NO_OFFSET if at is None else at.offset
+
+    async def _save_in_thread(self, content: OffsetsContent) -> None:
+        try:
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
+        except RuntimeError:  # the program ends while the loop runs on in a thread: no other begins, nobody is kept
+            self._save(content)
+        else:
+            await asyncio.shield(self._writing)
+
+    def _save(self, content: OffsetsContent) -> None:
+        """One at a time."""
+        while self._aside:
+            self._file.put_aside(self._aside[0])
+            del self._aside[0]  # meanwhile the loop may have put another behind it
+        self._file.write(content)
+
+    def _tell(self, error: OSError) -> None:
+        if self._now() - self._told_at >= TELL_EVERY_S:
+            self._told_at = self._now()
+            log.error(
+                "offsets.not_written",
+                reason=error.strerror or str(error),
+                advice="what is done from here on is delivered again after a restart",
+            )
+
+    async def close(self) -> None:
+        """Write for the last time, and let another process have the file."""
+        try:
+            self._told_at = float("-inf")  # a failure is told in any case
+            await self.write()
+        finally:
+            self._closed = True
+            if self._writing is None or self._writing.done():
+                self._file.close()
+            else:
+                self._writing.add_done_callback(lambda _: self._file.close())

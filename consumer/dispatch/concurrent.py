@@ -9,13 +9,17 @@ What a call leaves: what is done is passed in the cache, whose progress is the f
 given back to the broker by the worker, which has it delivered again later. Where that is refused, it is tried again
 here after 5 s and keeps the progress back; where nobody knows what came of it, it is asked for again. As in order,
 nothing leaves this process but under the epoch of the lease.
+
+What a consumer of many messages at a time knows of one queue: its running calls, and what waits to be retried.
+
+``Sweep``: calls that take too long do not keep the progress of their queue back for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
@@ -24,22 +28,26 @@ from rmq.runtime.tasks import TaskSet
 from rmq.wire.model import StoredMessage
 
 from ..config import ConsumerConfig
-from ..context import ConcurrentContext
-from ..fetch.concurrent_queue import Chunk
-from ..group.assignment import Generation
+from ..fetch.concurrent_queue import Chunk, ConcurrentQueue
+from ..group.assignment import ConsumeGuard, Generation
 from ..group.leases import Leases, until_proven
-from ..hooks import Hooks
-from ..listener import AsyncListener, Threads
-from ..results import RETRY, SUCCESS, acknowledged, failure_of, read_concurrent_status, result_type
-from ..statistics import Statistics
-from .failures import reason_of
-from .lane import Call, Lane
-from .send_backs import Failures, Fate, SendBacks
-from .sweep import Sweep
+from ..introspection import Statistics, TopicMeter
+from ..listener import (
+    RETRY,
+    SUCCESS,
+    AsyncListener,
+    ConcurrentContext,
+    Hooks,
+    Threads,
+    acknowledged,
+    failure_of,
+    read_concurrent_status,
+    result_type,
+)
+from .failures import EXPIRED_LEVEL, Failures, Fate, SendBacks, reason_of
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S
 
 log = get_logger("rmq.consumer")
-
 Worker = asyncio.Task[None]
 
 
@@ -427,3 +435,198 @@ class ConcurrentService:
         if event not in self._warned:
             self._warned.add(event)
             log.warning(event, advice=advice)
+
+
+TELL_AFTER_S = 0.002  # calls are added to the statistics together, not one by one
+
+
+class Calls(ConsumeGuard):
+    """Held while any call of a queue runs or its result is being recorded; ``since`` is the oldest of them."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: dict[Call, None] = {}
+
+    def began(self, call: Call) -> None:
+        """A call begins."""
+        if self.since is None:
+            self.since = call.began_at
+        self._running[call] = None
+
+    def ended(self, call: Call) -> None:
+        """A call has ended, and all that is to be recorded of it is."""
+        del self._running[call]
+        if self._running:
+            self.since = next(iter(self._running)).began_at
+        elif self.waiters:
+            self.release()
+        else:
+            self.since = None
+
+    def running(self) -> list[Call]:
+        """The calls, the oldest first."""
+        return list(self._running)
+
+
+class Call:
+    """One call of the listener; ``worker`` makes it."""
+
+    __slots__ = ("began_at", "chunk", "interrupted", "sweep", "worker")
+
+    def __init__(self, chunk: Chunk, worker: asyncio.Task[None], began_at: float) -> None:
+        self.chunk = chunk
+        self.worker = worker
+        self.began_at = began_at
+        self.interrupted = False  # we cancelled it
+        self.sweep: asyncio.Future[None] | None = None  # its first messages are being given up: the result waits
+
+    def interrupt(self) -> None:
+        """Cancel the listener, if it still runs."""
+        if self.chunk.called_at is not None and not self.interrupted:
+            self.interrupted = True
+            self.worker.cancel()
+
+
+class Lane:
+    """A generation, and what a service needs beside it."""
+
+    def __init__(self, generation: Generation, meter: TopicMeter) -> None:
+        cache = generation.cache
+        assert isinstance(cache, ConcurrentQueue), "a queue of another service"
+        self.generation = generation
+        self.cache = cache
+        self.calls = Calls()
+        generation.guard = self.calls
+        self.offered = False  # workers may take from it
+        self.doubted = False  # they could not, since the lease is not proven
+        self._withdrawn = asyncio.Event()
+        self._held: dict[Chunk, tuple[float, asyncio.TimerHandle]] = {}
+        self._meter = meter
+        self._told_at = float("-inf")
+        self._done = self._called = 0  # not in the statistics yet
+        self._seconds = 0.0
+
+    # Whether workers take from it
+
+    def offer(self) -> None:
+        """Workers may take from it."""
+        self.offered = True
+        self.doubted = False
+        self._withdrawn.clear()
+
+    def withdraw(self) -> None:
+        """There is nothing to take, or it may not be taken."""
+        self.offered = False
+        self._withdrawn.set()
+
+    async def until_withdrawn(self) -> None:
+        """Wait until workers take nothing from it any more. Cancelling is safe."""
+        await self._withdrawn.wait()
+
+    def interrupt(self) -> None:
+        """Cancel the calls that run."""
+        for call in self.calls.running():
+            call.interrupt()
+
+    # What is tried again
+
+    def hold(self, chunk: Chunk, seconds: float, now: float) -> None:
+        """Have a chunk taken again after a pause; it keeps the progress back."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._due, chunk)
+        self._held[chunk] = (now + seconds, timer)
+        self._note_retry()
+
+    def _due(self, chunk: Chunk) -> None:
+        del self._held[chunk]
+        self._note_retry()
+        self.cache.try_again(chunk)
+        self.generation.arrived()
+
+    def forget_held(self) -> None:
+        """Nothing is tried again here."""
+        for _, timer in self._held.values():
+            timer.cancel()
+        self._held.clear()
+        self._note_retry()
+
+    def _note_retry(self) -> None:
+        self.generation.retry_at = min((due for due, _ in self._held.values()), default=None)
+
+    # Statistics
+
+    def count(self, now: float, messages: int, seconds: float) -> None:
+        """A call has finished ``messages`` messages."""
+        self._called += 1
+        self._done += messages
+        self._seconds += seconds
+        if not self.offered or now > self._told_at + TELL_AFTER_S:
+            self.tell(now)
+
+    def tell(self, now: float) -> None:
+        """Add what was counted to the statistics."""
+        self._told_at = now
+        self._meter.succeeded(now, self._done, self._called, self._seconds)
+        self._done = self._called = 0
+        self._seconds = 0.0
+
+
+class Sweep:
+    """
+    Looks at all queues every ``consume_timeout_s``.
+
+    Up to 16 messages at the head of a queue, whose calls have run for longer than that, are given back, to come again
+    after 10 s, and passed. The calls go on, and what they say of those messages counts for nothing.
+    """
+
+    def __init__(
+        self, lanes: Mapping[Generation, Lane], config: ConsumerConfig, broker: GroupClient, failures: Failures
+    ) -> None:
+        self._lanes = lanes
+        self._config = config
+        self._broker = broker
+        self._failures = failures
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.consume_timeout_s)
+            for lane in list(self._lanes.values()):
+                await self.sweep(lane)
+
+    async def sweep(self, lane: Lane) -> None:
+        """Give up what has expired of one queue; ends at the first that cannot be given back."""
+        expired = lane.cache.expired(self._broker.now() - self._config.consume_timeout_s)
+        calls = {call.chunk: call for call in lane.calls.running()}
+        for chunk, count in expired:
+            # A call that ended while others were given back has said what becomes of its messages.
+            if chunk.called_at is not None and not await self._give_up(lane, calls[chunk], chunk, count):
+                return
+
+    async def _give_up(self, lane: Lane, call: Call, chunk: Chunk, count: int) -> bool:
+        """Give back the first messages of a chunk; a call that ends meanwhile waits for what comes of that."""
+        call.sweep = asyncio.get_running_loop().create_future()
+        ran_s = round(self._broker.now() - call.began_at, 3)
+        messages = lane.cache.messages_of(chunk)[:count]
+        try:
+            fate = await self._failures.give_back(
+                lane.generation,
+                messages,
+                progress=lambda: lane.cache.progress_without(chunk, count),
+                delay_level=EXPIRED_LEVEL,
+                reason=f"delivery {messages[0].attempt} took longer than {ran_s:g} s",
+            )
+            if fate is Fate.GIVEN_BACK:
+                log.warning(
+                    "message.expired",
+                    queue=str(lane.generation.queue),
+                    queue_offset=messages[0].queue_offset,
+                    count=count,
+                    call_runs_s=ran_s,
+                )
+                lane.cache.done_first(chunk, count)
+            return fate is Fate.GIVEN_BACK
+        finally:
+            call.sweep.set_result(None)
+            call.sweep = None

@@ -17,9 +17,7 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..config import ConsumerConfig
-from ..group.assignment import Generation
-from ..group.attempts import NO_LIMIT
-from ..group.gap import REMIND_S
+from ..group.assignment import NO_LIMIT, REMIND_S, Generation
 
 log = get_logger("rmq.consumer")
 

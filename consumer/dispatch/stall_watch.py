@@ -4,21 +4,24 @@ Notices when something on the loop keeps everything else waiting, renewals inclu
 A timer that should fire every second is the measure. ``LoopLag`` is the rule, with the time as an argument;
 ``StallWatch`` is the task that ticks. While nothing on the loop runs, a thread reports what blocks it:
 ``LoopWatcher``, one for all consumers on a loop.
+
+When a blocked event loop is to be reported, and the stack of what blocks it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from traceback import FrameSummary
+from typing import Final, NamedTuple
 
 from rmq.runtime.logging import get_logger
 
-from .blocked_loop import Blockage, stack_of
-
 log = get_logger("rmq.consumer")
-
 EVERY_S = 1.0
 WORTH_TELLING_S = 0.5
 LOOK_AGAIN_S = 0.1  # after a late tick: whether the loop keeps pace again
@@ -220,3 +223,61 @@ def _watched_by(watch: StallWatch) -> LoopWatcher:
     else:
         watcher.add(watch)
     return watcher
+
+
+MAX_FRAMES: Final = 16  # the innermost ones tell most
+OURS: Final = (
+    str(Path(__file__).parents[1]),
+    str(Path(asyncio.__file__).parent),
+)  # what calls listeners, and what calls us
+
+
+class Blockage:
+    """
+    Decides when a blocked loop is to be reported: once for each stall, however often it blocks in that. Pure.
+
+    A look that comes late itself proves nothing: the whole process was stopped, or the machine suspended. A suspension
+    stops the timers of the loop and not our clock, so the next tick may be due ``tick_s`` after it.
+    """
+
+    def __init__(self, limit_s: float, tick_s: float, now: float) -> None:
+        self.limit_s = limit_s
+        self.reported = False
+        self._tick_s = tick_s
+        self._looked_at = now
+        self._excused_until = float("-inf")
+
+    @property
+    def every_s(self) -> float:
+        """The time between two looks."""
+        return min(max(self.limit_s / 4, 0.05), 1.0)
+
+    def look(self, now: float, *, overdue_s: float, in_stall: bool) -> bool:
+        """
+        Whether to report now that the next tick of the loop is overdue by so much.
+
+        ``in_stall``: ticks came late before, and none was punctual since.
+        """
+        late_s = max(now - self._looked_at - self.every_s, 0.0)
+        self._looked_at = now
+        if late_s > self.limit_s:
+            self._excused_until = now + self._tick_s + self.limit_s
+        if not in_stall and overdue_s <= self.limit_s:
+            self.reported = False
+        if self.reported or now < self._excused_until or overdue_s - late_s <= self.limit_s:
+            return False
+        self.reported = True
+        return True
+
+
+def stack_of(thread: int) -> str:
+    """Return where a thread is at this moment, from the first frame of the user on; empty if it has ended."""
+    frame = sys._current_frames().get(thread)
+    return "" if frame is None else "".join(traceback.format_list(users(traceback.extract_stack(frame)))).rstrip()
+
+
+def users(stack: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
+    """Return the innermost frames of a stack, without those that lead to the code of the user."""
+    ours = [place for place, frame in enumerate(stack, 1) if str(Path(frame.filename).parent) in OURS]
+    theirs = stack[ours[-1] :] if ours else stack
+    return (theirs or stack)[-MAX_FRAMES:]

@@ -5,25 +5,31 @@ A queue is pulled while it holds at most 1000 messages and less bytes than its s
 ``pull_when_drained`` only while it holds nothing, and never while it is paused. Where messages are finished in any
 order, the first and the last that are not must be at most 2000 offsets apart. These apply before a pull is asked for;
 what an answer brings is let in.
+
+How much of one queue may be held before it is not pulled any more. Pure.
+
+The limits of a queue are those of the consumer, and those of its topic divided over the queues of that topic that are
+held here, at least 1: 1024 messages of a topic are 512 a queue with two of them, and 341 with three.
+
+Which topics and queues a user has paused. Pure: queues come and go, the wish stays.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
+from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig
 from ..group.assignment import Generation
-from . import thresholds
 from .cache import Cache
-from .thresholds import Thresholds
 
 log = get_logger("rmq.consumer")
-
 TELL_AFTER_S = 1.0  # a wait that is shorter is how a consumer with a backlog works
 TELL_EVERY_S = 60.0
 LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
@@ -64,7 +70,7 @@ class FlowControl:
 
     def limits(self, generation: Generation) -> Thresholds:
         """How much the queue may hold before it is not pulled any more; one batch is always let in."""
-        return thresholds.of_queue(self._config, generation.queue.topic, self._generations)
+        return of_queue(self._config, generation.queue.topic, self._generations)
 
     async def may_pull(self, generation: Generation) -> None:
         """
@@ -138,3 +144,68 @@ async def _has_room(cache: Cache, most: Thresholds, within_s: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+class Thresholds(NamedTuple):
+    """A queue is pulled while it holds at most ``messages``, and less than ``size`` bytes or nothing."""
+
+    messages: int
+    size: int
+
+
+def of_queue(config: ConsumerConfig, topic: str, held: Collection[MessageQueue]) -> Thresholds:
+    """The thresholds of one queue of ``topic``; ``held`` are all queues this consumer holds, that one included."""
+    messages, size = config.cache_messages, divided(config.cache_bytes, len(held))
+    if config.topic_cache_messages or config.topic_cache_bytes:
+        of_topic = sum(queue.topic == topic for queue in held)
+        if config.topic_cache_messages:
+            messages = min(messages, divided(config.topic_cache_messages, of_topic))
+        if config.topic_cache_bytes:
+            size = min(size, divided(config.topic_cache_bytes, of_topic))
+    return Thresholds(messages, size)
+
+
+def divided(limit: int, queues: int) -> int:
+    """The share of one of ``queues`` queues, at least 1."""
+    return max(1, limit // max(1, queues))
+
+
+Target = str | MessageQueue
+
+
+class Pauses:
+    """
+    The newest word counts: one about everything replaces all before, one about a topic those about its queues.
+
+    So a queue that was resumed after its topic was paused runs, and one that is taken later follows its topic.
+    """
+
+    def __init__(self) -> None:
+        self._all = False
+        self._topics: dict[str, bool] = {}
+        self._queues: dict[MessageQueue, bool] = {}
+
+    def covers(self, queue: MessageQueue) -> bool:
+        """Whether a queue is paused."""
+        return self._queues.get(queue, self._topics.get(queue.topic, self._all))
+
+    def set(self, paused: bool, *targets: Target) -> None:
+        """
+        Pause or resume topics and queues; with none of them, everything.
+
+        Raises:
+            ConfigError: something that is neither; nothing has changed then.
+        """
+        for target in targets:
+            if not isinstance(target, str | MessageQueue):
+                raise ConfigError(f"a topic or a MessageQueue can be paused and resumed, not {target!r}")
+        if not targets:
+            self._all = paused
+            self._topics.clear()
+            self._queues.clear()
+        for target in targets:
+            if isinstance(target, MessageQueue):
+                self._queues[target] = paused
+            else:
+                self._topics[target] = paused
+                self._queues = {queue: value for queue, value in self._queues.items() if queue.topic != target}

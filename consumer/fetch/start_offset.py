@@ -1,4 +1,8 @@
-"""``StartOffset``: where a group without progress begins in a queue, found out once and recorded."""
+"""
+``StartOffset``: where a group without progress begins in a queue, found out once and recorded.
+
+The pause after a request of a queue's puller failed, before the same is asked again.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,21 @@ from typing import Protocol
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
-from rmq.wire.errors import OK, BadRequest, Refused, RmqError, code_name
+from rmq.wire.errors import (
+    OK,
+    BadRequest,
+    ConnectionLost,
+    Refused,
+    RequestTimeout,
+    RmqError,
+    TooManyInFlight,
+    code_name,
+)
 from rmq.wire.model import MessageQueue
 
-from ..config import ConsumerConfig
+from ..config import FIRST, LAST, ConsumerConfig, parse_start, to_us
 from ..group.assignment import Generation
-from ..start_from import FIRST, LAST, parse_start, to_us
-from .retrying import after_failure, says_gone
+from ..group.topics import GONE
 
 log = get_logger("rmq.consumer")
 
@@ -91,3 +103,33 @@ def _checked(queue: MessageQueue, start: int) -> int:
     if start < 0:
         raise BadRequest(f"the broker says that {queue} begins at {start}")
     return start
+
+
+BUSY_S = 0.1  # a broker that has enough to do with us is asked again after this
+
+
+def says_gone(error: RmqError) -> bool:
+    """Whether a request was refused because there is no such topic or queue any more."""
+    return isinstance(error, Refused) and error.code in GONE
+
+
+async def after_failure(generation: Generation, error: RmqError, broker: GroupClient, *, pause_s: float) -> None:
+    """
+    Wait until asking again makes sense: at once, when there is a connection, or after a pause.
+
+    It is ``pause_s`` for what needs somebody to repair it, and 100 ms for a broker that is busy.
+
+    A drop of the generation ends it; cancelling is safe.
+    """
+    if isinstance(error, RequestTimeout):
+        return
+    if isinstance(error, ConnectionLost):
+        try:
+            return await broker.link.wait_connected()
+        except RmqError:
+            pass  # closed for good: whoever closed it drops us
+    elif isinstance(error, Refused) and error.code == TooManyInFlight.code:
+        pause_s = min(BUSY_S, pause_s)
+    else:
+        log.error("pull.refused", queue=str(generation.queue), error=str(error))
+    await generation.pause(pause_s)

@@ -1,18 +1,28 @@
-"""One stay of a queue with this consumer, from a granted lease to its end: what its tasks share."""
+"""
+One stay of a queue with this consumer, from a granted lease to its end: what its tasks share.
+
+What this client believes about one queue lock: pure, every method takes the time it needs.
+
+One ``asyncio.Lock`` per queue, kept across the generations of the queue in this process.
+
+How often messages were delivered in vain: what a grant says of that, and what is reported of a failure. Pure.
+
+Messages that a group did not get and never will: what the broker says about them, and what comes of it. Pure.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
 
-from rmq.wire.model import MessageQueue
-from rmq.wire.protocol.ops.core import NO_OFFSET
+from rmq.wire.errors import Damaged, MessagesLost, OffsetOutOfRange, OtherHistory, code_name
+from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.protocol.hello import AttemptRun
+from rmq.wire.protocol.ops.core import NO_OFFSET, Grant, PullResult
 
 from ..fetch.cache import Cache
-from .attempts import Suspicion
-from .gap import Stopped
-from .lease import Lease
 from .tag_filter import Selection
 
 Task = asyncio.Task[None]
@@ -269,3 +279,212 @@ class Generation:
                 await self._proven.wait()
         except TimeoutError:
             pass
+
+
+# The broker gives a queue away `grace` after the last request it answered; we stop believing this much earlier.
+GRACE_MARGIN_S = 1.0
+
+
+class Lease:
+    """
+    One grant of a queue to this session, told apart from all others by its epoch.
+
+    It is believed until the earlier of two limits, both counted from when a request was *sent*, since what the
+    broker did cannot be older than that:
+
+    - the newest granted lock or renewal of it + ``lock_ttl_s``: the broker frees a lease that nobody renews;
+    - the newest answered request of any kind + (grace - 1 s): the broker frees the leases of a silent connection.
+
+    At exactly a limit it is still believed. ``lost`` is final.
+    """
+
+    __slots__ = ("epoch", "lock_sent_at", "lost", "queue")
+
+    def __init__(self, queue: MessageQueue, epoch: int, lock_sent_at: float) -> None:
+        self.queue = queue
+        self.epoch = epoch
+        self.lock_sent_at = lock_sent_at
+        self.lost = False
+
+    def renewed(self, sent_at: float) -> None:
+        """A renewal that was sent at ``sent_at`` was granted; an older answer that comes late changes nothing."""
+        self.lock_sent_at = max(self.lock_sent_at, sent_at)
+
+    def believed_until(self, *, answered_sent_at: float, lock_ttl_s: float, grace_s: float) -> float:
+        """The last moment at which a batch may start under this lease."""
+        if self.lost:
+            return float("-inf")
+        return min(self.lock_sent_at + lock_ttl_s, answered_sent_at + silence_limit(grace_s))
+
+
+def silence_limit(grace_s: float) -> float:
+    """How long after an answered request the broker surely keeps our leases."""
+    # A grace so short that the margin would eat it is for tests; half of it is margin then.
+    return max(grace_s - GRACE_MARGIN_S, grace_s / 2)
+
+
+class QueueGates:
+    """
+    The gates: one turn at a time for each queue in this process.
+
+    A gate outlives the generation that used it: when a queue leaves and comes back while a listener of before is
+    still inside, the new generation waits here until that one has really ended.
+    """
+
+    def __init__(self) -> None:
+        self._gates: dict[MessageQueue, asyncio.Lock] = {}
+
+    def __getitem__(self, queue: MessageQueue) -> asyncio.Lock:
+        gate = self._gates.get(queue)
+        if gate is None:
+            gate = self._gates[queue] = asyncio.Lock()
+        return gate
+
+    def held(self) -> list[MessageQueue]:
+        """The queues that have a turn inside."""
+        return [queue for queue, gate in self._gates.items() if gate.locked()]
+
+
+NO_LIMIT = -1
+
+
+def runs_of(grant: Grant) -> list[AttemptRun]:
+    """All failed deliveries that a grant tells of, in the order of their offsets."""
+    if grant.runs or grant.attempt_offset == NO_OFFSET:
+        return sorted(grant.runs)
+    return [AttemptRun(grant.attempt_offset, grant.attempt_offset + 1, grant.attempts)]
+
+
+def failed_runs(messages: Sequence[StoredMessage]) -> list[AttemptRun]:
+    """
+    What is to be recorded when the delivery of these, which are in the order of their offsets, has failed.
+
+    Neighbours that failed equally often make one run, whatever lies between them: messages of other tags do no harm.
+    """
+    runs: list[AttemptRun] = []
+    for message in messages:
+        offset, attempts = message.queue_offset, message.attempt
+        if runs and runs[-1].attempts == attempts:
+            runs[-1] = runs[-1]._replace(end_offset=offset + 1)
+        else:
+            runs.append(AttemptRun(offset, offset + 1, attempts))
+    return runs
+
+
+def exhausted(messages: Sequence[StoredMessage], max_attempts: int) -> list[StoredMessage]:
+    """Those that are dead letters now that this delivery has failed too."""
+    if max_attempts == NO_LIMIT:
+        return []
+    return [message for message in messages if message.attempt >= max_attempts]
+
+
+class Suspicion(NamedTuple):
+    """
+    Owners in a row were lost while ``suspect_offset`` was being processed; see
+    :class:`~rmq.wire.protocol.ops.core.Grant`.
+
+    One lost owner is an accident. From the second on the broker says how far care is to be taken, and goes on saying
+    so while the suspect changes.
+    """
+
+    abandoned: int
+    suspect_offset: int
+    careful_until: int
+
+    @classmethod
+    def of(cls, grant: Grant) -> Self | None:
+        """What a grant says; None if there is nothing to fear."""
+        if not grant.abandoned and grant.careful_until == NO_OFFSET:
+            return None
+        return cls(grant.abandoned, grant.suspect_offset, grant.careful_until)
+
+    def convicted(self, crash_limit: int) -> bool:
+        """Whether the message may not be given to a listener again."""
+        return self.suspect_offset != NO_OFFSET and self.abandoned >= crash_limit
+
+    def careful(self, queue_offset: int) -> bool:
+        """Whether a message has to be announced before it is given to a listener."""
+        return queue_offset < self.careful_until
+
+    def acquitted(self) -> Self:
+        """The suspect is out of the way; what was fetched together with it is still delivered with care."""
+        return self._replace(suspect_offset=NO_OFFSET)
+
+    def __str__(self) -> str:
+        return f"CRASH_LOOP: {self.abandoned} owners in a row were lost while processing offset {self.suspect_offset}"
+
+
+FIRST_PAUSE_S = 5.0  # before a stopped queue is asked for again; doubles
+MOST_PAUSE_S = 30.0
+REMIND_S = 300.0  # a queue that stays stopped is reported this often
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """
+    The messages from ``from_offset`` to before ``end_offset`` cannot be read, and the reason.
+
+    In a copy of the store (``OTHER_HISTORY``) they are others than those that this reader has read.
+    """
+
+    status: int
+    from_offset: int
+    end_offset: int
+
+    @property
+    def count(self) -> int:
+        """How many messages are missing."""
+        return self.end_offset - self.from_offset
+
+    @property
+    def reason(self) -> str:
+        """The broker's word for it."""
+        # An offset below the log is the same loss, in the words of a broker that does not look closer.
+        return code_name(MessagesLost.code if self.status == OffsetOutOfRange.code else self.status)
+
+    def __str__(self) -> str:
+        return f"{self.reason}: offsets {self.from_offset} to {self.end_offset - 1}"
+
+    def advice(self) -> str:
+        """Return what an operator has to do before the queue continues."""
+        if self.status == OtherHistory.code:
+            return (
+                "the broker's store is a copy and is not known to have the messages that were read from "
+                f"{self.from_offset} on: to get all that it has from there on, run `rmq-admin broker accept-history`"
+            )
+        cause = "a part of the log is damaged" if self.status == Damaged.code else "retention was faster than the group"
+        return f'{cause}: to go on at {self.end_offset} without them, run with on_gap = "skip"'
+
+
+@dataclass(slots=True)
+class Stopped:
+    """A queue that waits at a gap: how often it was found there, and when that was last reported."""
+
+    gap: Gap
+    told_at: float = float("-inf")
+    times: int = 0
+
+    def found_again(self, now: float) -> bool:
+        """The same answer came; says whether somebody should be told."""
+        self.times += 1
+        if now - self.told_at < REMIND_S:
+            return False
+        self.told_at = now
+        return True
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the queue is asked for again."""
+        return min(FIRST_PAUSE_S * 2.0 ** min(self.times - 1, 16), MOST_PAUSE_S)
+
+
+def gap_of(asked: int, result: PullResult) -> Gap | None:
+    """The gap that an answer to a pull at ``asked`` tells of; None if it tells of none, or not where that ends."""
+    end = result.next_offset
+    if result.status == OtherHistory.code:
+        return Gap(result.status, min(end, asked), asked)
+    if result.status in (MessagesLost.code, OffsetOutOfRange.code):
+        end = max(end, result.min_offset) if asked < result.min_offset else asked
+    elif result.status != Damaged.code:
+        return None
+    return Gap(result.status, asked, end) if end > asked else None

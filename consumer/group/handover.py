@@ -18,9 +18,8 @@ from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import LeaseEnd
 
-from .agreement import agree
 from .assignment import Generation
-from .progress import lease_end
+from .progress import agree, lease_end
 
 log = get_logger("rmq.consumer")
 

@@ -1,21 +1,32 @@
-"""``LeaseKeeper``: renews all leases at a fixed rate, and tells a running listener when one can no longer be proven."""
+"""
+``LeaseKeeper``: renews all leases at a fixed rate, and tells a running listener when one can no longer be proven.
+
+How often a lease and a membership are renewed: what is configured, but often enough for this broker. Pure.
+
+``LossLog``: leases that are lost together are told in one line.
+
+A process that was stopped beyond its leases, or a broker that did not resume them, loses all its queues at once: the
+operator should read one sentence, not one for each queue.
+
+``Unleased``: in place of leases, for a consumer whose queues are nobody's: what nobody gave does not run out.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final, Protocol
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
 from rmq.wire.errors import OK, RmqError
 from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.hello import Limits
 from rmq.wire.protocol.ops.core import LeaseRef
 
 from ..config import ConsumerConfig
-from . import timers
 from .assignment import Generation
-from .loss_log import listed
 
 log = get_logger("rmq.consumer")
 
@@ -66,7 +77,7 @@ class LeaseKeeper:
         while True:
             due = await self._until(due)
             await self.renew_all()
-            every_s = timers.relock_every_s(self._config, self._broker.limits)
+            every_s = relock_every_s(self._config, self._broker.limits)
             due += every_s
             while due < loop.time():  # beats that were missed are not made up for
                 due += every_s
@@ -76,7 +87,7 @@ class LeaseKeeper:
         loop = asyncio.get_running_loop()
         while True:
             self._greeted.clear()
-            due = min(due, loop.time() + timers.relock_every_s(self._config, self._broker.limits))
+            due = min(due, loop.time() + relock_every_s(self._config, self._broker.limits))
             try:
                 async with asyncio.timeout_at(due):
                     await self._greeted.wait()
@@ -138,7 +149,7 @@ class LeaseKeeper:
         """The last moment at which a batch of the generation may start, as far as is known now."""
         return generation.lease.believed_until(
             answered_sent_at=self._broker.answered_sent_at,
-            lock_ttl_s=timers.lock_ttl_s(self._config, self._broker.limits),
+            lock_ttl_s=lock_ttl_s(self._config, self._broker.limits),
             grace_s=self._broker.grace_s,
         )
 
@@ -180,3 +191,106 @@ class LeaseKeeper:
         if unproven:
             log.warning("lease.unproven", queues=listed(g.queue for g in unproven), count=len(unproven))
         return next_limit
+
+
+# The parts of the broker's time that the defaults are of its default: 30 of 60 s, 20 of 60 s, 30 of 120 s.
+TTL_PART = 2
+RELOCK_PART = 3
+HEARTBEAT_PART = 4
+
+
+def lock_ttl_s(config: ConsumerConfig, limits: Limits | None) -> float:
+    """A lock whose renewal was asked for longer ago than this is not believed in."""
+    return config.lock_ttl_s if limits is None else min(config.lock_ttl_s, limits.lock_lease_s / TTL_PART)
+
+
+def relock_every_s(config: ConsumerConfig, limits: Limits | None) -> float:
+    """The time between renewals of the queue locks."""
+    return config.relock_every_s if limits is None else min(config.relock_every_s, limits.lock_lease_s / RELOCK_PART)
+
+
+def heartbeat_s(config: ConsumerConfig, limits: Limits | None) -> float:
+    """The time between reports that this member is alive."""
+    return config.heartbeat_s if limits is None else min(config.heartbeat_s, limits.member_expiry_s / HEARTBEAT_PART)
+
+
+MOST_NAMED: Final = 100  # a member may have thousands of queues, and a line of the log has an end
+GATHER_S = 0.1  # answers to requests of all queues, read after a stop of the process, come within this
+
+
+class LossLog:
+    """Gathers what is lost within :data:`GATHER_S` of the first, and logs it as one ``lease.lost``."""
+
+    def __init__(self) -> None:
+        self._lost: list[tuple[Generation, str]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, generation: Generation, reason: str) -> None:
+        """A lease is lost; it is told soon."""
+        self._lost.append((generation, reason))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.tell)
+
+    def tell(self) -> None:
+        """Tell now what was gathered; the reason is that of the first queue."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lost, self._lost = self._lost, []
+        if lost:
+            log.warning(
+                "lease.lost",
+                queues=listed(generation.queue for generation, _ in lost),
+                epochs=listed(generation.epoch for generation, _ in lost),
+                count=len(lost),
+                reason=lost[0][1],
+            )
+
+
+def listed(things: Iterable[object]) -> str:
+    """The first of them for a line of the log, and a sign if there are more."""
+    rest = iter(things)
+    named = ",".join(map(str, islice(rest, MOST_NAMED)))
+    return named if next(rest, None) is None else f"{named},..."
+
+
+NEVER = float("-inf")
+
+
+class Unleased:
+    """
+    What :class:`~rmq.consumer.group.leases.LeaseKeeper` is to others: a queue is ours until something ends its stay.
+
+    That is a topic that was deleted, a log that lost what the listener has, or another store. ``begun`` is told of each
+    queue that is taken.
+    """
+
+    def __init__(self, begun: Callable[[Generation], None]) -> None:
+        self._begun = begun
+
+    def added(self, generation: Generation) -> None:
+        """A queue was taken."""
+        generation.lease.lock_sent_at = NEVER  # nobody locked it
+        generation.watched(lambda: generation.lease.lost)
+        self._begun(generation)
+
+    def believed_until(self, generation: Generation) -> float:
+        """The last moment at which a batch of the generation may start."""
+        return NEVER if generation.lease.lost else float("inf")
+
+    def believed(self, generation: Generation) -> bool:
+        """Whether a batch may start."""
+        return not generation.lease.lost
+
+    def proven(self, generation: Generation) -> None:
+        """Whoever doubted may go on."""
+        generation.resumed()
+
+    def connected(self) -> None:
+        """Nothing follows from that."""
+
+    async def renew_one(self, generation: Generation) -> None:
+        """Nothing has to be renewed."""
+
+    async def renew_these(self, generations: Sequence[Generation]) -> None:
+        """Nothing has to be renewed."""

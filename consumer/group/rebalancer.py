@@ -9,12 +9,14 @@ change of what we hold the group hears of us at once.
 
 The queues of a topic that was deleted are lost at once, without a request. If it is made again under the same name, its
 queues are others: nothing that was asked for, cached or done before is taken over.
+
+What we hold compared with what we should: what leaves, what is taken anew, and what is missing. Pure.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
@@ -26,25 +28,18 @@ from rmq.wire.names import unwrap
 from rmq.wire.protocol.ops.core import MAX_ENTRIES, Grant, TopicInfo
 from rmq.wire.stores import NOTHING_IN_COMMON
 
-from ..config import ConsumerConfig
+from ..config import LAST, ConsumerConfig
 from ..fetch.cache import MakeCache
 from ..fetch.process_queue import ProcessQueue
-from ..start_from import LAST
-from . import timers
-from .allocation import Strategy, parse_strategy
-from .assignment import Generation
-from .attempts import Suspicion, runs_of
-from .comparison import compare
+from . import leases
+from .allocation import Share, Shares, Strategy, parse_strategy
+from .assignment import Generation, Lease, Suspicion, runs_of
 from .handover import HandOvers, Workers
-from .lease import Lease
-from .loss_log import LossLog
-from .shares import Share, Shares
-from .subscribed import Subscribed
-from .tag_filter import Subscription
+from .leases import LossLog
+from .tag_filter import Subscribed, Subscription
 from .topics import GONE, KnownTopics
 
 log = get_logger("rmq.consumer")
-
 JOIN_RETRY_S = 1.0
 TOPIC_GONE = "the topic was deleted"
 HOPELESS = (GroupMismatch, BadName, BadRequest)  # asking again would be refused again
@@ -231,7 +226,7 @@ class Rebalancer:
     async def _join(self) -> None:
         """Join, or report that we are alive; learn who else is there and which topics exist."""
         loop = asyncio.get_running_loop()
-        self._join_due = loop.time() + timers.heartbeat_s(self._config, self._broker.limits)
+        self._join_due = loop.time() + leases.heartbeat_s(self._config, self._broker.limits)
         # A member that is about to leave consumes what it did: to others of the group, nothing is another subscription.
         asked = self._subscribed.all() or dict(self._accepted)
         self._topics.joining()
@@ -447,3 +442,44 @@ def _all_of(shares: dict[str, Share]) -> set[MessageQueue]:
 
 def _expressions(subscriptions: dict[str, Subscription]) -> dict[str, str]:
     return {topic: subscription.expression for topic, subscription in subscriptions.items()}
+
+
+NEVER = float("-inf")
+
+
+class Comparison(NamedTuple):
+    """What has to change; all that is held and in neither list stays as it is."""
+
+    leaving: list[Generation]  # not ours any more
+    expired: list[Generation]  # ours, but nobody pulls them
+    missing: list[MessageQueue]  # ours, and not held
+
+
+def compare(
+    generations: Mapping[MessageQueue, Generation],
+    wanted: Collection[MessageQueue],
+    *,
+    now: float,
+    pull_expiry_s: float,
+) -> Comparison:
+    """
+    Compare; what was dropped before is neither leaving nor expired once more, and missing when it is gone.
+
+    Expired is a queue that was not pulled for *longer* than ``pull_expiry_s`` and has no known reason for that.
+    """
+    held = [generation for generation in generations.values() if not generation.dropped]
+    return Comparison(
+        [generation for generation in held if generation.queue not in wanted],
+        [
+            generation
+            for generation in held
+            if generation.queue in wanted and is_pull_expired(generation, now=now, pull_expiry_s=pull_expiry_s)
+        ],
+        sorted(queue for queue in wanted if queue not in generations),
+    )
+
+
+def is_pull_expired(generation: Generation, *, now: float, pull_expiry_s: float) -> bool:
+    """Whether a queue stands still for no known reason; one that was never pulled is still being begun."""
+    waits = generation.paused or generation.stopped is not None or generation.crash_loop is not None
+    return not waits and generation.pulled_at != NEVER and now - generation.pulled_at > pull_expiry_s

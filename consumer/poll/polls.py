@@ -8,13 +8,16 @@ is held, as that of a queue whose listener is called, so that a hand-over waits 
 without it, its batch is marked ``lost``, and the next owner gets it again.
 
 Messages are taken in one stretch with the return of the poll, so that a cancelled poll loses none.
+
+``ReadyLine``: which queue is next, fairly over those that have something. Pure.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
@@ -25,14 +28,11 @@ from ..config import ConsumerConfig
 from ..dispatch.turns import RELOCK_FIRST_S, SLICE_S, YIELD_S
 from ..group.assignment import Generation
 from ..group.leases import Leases, until_proven
-from ..statistics import Statistics
-from .pulled_batch import PulledBatch
-from .queue import cache_of
-from .ready_line import ReadyLine
+from ..introspection import Statistics
+from .queue import PulledBatch, cache_of
 from .watchdog import Presence
 
 log = get_logger("rmq.consumer")
-
 RebalanceHook = Callable[[list[MessageQueue]], Awaitable[None] | None]
 
 
@@ -303,3 +303,34 @@ class PullService:
         await until_proven(generation, self._leases, first_s=RELOCK_FIRST_S, retry_s=self._config.lock_retry_s)
         self._doubted.discard(generation)
         self._has_work(generation)
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class ReadyLine(Generic[T]):
+    """
+    A line in which everybody stands at most once; who has more after its turn goes to the end.
+
+    So each of ``n`` that are in line has its turn within ``n`` turns.
+    """
+
+    __slots__ = ("_line",)
+
+    def __init__(self) -> None:
+        self._line: OrderedDict[T, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def add(self, item: T) -> None:
+        """Stand at the end; one that stands already keeps its place."""
+        self._line.setdefault(item)
+
+    def discard(self, item: T) -> None:
+        """Leave the line."""
+        self._line.pop(item, None)
+
+    def take(self) -> T | None:
+        """The first in line, who leaves it; None if nobody is there."""
+        return self._line.popitem(last=False)[0] if self._line else None

@@ -16,14 +16,13 @@ from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig, configure
-from ..fetch.pauses import Target
+from ..fetch.flow_control import Target
 from ..group.allocation import Allocate, Strategy, named
 from ..group.assignment import Generation
 from ..member import Member
 from ..running import Connect
 from .polls import RebalanceHook
-from .pulled_batch import NotAssigned, PulledBatch
-from .queue import cache_of
+from .queue import NotAssigned, PulledBatch, cache_of
 from .running import PullRunning
 from .targets import PullTargets, Queue, as_queue, check_hooks, check_timeout
 

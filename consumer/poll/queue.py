@@ -10,20 +10,23 @@ Four offsets, each at most the next while nobody seeks::
 Messages that were returned become done by :meth:`~PullCache.commit`; what is done is marked by a commit of the user's
 or the timer's, and only that is ever told to the broker. A seek moves ``done`` and ``position``, in both directions.
 ``marked`` never goes back by it: messages below are delivered again, and the progress waits until they are passed.
+
+What a poll returns: messages of one queue, and under which lease they were taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rmq.wire.batch.batch import Batch
-from rmq.wire.model import StoredMessage
+from rmq.wire.errors import RmqError
+from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.hello import AttemptRun
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
+from ..fetch.cache import UNKNOWN, LogEpochs
 from ..fetch.process_queue import ProcessQueue
 from ..group.assignment import Generation
-from ..group.log_epochs import UNKNOWN, LogEpochs
 from ..group.tag_filter import Subscription
 
 
@@ -195,3 +198,54 @@ def cache_of(generation: Generation) -> PullCache:
     """The cache of a generation of a pull consumer."""
     assert isinstance(generation.cache, PullCache)
     return generation.cache
+
+
+class NotAssigned(RmqError, LookupError):
+    """This consumer does not hold the queue that it was asked about."""
+
+
+class PulledBatch(list[StoredMessage]):
+    """
+    A list of messages of one queue, in the order of their offsets; an empty one is of none.
+
+    They count as done when the next poll begins, or at a commit. ``lost`` turns true when that can no longer be: the
+    queue belongs, or may belong, to somebody else, who gets them again.
+    """
+
+    __slots__ = ("_generation", "given_back")
+
+    def __init__(self, messages: Iterable[StoredMessage] = (), generation: Generation | None = None) -> None:
+        super().__init__(messages)
+        self._generation = generation
+        self.given_back = False  # the queue was handed over without waiting for these any longer; the service's
+
+    @property
+    def queue(self) -> MessageQueue:
+        """
+        The queue of the messages.
+
+        Raises:
+            NotAssigned: the batch is empty.
+        """
+        return self._of().shown
+
+    @property
+    def epoch(self) -> int:
+        """
+        The fencing token: it grows with every owner, so that a sink can refuse the writes of an older one.
+
+        Raises:
+            NotAssigned: the batch is empty.
+        """
+        return self._of().epoch
+
+    @property
+    def lost(self) -> bool:
+        """Whether the queue belongs to somebody else, or may at this moment."""
+        generation = self._generation
+        return self.given_back or (generation is not None and generation.lost.is_set())
+
+    def _of(self) -> Generation:
+        if self._generation is None:
+            raise NotAssigned("an empty batch is of no queue")
+        return self._generation

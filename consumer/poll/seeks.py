@@ -19,13 +19,11 @@ from rmq.wire.errors import OK, ConfigError, OffsetOutOfRange, code_name, from_w
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
-from ..config import ConsumerConfig
+from ..config import FIRST, LAST, ConsumerConfig, to_us
 from ..group.assignment import Generation, Task
-from ..start_from import FIRST, LAST, to_us
 from .commits import PullCommits
 from .polls import PullService
-from .pulled_batch import NotAssigned
-from .queue import cache_of
+from .queue import NotAssigned, cache_of
 
 log = get_logger("rmq.consumer")
 

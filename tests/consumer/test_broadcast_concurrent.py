@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.consumer.context import ConcurrentContext
+from rmq.consumer.listener import ConcurrentContext
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
 

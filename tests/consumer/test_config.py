@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.config import ConsumerConfig, configure
-from rmq.consumer.start_from import parse_start
+from rmq.consumer.config import ConsumerConfig, configure, parse_start
 from rmq.wire.errors import ConfigError
 
 

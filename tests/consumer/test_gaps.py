@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.group.gap import Gap, Stopped, gap_of
+from rmq.consumer.group.assignment import Gap, Stopped, gap_of
 from rmq.wire.errors import Damaged, Internal, MessagesLost, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import EMPTY, Op, PullResult

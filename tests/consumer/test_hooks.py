@@ -9,9 +9,8 @@ import pytest
 
 from rmq.consumer import CallInfo, ConfigError, ConsumeContext, ConsumeStatus, ResultType
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
-from rmq.consumer.hooks import Hooks
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.listener import Hooks
 
 from .fake_broker import FakeBroker
 from .recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now

@@ -10,22 +10,21 @@ import pytest
 
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.attempts import Suspicion
-from rmq.consumer.group.gap import Gap, Stopped
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import Gap, Generation, Lease, Stopped, Suspicion
 from rmq.consumer.introspection import (
     MAX_QUEUES,
     MAX_TEXT,
     MAX_TOPICS,
     MAX_WAITS,
     Program,
+    Rate,
+    Statistics,
+    TopicStatistics,
     changed_settings,
     queue_info,
     running_info,
 )
-from rmq.consumer.results import ResultType
-from rmq.consumer.statistics import Rate, Statistics, TopicStatistics
+from rmq.consumer.listener import ResultType
 from rmq.wire.errors import BadRequest, Damaged
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.codec import decode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.results import (
+from rmq.consumer.listener import (
     ResultType,
     acknowledged,
     failure_of,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rmq.consumer.start_from import parse_start, to_us
+from rmq.consumer.config import parse_start, to_us
 from rmq.wire.errors import ConfigError
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

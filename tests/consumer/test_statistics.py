@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.consumer.results import ResultType
-from rmq.consumer.statistics import BUCKET_S, BUCKETS, Meter, Rate, Statistics, TopicMeter
+from rmq.consumer.introspection import BUCKET_S, BUCKETS, Meter, Rate, Statistics, TopicMeter
+from rmq.consumer.listener import ResultType
 
 from .fake_broker import FakeBroker
 from .recorder import SUSPEND, Make, Recorder

@@ -16,7 +16,7 @@ import pytest
 from rmq import consumer
 from rmq.client.sync import Producer
 from rmq.consumer import MessageQueue, NotAssigned
-from rmq.consumer.sync_pull import PullConsumer
+from rmq.consumer.sync import PullConsumer
 from rmq.wire.errors import ConfigError
 
 from .sync_shapes import public, same_shape

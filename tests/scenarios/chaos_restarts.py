@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 from rmq import consumer as with_asyncio
 from rmq.client import Admin, Message, Producer
-from rmq.consumer import ConsumeStatus, sync_pull
+from rmq.consumer import ConsumeStatus, sync
 from rmq.consumer import sync as without
 
 from support.processes import BrokerProcess, Running
@@ -87,7 +87,7 @@ def run_blocking(address: str, takes_s: float) -> None:
 
 
 def poll_blocking(address: str, takes_s: float) -> None:
-    with sync_pull.PullConsumer(address, group=GROUP, topics={TOPIC: "*"}, batch=1) as consumer:
+    with sync.PullConsumer(address, group=GROUP, topics={TOPIC: "*"}, batch=1) as consumer:
         for batch in consumer:
             note("begin", batch[0].queue_offset)
             threading.Event().wait(takes_s)

@@ -13,9 +13,8 @@ import pytest
 from rmq.broker.app import Broker
 from rmq.broker.state.leases import LockTable
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
-from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.assignment import Generation, QueueGates
 from rmq.consumer.group.handover import Workers
-from rmq.consumer.group.queue_gates import QueueGates
 from rmq.consumer.running import Running
 from rmq.engine.native.connection import Connection
 from rmq.wire.model import MessageQueue

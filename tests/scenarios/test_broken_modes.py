@@ -19,7 +19,7 @@ from rmq.broker.jobs.deferred_delivery import Delivery, Due
 from rmq.broker.state.dead_letters import CopiedTable
 from rmq.broker.state.leases import LockTable
 from rmq.consumer.dispatch.concurrent import ConcurrentService
-from rmq.consumer.dispatch.send_backs import Fate
+from rmq.consumer.dispatch.failures import Fate
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.group.assignment import Generation
 from rmq.consumer.group.handover import Workers

@@ -12,7 +12,7 @@ import pytest
 
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.consumer.context import ConsumeContext
+from rmq.consumer.listener import ConsumeContext
 from rmq.wire.model import MessageQueue, StoredMessage
 
 from support.processes import DEADLINE_S, BrokerProcess, ConsumerProcess

@@ -20,7 +20,8 @@ from rmq.client.scan.options import ScanOptions
 from rmq.client.scan.plan import plan
 from rmq.client.scan.reader import rows_of
 from rmq.client.scan.table import read_table
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage, sync, sync_pull
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage, sync
+from rmq.consumer import sync as sync_pull
 from rmq.runtime.clock import wall_us
 from rmq.testing.broker import BrokerThread, InMemoryBroker
 from rmq.wire.batch.batch import Rows

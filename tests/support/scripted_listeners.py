@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeAlias
 
 from rmq.consumer import ConsumeStatus
-from rmq.consumer.context import ConsumeContext
+from rmq.consumer.listener import ConsumeContext
 from rmq.wire.model import MessageQueue, StoredMessage
 
 from support.consumption_history import (

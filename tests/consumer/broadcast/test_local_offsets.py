@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.broadcast.local_offsets import LocalOffsets
-from rmq.consumer.broadcast.offsets_content import OffsetsContent, QueueProgress
-from rmq.consumer.broadcast.progress import LocalProgress
+from rmq.consumer.broadcast.offsets_file import OffsetsContent, QueueProgress
+from rmq.consumer.broadcast.progress import LocalOffsets, LocalProgress
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.consumer.broadcast.local_offsets import LocalOffsets, open_offsets
 from rmq.consumer.broadcast.member import Broadcaster
+from rmq.consumer.broadcast.progress import LocalOffsets, open_offsets
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.group.topics import KnownTopics
 from rmq.engine.native.group import Link

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.consumer.broadcast.offsets_content import (
+from rmq.consumer.broadcast.offsets_file import (
     MOST,
     BadOffsets,
     NewerOffsets,

@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rmq.consumer.broadcast.offsets_content import OffsetsContent, QueueProgress, decode, encode
-from rmq.consumer.broadcast.offsets_file import Disk, OffsetsFile, check_instance, directory_of
+from rmq.consumer.broadcast.offsets_file import (
+    Disk,
+    OffsetsContent,
+    OffsetsFile,
+    QueueProgress,
+    check_instance,
+    decode,
+    directory_of,
+    encode,
+)
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 

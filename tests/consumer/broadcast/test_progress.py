@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.consumer.broadcast.offsets_content import OffsetsContent, QueueProgress
+from rmq.consumer.broadcast.offsets_file import OffsetsContent, QueueProgress
 from rmq.consumer.broadcast.progress import OF_ANOTHER_LOG, LocalProgress, in_copy
 from rmq.wire.model import MessageQueue
 

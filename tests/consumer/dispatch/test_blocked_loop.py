@@ -10,9 +10,8 @@ from traceback import FrameSummary
 
 import pytest
 
-from rmq.consumer.dispatch import blocked_loop
-from rmq.consumer.dispatch.blocked_loop import MAX_FRAMES, OURS, Blockage, users
-from rmq.consumer.dispatch.stall_watch import EVERY_S, LoopWatcher, StallWatch
+from rmq.consumer.dispatch import stall_watch
+from rmq.consumer.dispatch.stall_watch import EVERY_S, MAX_FRAMES, OURS, Blockage, LoopWatcher, StallWatch, users
 from rmq.runtime.clock import boottime
 
 from support.virtual_time import VirtualTimeLoop
@@ -89,7 +88,7 @@ def test_a_thread_that_has_ended_has_no_stack() -> None:
     thread.start()
     thread.join()
 
-    assert blocked_loop.stack_of(thread.ident or 0) == ""
+    assert stall_watch.stack_of(thread.ident or 0) == ""
 
 
 # Ticks and looks together: under a virtual clock, by which the thread itself hardly ever looks

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue
-from rmq.consumer.group.attempts import Suspicion
+from rmq.consumer.group.assignment import Suspicion
 from rmq.wire.errors import Fenced, Internal, RequestTimeout
 from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.dispatch.lane import Call, Calls, Lane
+from rmq.consumer.dispatch.concurrent import Call, Calls, Lane
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
-from rmq.consumer.statistics import TopicMeter
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.introspection import TopicMeter
 from rmq.wire.model import MessageQueue
 
 from ..fetch.test_process_queue import made

@@ -12,8 +12,7 @@ from rmq.consumer import ConsumeContext, ConsumeStatus
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.fetch.process_queue import READ_AT_ONCE, ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.batch import batch
 from rmq.wire.model import MessageQueue

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.consumer.dispatch.passing import Passing
-from rmq.consumer.dispatch.send_backs import Fate
+from rmq.consumer.dispatch.failures import Fate, Passing
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.wire.model import MessageQueue
 
 from ..fetch.test_process_queue import made

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.dispatch.send_backs import Fate, SendBacks
+from rmq.consumer.dispatch.failures import Fate, SendBacks
 from rmq.consumer.fetch.concurrent_queue import ConcurrentQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.wire.errors import BadDelay, ConnectionLost, Fenced, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET

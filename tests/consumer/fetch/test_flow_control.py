@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.consumer.fetch.flow_control import cause_of
-from rmq.consumer.fetch.thresholds import Thresholds
+from rmq.consumer.fetch.flow_control import Thresholds, cause_of
 from rmq.consumer.group.assignment import Generation
 from rmq.wire.errors import Internal
 from rmq.wire.model import MessageQueue

@@ -12,11 +12,9 @@ import pytest_asyncio
 
 from rmq.consumer import Consumer
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.fetch.intake import Asked, Intake
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.gap import Gap
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.fetch.puller import Asked, Intake
+from rmq.consumer.group.assignment import Gap, Generation, Lease
 from rmq.wire.batch.tags import ALL
 from rmq.wire.errors import OtherHistory
 from rmq.wire.protocol.ops.core import EMPTY, Op, PullResult

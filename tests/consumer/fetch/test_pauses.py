@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.consumer.fetch.pauses import Pauses
+from rmq.consumer.fetch.flow_control import Pauses
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op

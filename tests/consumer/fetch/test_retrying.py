@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.fetch.retrying import after_failure, says_gone
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.fetch.start_offset import after_failure, says_gone
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.engine.native.group import GroupClient
 from rmq.wire.errors import (
     ConnectionLost,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.fetch.thresholds import divided, of_queue
+from rmq.consumer.fetch.flow_control import divided, of_queue
 from rmq.wire.model import MessageQueue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.consumer.fetch.unread import UnreadBatch
+from rmq.consumer.fetch.process_queue import UnreadBatch
 from rmq.consumer.group.tag_filter import Subscription
 from rmq.wire.batch import batch
 from rmq.wire.batch.compression import CODECS, Codec

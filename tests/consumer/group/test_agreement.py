@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.group.agreement import AGREEING, agree
 from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.progress import AGREEING, agree
 from rmq.wire.errors import Fenced, LogTruncated, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET, PullQueue, PullResult

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import ConsumeGuard, Generation, Lost
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import ConsumeGuard, Generation, Lease, Lost
 from rmq.wire.model import MessageQueue
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]

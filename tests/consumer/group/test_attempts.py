@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.consumer.group.attempts import Suspicion, exhausted, failed_runs, runs_of
+from rmq.consumer.group.assignment import Suspicion, exhausted, failed_runs, runs_of
 from rmq.wire.batch import batch
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.hello import AttemptRun

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.comparison import compare, is_pull_expired
-from rmq.consumer.group.gap import Gap, Stopped
-from rmq.consumer.group.lease import Lease
+from rmq.consumer.group.assignment import Gap, Generation, Lease, Stopped
+from rmq.consumer.group.rebalancer import compare, is_pull_expired
 from rmq.wire.errors import MessagesLost
 from rmq.wire.model import MessageQueue
 

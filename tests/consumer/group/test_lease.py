@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.consumer.group.lease import Lease, silence_limit
+from rmq.consumer.group.assignment import Lease, silence_limit
 from rmq.wire.model import MessageQueue
 
 QUEUE = MessageQueue("orders", 0)

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
-from rmq.consumer.group.loss_log import GATHER_S, MOST_NAMED, LossLog, listed
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.leases import GATHER_S, MOST_NAMED, LossLog, listed
 from rmq.wire.model import MessageQueue
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmq.consumer.group.queue_gates import QueueGates
+from rmq.consumer.group.assignment import QueueGates
 from rmq.wire.model import MessageQueue
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.group.allocation import AVERAGE, PlacedQueue, Strategy, named
-from rmq.consumer.group.shares import Share, Shares
+from rmq.consumer.group.allocation import AVERAGE, PlacedQueue, Share, Shares, Strategy, named
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import QueueInfo
 

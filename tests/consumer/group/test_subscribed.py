@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.consumer.group.subscribed import Subscribed
-from rmq.consumer.group.tag_filter import Subscription
+from rmq.consumer.group.tag_filter import Subscribed, Subscription
 
 ORDERS = Subscription("paid")
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.group import timers
+from rmq.consumer.group import leases
 from rmq.wire.protocol.hello import Limits
 from rmq.wire.protocol.ops.core import Op
 
@@ -36,9 +36,9 @@ async def test_the_broker_bounds_what_is_configured(
     made = ConsumerConfig(**config)  # type: ignore[arg-type]
 
     assert (
-        timers.lock_ttl_s(made, limits),
-        timers.relock_every_s(made, limits),
-        timers.heartbeat_s(made, limits),
+        leases.lock_ttl_s(made, limits),
+        leases.relock_every_s(made, limits),
+        leases.heartbeat_s(made, limits),
     ) == effective
 
 

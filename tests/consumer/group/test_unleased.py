@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
-from rmq.consumer.group.unleased import Unleased
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.leases import Unleased
 from rmq.wire.model import MessageQueue
 
 

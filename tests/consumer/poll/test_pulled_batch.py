@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.consumer.group.assignment import Generation
-from rmq.consumer.group.lease import Lease
-from rmq.consumer.poll.pulled_batch import NotAssigned, PulledBatch
-from rmq.consumer.poll.queue import PullCache
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.poll.queue import NotAssigned, PullCache, PulledBatch
 from rmq.wire.model import MessageQueue
 
 from ..fetch.test_process_queue import made

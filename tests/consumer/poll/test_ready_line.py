@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.consumer.poll.ready_line import ReadyLine
+from rmq.consumer.poll.polls import ReadyLine
 
 
 def test_who_stands_already_keeps_its_place_and_nobody_is_served_twice() -> None:
