@@ -146,7 +146,7 @@ async def _print(
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(_watch_reader(output, printer))
         if pull:
-            from .consume.polling import poll_and_print
+            from .consume.listeners import poll_and_print
 
             await poll_and_print(config, topics, printer)
         else:

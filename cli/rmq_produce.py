@@ -20,8 +20,7 @@ from .output.output import Output
 from .produce.lines import read_lines
 from .shell import exit_codes
 from .shell.command import Command, Failure, run, version_option
-from .shell.options import broker_option, json_option, log_options
-from .shell.times import duration_of_option
+from .shell.options import broker_option, duration_of_option, json_option, log_options
 
 if TYPE_CHECKING:
     from rmq.client import Message, Producer, Receipt

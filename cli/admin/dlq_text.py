@@ -16,8 +16,8 @@ from rmq.wire.errors import RmqError, code_name, from_wire
 from rmq.wire.names import ORIGIN_TOPIC
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 
+from ..output.progress import fits
 from ..output.render import printable, stored_object, table
-from ..output.terminal import fits
 from .dlq_select import STATES
 
 if TYPE_CHECKING:

@@ -1,27 +1,35 @@
-"""``rmq-admin group``: which groups there are, how far they are, and what their members do."""
+"""
+``rmq-admin group``: which groups there are, how far they are, and what their members do.
+
+How far a group is behind in time: the age of the oldest message of a queue that it has not done.
+
+The broker tells how many messages a group has before it; when the first of them was stored is asked for those queues
+alone that have any. The age is by the broker's clock, which stored the message: the one here may be another.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from rmq.wire.errors import GroupNotFound, MemberSilent
-from rmq.wire.model import MessageQueue
+from rmq.wire.model import MessageQueue, from_us
 from rmq.wire.protocol.ops.groups import ANSWER_S
 
-from ..output import terminal
+from ..output import progress
 from ..output.render import counted, epoch_text, printable, seconds, shortened, table, to_json
 from ..shell.command import Command, Group, run
 from ..shell.options import broker_option, json_option, log_options
 from ..shell.reach import admin_of
-from .lag import Ages, ask_ages, ask_ahead, oldest
 from .members import info_text, plain
 from .offsets import reset_offset
 
 if TYPE_CHECKING:
     from rmq.client import Admin, GroupDescription, GroupRow, MemberReport
+    from rmq.client.admin.messages import Head
     from rmq.wire.protocol.ops.groups import GroupQueue, MemberState
 
 LIST_COLUMNS = ("group", "mode", "members", "leases", "topics", "lag", "age")
@@ -69,7 +77,7 @@ def list_groups(broker: str, as_json: bool) -> None:
     if as_json:
         click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
     else:
-        click.echo(list_text(rows, terminal.columns()), nl=False)
+        click.echo(list_text(rows, progress.columns()), nl=False)
     if not rows:
         click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
 
@@ -99,13 +107,13 @@ def list_text(rows: list[tuple[GroupRow, float | None]], columns: int = 0) -> st
     """The list for people; where there are too few columns (0 is room for everything), with less of modes and names."""
     cells = [list_cells(row, lag_s) for row, lag_s in rows]
     text = table(LIST_COLUMNS, cells)
-    if terminal.fits(text, columns):
+    if progress.fits(text, columns):
         return text
     for line, (row, _) in zip(cells, rows, strict=True):
         line[1] = None if row.ordered is None else "broadcast" if _is_broadcasting(row) else str(_mode(row)).split()[0]
     longest = max(len(row.group) for row, _ in rows)
     text = table(LIST_COLUMNS, cells)
-    if not terminal.fits(text, columns):
+    if not progress.fits(text, columns):
         longest = max(longest - max(map(len, text.splitlines())) + columns, SHORTEST)
         text = table(
             LIST_COLUMNS,
@@ -323,3 +331,48 @@ def _mode(told: GroupRow | GroupDescription) -> str | None:
 
 def _is_broadcasting(told: GroupRow | GroupDescription) -> bool:
     return told.model == "broadcasting"
+
+
+Ages: TypeAlias = Mapping[MessageQueue, float]
+
+
+def next_offsets(told: GroupDescription) -> dict[MessageQueue, int]:
+    """Where each queue that the group is behind in goes on."""
+    return {
+        MessageQueue(queue.topic, queue.queue_id): max(queue.committed, queue.min_offset)
+        for queue in told.queues
+        if queue.lag > 0
+    }
+
+
+def ages_of(heads: Mapping[MessageQueue, Head], now: datetime) -> dict[MessageQueue, float]:
+    """The age in seconds of each message; one that cannot be read (or was done meanwhile) has none."""
+    return {
+        queue: max(0.0, round((now - head.stored_at).total_seconds(), 3))
+        for queue, head in heads.items()
+        if head.stored_at is not None
+    }
+
+
+def oldest(ages: Ages) -> float | None:
+    """How far the group is behind in all its queues, None if nothing is known to wait."""
+    return max(ages.values(), default=None)
+
+
+def ahead(stats: Mapping[str, Mapping[str, Any]], now: datetime) -> timedelta:
+    """How far the broker's clock is ahead of the one here; nothing if it does not tell, being of another version."""
+    time_us = stats.get("broker", {}).get("time_us")
+    return from_us(time_us) - now if isinstance(time_us, int) else timedelta()
+
+
+async def ask_ahead(admin: Admin) -> timedelta:
+    """The same, asked of the broker."""
+    return ahead(await admin.stats(), datetime.now(UTC))
+
+
+async def ask_ages(admin: Admin, told: GroupDescription, now: datetime) -> dict[MessageQueue, float]:
+    """The ages of a group's queues; a broadcasting group has none, since each of its members has its own progress."""
+    if told.model == "broadcasting":
+        return {}
+    asked = next_offsets(told)
+    return ages_of(await admin.heads(asked), now) if asked else {}

@@ -11,9 +11,8 @@ import click
 from ..output.render import table, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import broker_option, json_option, log_options, parse_time
 from ..shell.reach import admin_of
-from ..shell.times import parse_time
 
 if TYPE_CHECKING:
     from rmq.client import Admin

@@ -17,11 +17,10 @@ from ..output.output import Output, OutputClosed
 from ..output.render import lag_remarks, no_such_key, printable, stored_object, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
-from ..shell.options import broker_option, json_option, key_of_option, log_options
+from ..shell.options import broker_option, json_option, key_of_option, log_options, time_of_option
 from ..shell.reach import admin_of
 from ..shell.stopping import until_signal
-from ..shell.times import time_of_option
-from .lag import ask_ahead
+from .groups import ask_ahead
 
 if TYPE_CHECKING:
     from rmq.client import Admin, Tail

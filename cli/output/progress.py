@@ -1,8 +1,13 @@
-"""A progress bar on standard error, where somebody looks; elsewhere nothing."""
+"""
+A progress bar on standard error, where somebody looks; elsewhere nothing.
+
+How much room there is for what a command prints.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -44,3 +49,13 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
         return
     with click.progressbar(length=max(total, 1), label=label, file=sys.stderr) as bar:
         yield bar.update
+
+
+def columns() -> int:
+    """The columns of the terminal; 0, which is room for everything, where standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def fits(text: str, columns: int) -> bool:
+    """Whether each line goes into so many columns; 0 is room for everything."""
+    return not columns or all(len(line) <= columns for line in text.splitlines())

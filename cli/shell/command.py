@@ -3,6 +3,10 @@ How every command begins and ends: its help with examples, its version, and one 
 
 A mistake of the user, a broker that is away and a refusal end in :class:`Failure`, which prints one sentence; a
 closed pipe ends quietly. Everything else is a defect and keeps its traceback.
+
+A wrong command line in one sentence: what is wrong with it, and where the right one is shown. Pure.
+
+click says it in three lines, without our names for things; this says it in one, in the words of the other failures.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import click
@@ -21,10 +26,8 @@ from ..output.output import OutputClosed, OutputFailed, silence_stdout
 from ..output.render import printable
 from . import exit_codes
 from .completion import complete
-from .usage_errors import is_missing_file, sentence
 
 T = TypeVar("T")
-
 _LONG = re.compile(r"\S{300,}")  # a word that nobody reads to its end
 _CLICKS = (click.ClickException, click.exceptions.Exit, click.Abort)
 
@@ -42,6 +45,10 @@ class Failure(click.ClickException):
         prefix = f"{self.command}: " if self.command else ""
         text = _LONG.sub(lambda word: f"{word[0][:100]}...{word[0][-50:]}", printable(self.message))
         click.echo(prefix + text, file=file, err=True)
+
+
+class Command(_Ending):
+    """A command of ours."""
 
 
 class _Ending(click.Command):
@@ -87,10 +94,6 @@ class _Ending(click.Command):
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in self.examples))
-
-
-class Command(_Ending):
-    """A command of ours."""
 
 
 class Group(_Ending, click.Group):
@@ -198,3 +201,96 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 def _sentence(error: RmqError) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def sentence(error: click.UsageError) -> str:
+    """What is wrong, and what would be right or where that is shown."""
+    return printable(_what(error))
+
+
+def is_missing_file(error: click.UsageError) -> bool:
+    """Whether what is wrong is a file or folder that was named and cannot be opened."""
+    kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
+    return isinstance(kind, click.File | click.Path) and not isinstance(error, click.MissingParameter)
+
+
+def _what(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return _no_option(error)
+    if isinstance(error, click.exceptions.NoSuchCommand):
+        near = _near(error.command_name, error.possibilities or ())
+        return f"there is no command {error.command_name!r}{near}{_all(error)}"
+    if isinstance(error, click.MissingParameter):
+        return f"{_name(error)} is missing{_all(error)}"
+    if isinstance(error, click.BadParameter):
+        return error.message if is_missing_file(error) else _demand(error)
+    if isinstance(error, click.BadOptionUsage):
+        does_not_take = "does not take a value" in error.message
+        return f"{error.option_name} {'takes no value' if does_not_take else 'needs a value'}{_all(error)}"
+    if error.message.startswith("Got unexpected extra"):
+        extra = error.message.partition("(")[2].rstrip(")")
+        return f"there is more on the command line than it takes: {extra}{_all(error)}"
+    return error.message.rstrip(".")
+
+
+def _all(error: click.UsageError) -> str:
+    """Where everything is listed that could be typed."""
+    return "" if error.ctx is None else f": `{error.ctx.command_path} --help` shows all"
+
+
+def _no_option(error: click.NoSuchOption) -> str:
+    option, ctx = error.option_name, error.ctx
+    if ctx is not None and isinstance(ctx.command, click.Group) and _is_of_a_sub_command(ctx.command, option):
+        return f"{option} goes behind the command, as in `{ctx.command_path} COMMAND {option} ...`"
+    return f"there is no option {option}{_near(option, error.possibilities or ())}{_all(error)}"
+
+
+def _is_of_a_sub_command(group: click.Group, option: str) -> bool:
+    for command in group.commands.values():
+        if any(option in parameter.opts for parameter in command.params):
+            return True
+        if isinstance(command, click.Group) and _is_of_a_sub_command(command, option):
+            return True
+    return False
+
+
+def _near(name: str, possible: Iterable[str]) -> str:
+    near = get_close_matches(name, possible, n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _name(error: click.BadParameter) -> str:
+    """The option or argument, as it is typed."""
+    if isinstance(error.param_hint, str):
+        return error.param_hint.strip("'")
+    if isinstance(error.param, click.Option):
+        return max(error.param.opts, key=len)
+    if error.param is not None:
+        return error.param.make_metavar(error.ctx) if error.ctx is not None else str(error.param.name).upper()
+    return "a value"
+
+
+def _demand(error: click.BadParameter) -> str:
+    """What a value must be; types that click words poorly are said by us."""
+    name, kind = _name(error), getattr(error.param, "type", None)
+    given = error.message.split(" is not ", 1)[0].strip("'")
+    shown = given if given.strip() else repr(given)
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+        return f"{name} must be {number}{_range(kind.min, kind.max)}, not {shown}"
+    if isinstance(kind, click.Choice):
+        choices = list(map(str, kind.choices))
+        return f"{name} must be {_either(choices)}, not {shown}{_near(given, choices)}"
+    return f"{name}: {error.message.rstrip('.')}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {low:g} to {high:g}" if high < 1e6 else f" from {low:g} to {int(high)}"
+    if low is not None:
+        return f", {low:g} or more"
+    return f", {high:g} or less" if high is not None else ""
+
+
+def _either(choices: list[str]) -> str:
+    return " or ".join([", ".join(choices[:-1]), choices[-1]] if len(choices) > 1 else choices)

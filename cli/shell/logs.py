@@ -4,17 +4,20 @@ Logging for commands: to standard error, one look for all. Libraries ask for a l
 ``console`` is for people, ``logfmt`` and ``json`` are for machines; ``auto`` picks console on a terminal, else logfmt.
 The broker logs through structlog once this has configured it, client and consumer through the standard ``logging``:
 both end here.
+
+Standard error for log lines: nobody who fails to read or store them may stop or fail what they tell of.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import select
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
-
-from .log_sink import LogSink
+from typing import Any, Final, TextIO, cast
 
 FORMATS = ("auto", "console", "logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -93,3 +96,49 @@ def _renderers(form: str) -> list[Any]:
         structlog.processors.format_exc_info,
         structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True, bool_as_flag=False),
     ]
+
+
+PIECE: Final = 4096  # a pipe that polls as writable takes this much without blocking (PIPE_BUF on Linux)
+
+
+class LogSink:
+    """
+    Writes what can be written at once and drops the rest.
+
+    A pipe that nobody reads would stop a process that writes its log from the event loop, and with it everybody it
+    serves. Dropped lines are counted, and the number is written as soon as there is room again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._poll = select.poll()
+        self.dropped = 0
+        try:
+            self._fd = stream.fileno()
+        except (OSError, ValueError, io.UnsupportedOperation):
+            self._fd = -1  # a stream in memory
+        else:
+            self._poll.register(self._fd, select.POLLOUT)
+
+    def write(self, text: str) -> None:
+        """Write a line, or drop it; never raises, never waits."""
+        if self.dropped:
+            text = f"{self.dropped} log lines were dropped: nobody read them\n{text}"
+        try:
+            self._put(text)
+            self.dropped = 0
+        except (OSError, ValueError):  # not now, a full disk, a closed pipe, a closed stream
+            self.dropped += 1
+
+    def _put(self, text: str) -> None:
+        if self._fd < 0:
+            self._stream.write(text)
+            return
+        data = memoryview(text.encode(errors="backslashreplace"))
+        while data:
+            if not self._poll.poll(0):
+                raise BlockingIOError
+            data = data[os.write(self._fd, data[:PIECE]) :]
+
+    def flush(self) -> None:
+        """Nothing is kept back."""

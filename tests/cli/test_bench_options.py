@@ -11,8 +11,7 @@ from rmq.bench.catalog import CATALOG, EXTRA, LOAD
 from rmq.bench.load import Load
 from rmq.bench.options import Options
 from rmq.bench.suite import ENTRIES, Entry
-from rmq.cli.bench_options import load_of, options_of, unheeded
-from rmq.cli.rmq_bench import command
+from rmq.cli.rmq_bench import command, load_of, options_of, unheeded
 
 
 def given(line: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rmq.cli.bench_progress import Bar
+from rmq.cli.rmq_bench import Bar
 
 
 class Screen(io.StringIO):

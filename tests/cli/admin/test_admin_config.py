@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.broker.config import BrokerConfig
-from rmq.cli.admin.admin_config import COLUMNS, in_force, settings_table
+from rmq.cli.admin.broker import COLUMNS, in_force, settings_table
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.settings import load

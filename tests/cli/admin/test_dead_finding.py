@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq.cli.admin.dead_finding import find, matching
-from rmq.cli.admin.dlq_select import DeadFilter
+from rmq.cli.admin.dlq_select import DeadFilter, find, matching
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.command import Failure
 from rmq.wire.errors import TopicNotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rmq.cli.admin.import_report import report_object, report_text, summary
+from rmq.cli.admin.rocketmq_import import report_object, report_text, summary
 from rmq.cli.output.render import to_json
 from rmq.client.importer.plan import Plan, Wishes, make_plan
 from rmq.client.importer.survey import Store

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli.admin.lag import ages_of, ahead, next_offsets, oldest
+from rmq.cli.admin.groups import ages_of, ahead, next_offsets, oldest
 from rmq.cli.rmq_admin import command
 from rmq.client import Admin, Producer
 from rmq.client.admin.messages import Head

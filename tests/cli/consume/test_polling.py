@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli.consume.listeners import Printer
-from rmq.cli.consume.polling import poll_and_print
+from rmq.cli.consume.listeners import Printer, poll_and_print
 from rmq.cli.output.output import Output
 from rmq.cli.rmq_consume import command
 from rmq.cli.shell import exit_codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.cli.output.terminal import columns, fits
+from rmq.cli.output.progress import columns, fits
 
 
 def test_there_is_room_for_everything_where_there_is_no_terminal() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq.cli.shell.log_sink import LogSink
+from rmq.cli.shell.logs import LogSink
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rmq.cli.shell.times import parse_duration, parse_time
+from rmq.cli.shell.options import parse_duration, parse_time
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.cli.top import top_figures as figures
+from rmq.cli.top import view as figures
 
 
 @pytest.mark.parametrize(

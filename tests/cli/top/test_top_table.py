@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from rmq.cli.top.top_table import Column, cut, fitted
+from rmq.cli.top.layout import Column, cut, fitted
 
 
 def shown(width: int, *columns: Column) -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from rmq.cli.top.top_watch import SILENT_S, Watch, follow
+from rmq.cli.top.command import SILENT_S, Watch, follow
 from rmq.client.overview.sample import Sample
 from rmq.wire.errors import ConnectionLost, RmqError
 
