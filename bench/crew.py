@@ -17,8 +17,7 @@ import uvloop
 from rmq.client import Admin, Producer
 from rmq.wire.model import MessageQueue
 
-from .load import Load
-from .options import Options
+from .options import Load, Options
 from .processes import START_S, BenchError, Child, free_bytes, free_memory, scratch, worker_process
 from .workers.sending import prepared, send_all, warm_up
 

@@ -39,7 +39,7 @@ from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 
-from .load import Load
+from .options import Load
 from .processes import BrokerProcess, own_broker
 
 TOPIC = "delays"

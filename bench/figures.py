@@ -1,9 +1,14 @@
-"""What was measured several times, and what it says beside something else of the same run. Pure, but for the disk."""
+"""
+What was measured several times, and what it says beside something else of the same run. Pure, but for the disk.
+
+How long things took, as a distribution. Pure.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -120,3 +125,25 @@ def _spread(samples: Samples) -> dict[str, Any]:
         return {"median": None, "min": None, "max": None, "samples": []}
     rounded = [round(sample, 6) for sample in samples]
     return {"median": round(median(samples), 6), "min": min(rounded), "max": max(rounded), "samples": rounded}
+
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """
+    The smallest value that at least this share of all values does not exceed: one that was measured, never between two.
+
+    Raises:
+        ValueError: there are no values, or the share is not above 0 and at most 1.
+    """
+    if not ordered or not 0 < share <= 1:
+        raise ValueError(f"no percentile of {len(ordered)} values at {share}")
+    # Less than a rounding error above a whole number is that number: 0.99 of 100 values are 99 of them.
+    return ordered[math.ceil(share * len(ordered) - 1e-9) - 1]
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """The percentiles that are reported, by name."""
+    ordered = sorted(values)
+    return {name: percentile(ordered, share) for name, share in SHARES.items()}

@@ -1,13 +1,23 @@
-"""What all benchmarks are told besides their load, and how they tell how far they are."""
+"""
+What all benchmarks are told besides their load, and how they tell how far they are.
+
+How far a benchmark is, alone or as a part of a whole.
+
+What a benchmark sends. Pure, but for the random bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from threading import Lock
+from typing import Any, Protocol
 
-from .processes import own_broker
+from .processes import BenchError, own_broker
 
 
 class Steps(Protocol):
@@ -37,3 +47,94 @@ class Options:
             return
         with own_broker(flush or self.flush) as broker:
             yield broker.address
+
+
+Show = Callable[[float, str], None]  # which part of the whole is done, and what is measured now
+
+
+class Counted:
+    """The :class:`~rmq.bench.options.Steps` of a benchmark; a sample is done when the next one begins."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._expected = 0
+        self._begun = 0
+
+    def expect(self, more: int) -> None:
+        """So many samples more are to come."""
+        self._expected += more
+
+    def __call__(self, what: str) -> None:
+        """The next one begins."""
+        done = self._begun / max(self._expected, self._begun, 1)
+        self._begun += 1
+        self._show(done, what)
+
+
+class Whole:
+    """Several benchmarks, each about as long as its weight says; several threads may have one each."""
+
+    def __init__(self, show: Show, weights: Sequence[float]) -> None:
+        self._show = show
+        self._shares = [weight / sum(weights) for weight in weights]
+        self._done = [0.0] * len(weights)
+        self._lock = Lock()
+        self._is_stopped = False
+
+    def part(self, number: int) -> Counted:
+        """The steps of one of them."""
+        return Counted(lambda done, what: self._told(number, done, what))
+
+    def ended(self, number: int) -> None:
+        """One of them is over, whatever it said."""
+        self._done[number] = 1.0
+
+    def stop(self) -> None:
+        """Let those that run end at their next sample, by a :class:`BenchError` there."""
+        self._is_stopped = True
+
+    def _told(self, number: int, done: float, what: str) -> None:
+        if self._is_stopped:
+            raise BenchError("it was interrupted")
+        with self._lock:
+            self._done[number] = done
+            parts = zip(self._shares, self._done, strict=True)
+            self._show(sum(share * part for share, part in parts), what)
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many messages of so many bytes, all different, and how they are sent."""
+
+    messages: int = 1_000_000
+    size: int = 100
+    batch: int = 500  # messages a call; 1: each by a call of its own
+    queues: int = 8
+    in_flight: int = 64  # calls that wait for their answer at once, of all connections of a process together
+    producers: int = 1  # processes that send
+    consumers: int = 1  # processes that consume
+    connections: int = 1  # of each process that sends
+    tags: int = 0  # so many tags take turns
+    keys: bool = False  # each message has a key of its own
+
+    def share(self, part: int) -> Load:
+        """What the producer of this number sends: the first get one message more where it does not divide."""
+        whole, rest = divmod(self.messages, self.producers)
+        return dataclasses.replace(self, messages=whole + (part < rest), producers=1)
+
+    @cached_property
+    def _noise(self) -> bytes:
+        # Message i is the window [i, i + size) of it: a body of its own for each at the cost of one slice.
+        return os.urandom(self.messages + self.size)
+
+    def bodies(self) -> list[list[bytes]]:
+        """All bodies, in lists of ``batch``; made before any clock runs."""
+        noise, size = self._noise, self.size
+        return [
+            [noise[i : i + size] for i in range(start, min(start + self.batch, self.messages))]
+            for start in range(0, self.messages, self.batch)
+        ]
+
+    def as_object(self) -> dict[str, Any]:
+        """For programs, and for the processes that carry it out."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -1,12 +1,17 @@
 """
 The processes of a benchmark: broker and clients, started, told to begin, asked what they found, and always ended.
 
-A client is a module with a ``main`` (see :mod:`rmq.bench.worker`): it gets its orders as JSON, says ``{"ready": ...}``
+A client is a module with a ``main`` (see :mod:`rmq.bench.processes`): it gets its orders as JSON, says ``{"ready":
+...}``
 when all is prepared, waits for a line on its standard input, does its work and says what it found, each a line of JSON.
+
+The other end of :mod:`rmq.bench.processes`: what a client of a benchmark begins and ends with.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import re
@@ -17,10 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import uvloop
+
+from rmq.wire.errors import RmqError
 
 from .janitor import JANITOR
 
@@ -215,3 +224,55 @@ def free_bytes(folder: Path) -> int:
     """How much room the disk has for us."""
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize
+
+
+def say(**what: Any) -> None:
+    """One line to whoever started us."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def settle() -> None:
+    """
+    Take what was made before the clock out of the garbage collector's sight.
+
+    A program that makes its messages as it goes does not burden the collector with a million of them. So that all are
+    measured alike, those that send by ours, to the floor and by other brokers' clients do this; what they make later is
+    collected as ever.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def wait_for_go() -> None:
+    """Say that all is prepared, and wait for the word; blocks, since nothing else is to happen meanwhile."""
+    say(ready=True)
+    sys.stdin.readline()
+
+
+async def go() -> None:
+    """The same while the loop goes on: connections answer pings."""
+    say(ready=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+def run(main: Callable[..., Coroutine[Any, Any, None]]) -> None:
+    """
+    Run the client on uvloop with the orders of the command line.
+
+    What a broker or a machine can cause ends it with one line; all else is a defect, and shown as one.
+    """
+    try:
+        uvloop.run(main(**json.loads(sys.argv[1])))
+    except Exception as error:
+        cause = first_leaf(error)
+        if not isinstance(cause, RmqError | BenchError | OSError):
+            raise
+        sys.exit(f"{Path(sys.argv[0]).stem}: {' '.join(str(cause).split()) or type(cause).__name__}")
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """The first that is no group: of tasks that fail together it is the cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -10,8 +10,8 @@ from typing import Any
 from rmq.client import Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 
-from .load import Load
-from .worker import go, run, say
+from .options import Load
+from .processes import go, run, say
 
 TOPIC = "profile"
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from . import samples
-from .load import Load
+from .options import Load
 from .processes import START_S, BrokerProcess, Child, scratch, worker
 
 CLIENT = "rmq.bench.profile_client"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .load import Load
+from .options import Load
 from .processes import BenchError
 
 

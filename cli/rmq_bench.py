@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from rmq.bench.catalog import CATALOG, EXTRA, LOAD, Benchmark, quickly
-from rmq.bench.load import Load
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
+from rmq.bench.suite import CATALOG, EXTRA, LOAD, Benchmark, quickly
 from rmq.wire.names import MAX_QUEUES
 
 from .output.render import counted, to_json
@@ -65,7 +64,7 @@ def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[
                 click.echo(f"note: {option} makes no difference to rmq-bench {name}", err=True)
             extra = {key: given[key] for key in given.keys() & {"rate"}}
             with ended_well(), Bar() as bar:
-                from rmq.bench.progress import Counted
+                from rmq.bench.options import Counted
 
                 report = benchmark.measure(load, options, Counted(bar), **extra)
             if as_json:

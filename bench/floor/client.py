@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from ..load import Load
-from ..worker import run, say, settle, wait_for_go
+from ..options import Load
+from ..processes import run, say, settle, wait_for_go
 from .frames import ANSWER, HEADER, LENGTH, PULL, packed, unpacked
 from .server import HOST, Receiver
 

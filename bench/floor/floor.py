@@ -22,7 +22,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from ..load import Load
+from ..options import Load
 from ..processes import START_S, BenchError, Child, free_bytes, scratch, worker
 from .client import warm
 

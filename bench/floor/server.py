@@ -18,7 +18,7 @@ from typing import Any
 
 import msgpack
 
-from ..worker import run, say
+from ..processes import run, say
 from .frames import ANSWER, HEADER, LENGTH, OFFSET, OFFSET_AT, PULL
 
 HOST = "127.0.0.1"

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from ..crew import Ground, begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
-from ..load import Load
-from ..options import Options, Steps
+from ..options import Load, Options, Steps
 from ..workers.receiving import BATCH
 from ..yardsticks import Floor, machine
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from ..crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
-from ..load import Load
-from ..options import Options, Steps
+from ..options import Load, Options, Steps
 from ..yardsticks import Floor, Peer, Tried, machine, rivals
 
 FLOOR = Verdict("P3.floor", "end to end, of the floor's consume figure (stretch: 0.5)", at_least=0.3)

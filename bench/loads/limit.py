@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from ..figures import Figure, Report, Side, interleave
 from ..floor import floor
-from ..load import Load
-from ..options import Options, Steps
+from ..options import Load, Options, Steps
 
 LARGE = 1024  # bytes a message where bytes count more than messages
 

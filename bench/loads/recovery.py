@@ -4,6 +4,8 @@ How long nobody is served while a broker with a long log starts again, after a c
 It is over when the newest message was read; a check that all is there that was answered follows. A broker is killed
 while a producer sends. One log serves all rounds. The page cache is warm, since the same machine wrote the log a moment
 before; how long a start takes with a cold one is told besides.
+
+A broker whose log has some gigabytes, and whether there is room for that.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,23 +23,20 @@ from rmq.client import Admin
 from rmq.wire.model import MessageQueue
 
 from ..figures import Figure, Report, Verdict, interleave
-from ..load import Load
-from ..options import Options, Steps
-from ..processes import BenchError, BrokerProcess, scratch, worker
-from . import big_log
+from ..options import Load, Options, Steps
+from ..processes import BenchError, BrokerProcess, free_bytes, scratch, worker
 
 CLEAN_S: Final = 2.0
 KILLED_S: Final = 10.0
 TOPIC: Final = "recovery"
 BEHIND: Final = 220e6  # bytes sent before the end; a checkpoint is due after 268e6, so that is almost the worst
 QUICK_BEHIND: Final = 2e6
+FULL_GB: Final = 10.0  # what the targets are about
 
 
-def measure(
-    load: Load, options: Options, steps: Steps, *, gb: float = big_log.FULL_GB, folder: Path | None = None
-) -> Report:
+def measure(load: Load, options: Options, steps: Steps, *, gb: float = FULL_GB, folder: Path | None = None) -> Report:
     """Restarts of both kinds in turns; a long log that an earlier benchmark left in ``folder`` is used."""
-    gb = min(gb, big_log.QUICK_GB) if options.quick else gb
+    gb = min(gb, QUICK_GB) if options.quick else gb
     sent = dataclasses.replace(load, messages=int((QUICK_BEHIND if options.quick else BEHIND) // load.size))
     about = {"load": sent.as_object(), "flush": options.flush, "rounds": options.rounds, "gb": gb, "page_cache": "warm"}
     report = Report("recovery", about)
@@ -47,7 +47,7 @@ def measure(
         Figure("recovery.stop", "of a clean one, the stop", "s", options.flush),
     ]
     with ExitStack() as stack:
-        data_dir = (folder or stack.enter_context(scratch())) / big_log.NAME
+        data_dir = (folder or stack.enter_context(scratch())) / NAME
         ground = Ground(data_dir, options.flush, sent)
         why_not = "it is about a broker of its own, and one that runs was given" if options.broker else ""
         why_not = why_not or ground.no_room(gb)
@@ -59,8 +59,8 @@ def measure(
             interleave(sides, options.rounds, steps)
             stop.samples.extend(ground.stops_s)
             report.figures += figures
-    if not why_not and gb < big_log.FULL_GB:
-        why_not = f"measured with {gb:g} GB of log, and the target is about {big_log.FULL_GB:g}"
+    if not why_not and gb < FULL_GB:
+        why_not = f"measured with {gb:g} GB of log, and the target is about {FULL_GB:g}"
     for key, figure, most in (("P9.clean", clean, CLEAN_S), ("P9.killed", killed, KILLED_S)):
         samples = [] if why_not else figure.samples
         report.verdicts.append(Verdict(key, figure.meaning, "s", options.flush, samples, at_most=most, why_not=why_not))
@@ -79,16 +79,16 @@ class Ground:
 
     def no_room(self, gb: float) -> str:
         """Why the log cannot be made as long as this; empty if it can, or is so already."""
-        return "" if self._is_filled(gb) else big_log.no_room(self._data_dir.parent, gb)
+        return "" if self._is_filled(gb) else no_room(self._data_dir.parent, gb)
 
     def _is_filled(self, gb: float) -> bool:
-        return big_log.log_bytes(self._data_dir) >= gb * big_log.GB
+        return log_bytes(self._data_dir) >= gb * GB
 
     def fill(self, gb: float) -> None:
         """Make the log as long as this."""
         if not self._is_filled(gb):
             with ExitStack() as stack:
-                big_log.fill(self._started(stack), gb)
+                fill(self._started(stack), gb)
 
     def clean(self) -> float:
         """Seconds from SIGTERM until the newest message is read again."""
@@ -157,3 +157,31 @@ def drop_from_cache(path: Path) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
+
+
+NAME: Final = "big-log"  # of a data directory that several benchmarks use
+GB: Final = 1e9
+QUICK_GB: Final = 0.1
+RESERVE: Final = 2 << 30  # that a broker and others on this disk may need meanwhile
+MORE: Final = 1.2  # for the indexes, and for what is sent afterwards
+
+
+def fill(broker: BrokerProcess, gb: float) -> None:
+    """Make the log of a broker at least this long; returns when that is on the disk."""
+    with worker("rmq.bench.workers.fill_worker", address=broker.address, log_bytes=int(gb * GB)) as child:
+        child.go()
+        child.told()
+
+
+def log_bytes(data_dir: Path) -> int:
+    """How long the log in a directory is; 0 where there is none."""
+    return sum(path.stat().st_size for path in (data_dir / "commitlog").glob("*"))
+
+
+def no_room(folder: Path | None, gb: float) -> str:
+    """Why a log of this size cannot be made in a folder, or where temporary ones lie; empty if it can."""
+    folder = folder or Path(tempfile.gettempdir())
+    needed, free = gb * GB * MORE + RESERVE, free_bytes(folder)
+    if free >= needed:
+        return ""
+    return f"{needed / GB:.1f} GB of disk space are needed, and {free / GB:.1f} are free at {folder}"

@@ -24,10 +24,9 @@ from rmq.wire.names import MAX_QUEUES
 
 from ..crew import no_room
 from ..figures import Figure, Report, Verdict, interleave, ratio
-from ..load import Load
-from ..options import Options, Steps
+from ..options import Load, Options, Steps
 from ..processes import BenchError, BrokerProcess, scratch, worker
-from . import big_log
+from . import recovery
 
 QUEUES: Final = 10_000
 CONNECTIONS: Final = 1_000
@@ -83,23 +82,23 @@ class Growth(NamedTuple):
 
 def measure(
     load: Load, options: Options, steps: Steps, *, queues: int = QUEUES, connections: int = CONNECTIONS,
-    gb: float = big_log.FULL_GB, folder: Path | None = None,
+    gb: float = recovery.FULL_GB, folder: Path | None = None,
 ) -> Report:  # fmt: skip
     """All three of them; where a ``folder`` is given, the data directory with the long log stays in it."""
     if options.quick:
-        queues, connections, gb = queues // QUICK, connections // QUICK, big_log.QUICK_GB
+        queues, connections, gb = queues // QUICK, connections // QUICK, recovery.QUICK_GB
     load = dataclasses.replace(load, producers=1, connections=1)
     report = Report("scale", {"load": load.as_object(), "flush": options.flush, "rounds": options.rounds})
     not_ours = "it is about brokers of its own, and one that runs was given" if options.broker else ""
     not_ours = not_ours or no_room(load, 2 * (options.rounds + 1))
-    no_queues = "" if options.quick else big_log.no_room(None, 2 * SETTLED_GB)
+    no_queues = "" if options.quick else recovery.no_room(None, 2 * SETTLED_GB)
 
     @contextmanager
     def with_queues(size: float) -> Iterator[Side]:
         with side(options, dataclasses.replace(load, queues=int(size), connections=load.in_flight)) as made:
             if not options.quick:  # the first checkpoint makes a folder for each queue, which is no matter of growth
                 made.take()
-                big_log.fill(made.broker, SETTLED_GB)
+                recovery.fill(made.broker, SETTLED_GB)
             yield made
 
     def with_connections(size: float) -> AbstractContextManager[Side]:
@@ -108,7 +107,7 @@ def measure(
 
     def with_log(size: float) -> AbstractContextManager[Side]:
         steps(f"filling {size:g} GB")
-        return side(options, load, gb=size, data_dir=folder / big_log.NAME if folder and size == gb else None)
+        return side(options, load, gb=size, data_dir=folder / recovery.NAME if folder and size == gb else None)
 
     growths = [
         Growth("queues", "queues", 1, queues, QUEUES, with_queues, not_ours or no_queues, is_consumed=True),
@@ -117,7 +116,7 @@ def measure(
             not_ours or few_files(connections),
         ),
         Growth(
-            "log", "GB of log", gb / 10, gb, big_log.FULL_GB, with_log, not_ours or big_log.no_room(folder, gb)
+            "log", "GB of log", gb / 10, gb, recovery.FULL_GB, with_log, not_ours or recovery.no_room(folder, gb)
         ),
     ]  # fmt: skip
     for growth in growths:
@@ -184,7 +183,7 @@ def side(options: Options, load: Load, *, gb: float = 0.0, data_dir: Path | None
         broker = BrokerProcess(data_dir or stack.enter_context(scratch()), options.flush)
         stack.callback(broker.close)
         if gb:
-            big_log.fill(broker, gb)
+            recovery.fill(broker, gb)
         yield Side(broker, load)
 
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from ..load import Load
-from ..worker import go, say, settle
+from ..options import Load
+from ..processes import go, say, settle
 
 STREAM = "messages"
 FETCH = 500  # messages that consumers ask for at least: how they were sent is not their concern

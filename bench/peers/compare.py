@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from ..crew import check_stored, durability, new_ground, no_room, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
-from ..load import Load
 from ..loads.end_to_end import PEER_MESSAGES, our_side
-from ..options import Options, Steps
+from ..options import Load, Options, Steps
 from ..yardsticks import Peer, Tried, native_rate
 from .peer import one_each, peers, rate
 

@@ -14,8 +14,8 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
-from ..load import Load
-from ..worker import run
+from ..options import Load
+from ..processes import run
 from .client import Listener, fetched, work
 from .counts import Count
 from .server import LOCAL

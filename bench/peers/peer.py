@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..load import Load
+from ..options import Load
 from ..processes import BenchError, free_bytes, scratch, worker
 from .server import Server, found
 

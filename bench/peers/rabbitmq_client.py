@@ -14,8 +14,8 @@ from typing import Any
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from ..load import Load
-from ..worker import run
+from ..options import Load
+from ..processes import run
 from .client import Listener, fetched, work
 from .counts import Confirms
 from .server import LOCAL

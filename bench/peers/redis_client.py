@@ -13,8 +13,8 @@ from typing import Any
 
 import redis
 
-from ..load import Load
-from ..worker import run
+from ..options import Load
+from ..processes import run
 from .client import Listener, fetched, work
 from .server import LOCAL
 

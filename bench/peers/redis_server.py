@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..load import Load
+from ..options import Load
 from ..processes import WORK_S, BenchError
 from .client import STREAM, WARM_UP
 from .peer import Peer, missing_client, missing_server

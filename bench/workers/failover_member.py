@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from rmq.consumer import ConsumeContext, Consumer
 from rmq.wire.model import ConsumeStatus, StoredMessage
 
-from ..worker import run, say
+from ..processes import run, say
 
 
 class Reporter:

@@ -7,8 +7,8 @@ from typing import Final
 
 from rmq.client import Admin, Producer
 
-from .. import worker
-from ..load import Load
+from .. import processes
+from ..options import Load
 
 TOPIC: Final = "filling"
 QUEUES: Final = 8
@@ -22,7 +22,7 @@ async def main(address: str, log_bytes: int) -> None:
     bodies = CALL.bodies()
     async with Admin(address, timeout_s=60) as admin, Producer(address, delivery_timeout_s=120) as producer:
         await admin.create_topic(TOPIC, QUEUES)
-        await worker.go()
+        await processes.go()
         while (missing := log_bytes - (await admin.stats())["log"]["log_bytes"]) > 0:
             calls = iter(range(-(-missing // (CALL.size * CALL.batch))))
 
@@ -35,8 +35,8 @@ async def main(address: str, log_bytes: int) -> None:
                     tasks.create_task(send_in_turn())
         while (log := (await admin.stats())["log"])["log_durable"] < log["log_written"]:
             await asyncio.sleep(PAUSE_S)
-        worker.say(log_bytes=log["log_bytes"])
+        processes.say(log_bytes=log["log_bytes"])
 
 
 if __name__ == "__main__":
-    worker.run(main)
+    processes.run(main)

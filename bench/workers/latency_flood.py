@@ -9,8 +9,8 @@ from typing import Any
 
 from rmq.client import Producer
 
-from ..load import Load
-from ..worker import go, run, say
+from ..options import Load
+from ..processes import go, run, say
 
 
 async def main(address: str, topic: str, load: dict[str, Any], warm_s: float) -> None:

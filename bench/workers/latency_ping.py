@@ -8,7 +8,7 @@ import time
 from rmq.client import Connection
 from rmq.wire.protocol.ops.core import Op
 
-from ..worker import go, run, say
+from ..processes import go, run, say
 from .schedule import SECOND, Schedule
 
 WARM = 50

@@ -14,8 +14,8 @@ from contextlib import AsyncExitStack
 
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 
-from ..worker import go, run, say
-from .stamps import WARM_UP, stamp_of
+from ..processes import go, run, say
+from .schedule import WARM_UP, stamp_of
 
 PATIENCE_S = 60.0  # a message that did not come for so long is lost
 TICK_S = 0.01

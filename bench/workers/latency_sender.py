@@ -15,9 +15,8 @@ from typing import Any
 
 from rmq.client import Message, Producer
 
-from ..worker import go, run, say
-from .schedule import SECOND, Schedule
-from .stamps import WARM_UP, Bodies
+from ..processes import go, run, say
+from .schedule import SECOND, WARM_UP, Bodies, Schedule
 
 LEAD_NS = SECOND // 20  # between the word and the first message
 SETTLE_NS = SECOND // 2  # the same of a drip: consumers report their progress, and their pulls are parked again

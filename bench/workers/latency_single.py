@@ -7,8 +7,8 @@ from itertools import cycle, islice
 
 from rmq.client import Message, Producer
 
-from ..worker import go, run, say
-from .stamps import WARM_UP, Bodies
+from ..processes import go, run, say
+from .schedule import WARM_UP, Bodies
 
 DIFFERENT = 1000
 WARM = 200

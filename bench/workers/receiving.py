@@ -21,7 +21,7 @@ from typing import Any
 from rmq.consumer import Consumer, PullConsumer
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
-from ..worker import go, run, say
+from ..processes import go, run, say
 
 BATCH = 500
 LOOK_AGAIN_S = 0.01

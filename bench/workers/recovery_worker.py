@@ -9,8 +9,8 @@ from typing import Any
 
 from rmq.client import Admin, Producer
 
-from .. import worker
-from ..load import Load
+from .. import processes
+from ..options import Load
 
 
 async def main(address: str, topic: str, load: dict[str, Any]) -> None:
@@ -20,7 +20,7 @@ async def main(address: str, topic: str, load: dict[str, Any]) -> None:
 
     async with Admin(address) as admin, Producer(address) as producer, asyncio.TaskGroup() as tasks:
         await admin.create_topic(topic, sent.queues)
-        await worker.go()
+        await processes.go()
 
         async def send_in_turn() -> None:
             nonlocal answered
@@ -28,7 +28,7 @@ async def main(address: str, topic: str, load: dict[str, Any]) -> None:
                 await producer.send_bodies(topic, bodies)
                 before, answered = answered, answered + len(bodies)
                 if before < sent.messages <= answered:
-                    worker.say(answered=answered)
+                    processes.say(answered=answered)
 
         for _ in range(sent.in_flight):
             tasks.create_task(send_in_turn())
@@ -36,4 +36,4 @@ async def main(address: str, topic: str, load: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     logging.getLogger("rmq.client").setLevel(logging.CRITICAL)  # that the connection is lost is what this is about
-    worker.run(main)
+    processes.run(main)

@@ -10,7 +10,7 @@ from typing import Final
 
 from rmq.consumer import Consumer
 
-from .. import worker
+from .. import processes
 from .receiving import BATCH, LOOK_AGAIN_S, Tally
 
 TOO_LONG_S: Final = 120.0
@@ -20,7 +20,7 @@ async def main(address: str, topics: Sequence[str], queues: int, group: str, mes
     """Read ``messages`` in order, from the beginning on; the clock runs from when it has all queues to the last one."""
     tally = Tally()
     tally.expect(messages)
-    await worker.go()
+    await processes.go()
     asked = dict.fromkeys(topics, "*")
     consumer = Consumer(address, group=group, listener=tally.listen_to_many, topics=asked, batch=BATCH)
     consumer.pause()
@@ -30,10 +30,10 @@ async def main(address: str, topics: Sequence[str], queues: int, group: str, mes
         began = monotonic()
         consumer.resume()
         await tally.done.wait()
-        worker.say(per_s=tally.count / (tally.last_at - began))
+        processes.say(per_s=tally.count / (tally.last_at - began))
 
 
 if __name__ == "__main__":
     # So many queues of one member fill its cache and keep it busy, of which it warns: that is what is measured.
     logging.getLogger("rmq.consumer").setLevel(logging.ERROR)
-    worker.run(main)
+    processes.run(main)

@@ -13,8 +13,8 @@ from typing import Any
 from rmq.broker.process import raise_open_files
 from rmq.client import Admin, Producer
 
-from .. import worker
-from ..load import Load
+from .. import processes
+from ..options import Load
 
 OPENING = 32  # connections that are opened at once
 WARM = [b"warm", b"up"]  # two messages: single ones of one moment would all go to one queue
@@ -37,10 +37,10 @@ async def main(address: str, topics: Sequence[tuple[str, int]], load: dict[str, 
         await send(producers[:1], names, [WARM] * sum(queues for _, queues in topics), sent.in_flight)
         for name in names:  # each asks for the route of each
             await send(producers, [name], [WARM] * len(producers), sent.in_flight)
-        await worker.go()
+        await processes.go()
         began = time.perf_counter()
         await send(producers, names, bodies, sent.in_flight)
-        worker.say(per_s=sent.messages / (time.perf_counter() - began))
+        processes.say(per_s=sent.messages / (time.perf_counter() - began))
 
 
 async def send(producers: list[Producer], topics: Sequence[str], calls: Iterable[list[bytes]], in_flight: int) -> None:
@@ -60,4 +60,4 @@ async def send(producers: list[Producer], topics: Sequence[str], calls: Iterable
 
 
 if __name__ == "__main__":
-    worker.run(main)
+    processes.run(main)

@@ -2,7 +2,7 @@
 A process that sends: by one of the ways of :class:`~rmq.client.Producer`, so many calls at once.
 
 All that the producer does is inside the clock, and nothing that only the benchmark does: bodies (and, unless ``style``
-says otherwise, messages) are made before (see also :func:`~rmq.bench.worker.settle`).
+says otherwise, messages) are made before (see also :func:`~rmq.bench.processes.settle`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any, Protocol
 from rmq.client import Admin, FoundMessages, Producer
 from rmq.wire.model import Message
 
-from ..load import Load
-from ..processes import BenchError
-from ..worker import go, run, say, settle
+from ..options import Load
+from ..processes import BenchError, go, run, say, settle
 
 STYLES = ("messages", "messages_inside", "bodies")
 WARM_UP = 20_000  # messages at most

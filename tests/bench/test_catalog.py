@@ -8,11 +8,9 @@ import inspect
 
 import pytest
 
-from rmq.bench.catalog import CATALOG, TOO_SMALL, Benchmark, quickly, unjudged
 from rmq.bench.figures import Verdict
-from rmq.bench.load import Load
-from rmq.bench.options import Options
-from rmq.bench.progress import Counted
+from rmq.bench.options import Counted, Load, Options
+from rmq.bench.suite import CATALOG, TOO_SMALL, Benchmark, quickly, unjudged
 
 
 def test_every_benchmark_of_the_command_is_there() -> None:

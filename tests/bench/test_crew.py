@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rmq.bench.crew import Ground, Received, durability, gathered, no_room, receivers, senders
-from rmq.bench.load import Load
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 from rmq.testing.broker import BrokerThread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 
 
 def test_the_messages_are_as_many_as_asked_all_of_their_size_and_all_different() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.percentiles import percentile, percentiles
+from rmq.bench.figures import percentile, percentiles
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq.bench.options import Counted, Whole
 from rmq.bench.processes import BenchError
-from rmq.bench.progress import Counted, Whole
 
 
 def test_a_sample_is_done_when_the_next_one_begins() -> None:

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from rmq.bench.catalog import Benchmark
 from rmq.bench.figures import Figure, Report, Verdict
-from rmq.bench.load import Load
-from rmq.bench.options import Options, Steps
+from rmq.bench.options import Load, Options, Steps
 from rmq.bench.processes import BenchError
-from rmq.bench.suite import ENTRIES, TARGETS, Entry, Suite, rounds_within
+from rmq.bench.suite import ENTRIES, TARGETS, Benchmark, Entry, Suite, rounds_within
 from rmq.wire.errors import ConnectionLost
 
 MACHINE = {"cores": 2, "python": "3", "kernel": "6", "fdatasync_ms": 1.0}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rmq.bench import worker
+from rmq.bench import processes
 from rmq.wire.errors import RmqError
 
 
@@ -23,19 +23,19 @@ def test_what_a_broker_refuses_ends_a_client_with_one_line(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", ["/somewhere/sending.py", '{"what": "it"}'])
 
     with pytest.raises(SystemExit, match=r"^sending: no room for it$"):
-        worker.run(refused)
+        processes.run(refused)
 
 
 def test_a_defect_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/sending.py", "{}"])
 
     with pytest.raises(ExceptionGroup):
-        worker.run(wrong)
+        processes.run(wrong)
 
 
 def test_what_was_made_before_the_clock_is_not_collected_and_what_comes_later_is() -> None:
     try:
-        worker.settle()
+        processes.settle()
         assert gc.get_freeze_count() > 0
         assert gc.isenabled()
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
 from rmq.bench.yardsticks import Tried, machine, native_rate, rivals
 

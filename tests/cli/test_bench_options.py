@@ -7,10 +7,8 @@ from typing import Any
 import click
 import pytest
 
-from rmq.bench.catalog import CATALOG, EXTRA, LOAD
-from rmq.bench.load import Load
-from rmq.bench.options import Options
-from rmq.bench.suite import ENTRIES, Entry
+from rmq.bench.options import Load, Options
+from rmq.bench.suite import CATALOG, ENTRIES, EXTRA, LOAD, Entry
 from rmq.cli.rmq_bench import command, load_of, options_of, unheeded
 
 

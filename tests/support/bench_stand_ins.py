@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmq.bench.floor.client import Pinger, Puller, Sender, connected, per_queue
 from rmq.bench.floor.server import HOST, Appender, Echo, Log, Reader
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 
 
 async def served(protocol: Callable[[], asyncio.BufferedProtocol]) -> tuple[asyncio.Server, int]:

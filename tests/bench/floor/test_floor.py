@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq.bench.floor import floor
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
 
 SMALL = Load(messages=1_205, size=40, batch=100, queues=2)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.load import Load
 from rmq.bench.loads.consume import measure, prefix, targets
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 from rmq.testing.broker import BrokerThread
 
 from support.bench_stand_ins import FixedFloor, Noted

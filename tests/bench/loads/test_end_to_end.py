@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.load import Load
 from rmq.bench.loads.end_to_end import beside_peers, measure, prefix, targets
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 
 from support.bench_stand_ins import FixedFloor, FixedPeer, Noted
 

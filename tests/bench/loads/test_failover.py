@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.load import Load
 from rmq.bench.loads.failover import measure, verdicts
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 
 from support.bench import Steps

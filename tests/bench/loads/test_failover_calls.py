@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.loads.failover_calls import QUIET_S, Calls, FirstCall
+from rmq.bench.loads.failover import QUIET_S, Calls, FirstCall
 
 
 def calls(queues: int, *reports: tuple[int, int, int, float]) -> Calls:

@@ -7,11 +7,8 @@ import asyncio
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.load import Load
-from rmq.bench.loads.latency import beside_echo, flushes, measure
-from rmq.bench.loads.latency_part import Part
-from rmq.bench.loads.latency_runs import Sizes
-from rmq.bench.options import Options
+from rmq.bench.loads.latency import Part, Sizes, beside_echo, flushes, measure
+from rmq.bench.options import Load, Options
 from rmq.client import Admin
 from rmq.testing.broker import BrokerThread
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq.bench.figures import interleave
-from rmq.bench.loads.latency_part import Part
+from rmq.bench.loads.latency import Part
 
 ROUNDS = [[1000.0, 2000.0, 3000.0], [4000.0, 9000.0, 5000.0]]
 

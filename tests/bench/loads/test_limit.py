@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.load import Load
 from rmq.bench.loads import limit
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 
 
 class Told:

@@ -7,10 +7,8 @@ import asyncio
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.load import Load
-from rmq.bench.loads.produce import OWN_BROKERS, allowed, measure, verdict
-from rmq.bench.loads.produce_plan import FLOOR, KEYS, SYNC_BATCHES
-from rmq.bench.options import Options
+from rmq.bench.loads.produce import FLOOR, KEYS, OWN_BROKERS, SYNC_BATCHES, allowed, measure, verdict
+from rmq.bench.options import Load, Options
 from rmq.client import Admin
 from rmq.testing.broker import BrokerThread
 

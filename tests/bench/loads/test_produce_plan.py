@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.load import Load
-from rmq.bench.loads.produce_plan import limits, prefix, targets, ways
+from rmq.bench.loads.produce import limits, prefix, targets, ways
+from rmq.bench.options import Load
 
 FLOOR = ["P1.floor", "P1.floor.messages", "P1.floor.messages_inside", "P1.redis-benchmark"]
 SOCKET = ["P2.socket-to-file", "P2.socket-to-file.messages", "P2.socket-to-file.messages_inside"]

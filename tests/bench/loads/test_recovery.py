@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq.bench.load import Load
-from rmq.bench.loads.big_log import NAME
-from rmq.bench.loads.recovery import Ground, measure
-from rmq.bench.options import Options
+from rmq.bench.loads.recovery import NAME, Ground, measure
+from rmq.bench.options import Load, Options
 
 
 class Steps:

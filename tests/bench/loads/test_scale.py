@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmq.bench.figures import Report
-from rmq.bench.load import Load
 from rmq.bench.loads import scale
-from rmq.bench.loads.big_log import NAME, log_bytes
+from rmq.bench.loads.recovery import NAME, log_bytes
 from rmq.bench.loads.scale import Growth, few_files, measure, topics
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.peers.client import STREAM, Listener, fetched, work
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq.bench.figures import Figure, Side
-from rmq.bench.load import Load
-from rmq.bench.options import Options
+from rmq.bench.options import Load, Options
 from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
 from rmq.bench.yardsticks import Tried
 from rmq.testing.broker import BrokerThread

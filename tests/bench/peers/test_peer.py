@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.peers import peers
 from rmq.bench.peers.peer import missing_client, missing_server, one_each
 

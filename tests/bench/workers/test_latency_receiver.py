@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rmq.bench.workers.latency_receiver import Listener
-from rmq.bench.workers.stamps import WARM_UP, Bodies
+from rmq.bench.workers.schedule import WARM_UP, Bodies
 from rmq.consumer import ConsumeStatus
 
 BODIES = Bodies(16)

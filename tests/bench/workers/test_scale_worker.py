@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.workers import scale_worker
 from rmq.client import Admin, Producer
 from rmq.testing.broker import InMemoryBroker

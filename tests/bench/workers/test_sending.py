@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq.bench.load import Load
+from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
 from rmq.bench.workers.sending import caught_up, key, messages_of, prepared, send_all, warm_up
 from rmq.client import FoundMessages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.bench.workers.stamps import LEAST, WARM_UP, Bodies, stamp_of
+from rmq.bench.workers.schedule import LEAST, WARM_UP, Bodies, stamp_of
 
 
 @pytest.mark.parametrize(("asked", "got"), [(100, 100), (1024, 1024), (8, 8), (0, LEAST)])
