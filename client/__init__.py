@@ -60,13 +60,13 @@ else:
         "Head": ".admin.messages",
         "Producer": ".producer.producer",
         "QueueStory": ".explain.rules",
-        "Reason": ".explain.explain_reasons",
+        "Reason": ".explain.wording",
         "Receipt": ".producer.receipts",
         "SendStatus": ".producer.receipts",
         "Tail": ".admin.tail",
-        "Urgency": ".explain.explain_reasons",
+        "Urgency": ".explain.wording",
         "WaitingDelays": ".admin.deferrals",
-        "starting_offsets": ".scan.saved_offsets",
+        "starting_offsets": ".scan.bounds",
     }
 
     def __getattr__(name: str) -> object:

@@ -19,8 +19,7 @@ import click
 from rmq.wire.errors import RmqError
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 
-from ..output import progress
-from ..output.progress import progress
+from ..output.progress import columns, progress
 from ..output.render import printable, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, Group, run
@@ -136,7 +135,7 @@ def list_dead(broker: str, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(rows))
     else:
-        click.echo(rows_text(rows, terminal.columns()), nl=False)
+        click.echo(rows_text(rows, columns()), nl=False)
 
 
 async def _list(broker: str) -> list[dict[str, Any]]:
@@ -184,7 +183,7 @@ def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) 
         for letter, state in shown:
             click.echo(to_json(letter_object(letter, state)))
     else:
-        click.echo(letters_text(shown, terminal.columns()), nl=False)
+        click.echo(letters_text(shown, columns()), nl=False)
     if len(found) > limit:
         click.echo(f"there are more than these {limit}: raise --limit", err=True)
 

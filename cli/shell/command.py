@@ -47,10 +47,6 @@ class Failure(click.ClickException):
         click.echo(prefix + text, file=file, err=True)
 
 
-class Command(_Ending):
-    """A command of ours."""
-
-
 class _Ending(click.Command):
     """Turns what a callback raises into an exit code."""
 
@@ -94,6 +90,10 @@ class _Ending(click.Command):
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in self.examples))
+
+
+class Command(_Ending):
+    """A command of ours."""
 
 
 class Group(_Ending, click.Group):
