@@ -33,14 +33,13 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from rmq.bench.options import Load
+from rmq.bench.processes import BrokerProcess, own_broker
 from rmq.client import Admin, Connection, Producer
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
-
-from .options import Load
-from .processes import BrokerProcess, own_broker
 
 TOPIC = "delays"
 QUEUES = 8

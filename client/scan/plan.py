@@ -25,8 +25,7 @@ from rmq.wire.stores import FormerStore, StoreIds
 
 from .bounds import EARLIEST, HISTORY, time_text
 from .options import ScanOptions
-from .ranges import QueueHolds, QueueRange, TopicHolds, check_topics, chosen_queues, ranges, split
-from .reader import naming
+from .ranges import QueueHolds, QueueRange, TopicHolds, check_topics, chosen_queues, naming, ranges, split
 
 log = logging.getLogger("rmq.client.scan.plan")
 

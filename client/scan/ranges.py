@@ -7,11 +7,12 @@ what was asked for, and are in the order of topics, queues and offsets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
+from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound, RmqError, WireError, from_wire
 from rmq.wire.stores import StoreIds
 
 from .bounds import EARLIEST, OLDEST, Bound
@@ -214,3 +215,14 @@ def _check_named(what: str, bound: Bound, named: Collection[object], read: Colle
 
 def _listed(some: Collection[object]) -> str:
     return ", ".join(map(str, sorted(some))) if some else "none"  # type: ignore[type-var]  # ids or names
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Put the place in front of every error of rmq that is raised inside."""
+    try:
+        yield
+    except WireError as error:
+        raise from_wire(error.code, f"{place}: {error}") from error
+    except RmqError as error:
+        raise type(error)(f"{place}: {error}") from error

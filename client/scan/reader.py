@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -34,13 +33,12 @@ from rmq.wire.errors import (
     OffsetOutOfRange,
     RmqError,
     UnsupportedFormat,
-    WireError,
     from_wire,
 )
 from rmq.wire.protocol.ops import core as ops
 
 from .arrow import record_batch, tags_of
-from .ranges import Manner, QueueRange
+from .ranges import Manner, QueueRange, naming
 
 log = logging.getLogger("rmq.client.scan.reader")
 MAX_PULL: Final = 4 << 20
@@ -285,14 +283,3 @@ class Fetcher:
 
 def _made_again() -> LogTruncated:
     return LogTruncated("the topic was deleted and made again since the scan was planned: read it again")
-
-
-@contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Put the place in front of every error of rmq that is raised inside."""
-    try:
-        yield
-    except WireError as error:
-        raise from_wire(error.code, f"{place}: {error}") from error
-    except RmqError as error:
-        raise type(error)(f"{place}: {error}") from error
