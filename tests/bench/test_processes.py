@@ -1,14 +1,21 @@
-"""Processes of a benchmark: waited for by what they say, and ended with the block that started them."""
+"""
+Processes of a benchmark: waited for by what they say, and ended with the block that started them.
+
+The beginning and the end of a client: what it did before the clock, and how it fails.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from rmq.bench import processes
 from rmq.bench.processes import BenchError, BrokerProcess, Child, free_bytes, own_broker, scratch
+from rmq.wire.errors import RmqError
 
 ECHO = "import sys; print('{\"ready\": true}', flush=True); print(sys.stdin.readline(), end='', flush=True)"
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print('{}', flush=True); signal.pause()"
@@ -125,3 +132,34 @@ def test_a_broker_that_would_take_no_messages_is_not_started(tmp_path: Path, mon
 def test_a_broker_that_cannot_start_is_an_error() -> None:
     with pytest.raises(BenchError, match="the broker of this benchmark ended too early"), own_broker("never"):
         pass
+
+
+async def refused(**orders: object) -> None:
+    raise ExceptionGroup("tasks", [ExceptionGroup("tasks", [RmqError(f"no room\nfor {orders['what']}")])])
+
+
+async def wrong() -> None:
+    raise ExceptionGroup("tasks", [KeyError("oh")])
+
+
+def test_what_a_broker_refuses_ends_a_client_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/sending.py", '{"what": "it"}'])
+
+    with pytest.raises(SystemExit, match=r"^sending: no room for it$"):
+        processes.run(refused)
+
+
+def test_a_defect_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/sending.py", "{}"])
+
+    with pytest.raises(ExceptionGroup):
+        processes.run(wrong)
+
+
+def test_what_was_made_before_the_clock_is_not_collected_and_what_comes_later_is() -> None:
+    try:
+        processes.settle()
+        assert gc.get_freeze_count() > 0
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()

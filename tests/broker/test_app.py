@@ -1,27 +1,55 @@
-"""The broker as a whole: start, stop, the disk, and what it refuses."""
+"""
+The broker as a whole: start, stop, the disk, and what it refuses.
+
+A broker on a disk that fails, fills up, forgets and is tidied by people: what its clients see.
+
+A broker whose indexes cannot be read or written: the log answers in their place, and each file is logged once.
+
+What the broker refuses and whom it ends, so that the others go on: connections, disk space, slow readers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
+from rmq.broker.jobs.maintenance import DiskWatch
 from rmq.broker.store.directory import DataDirectory, StoreError
 from rmq.broker.store.flusher import Failed, Flusher, SyncableLog, Synced
 from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
-from rmq.wire.errors import ConfigError, ConnectionLost, ShuttingDown
-from rmq.wire.protocol.ops.core import EMPTY, Op, OutgoingBatch, Send
+from rmq.wire.errors import (
+    ConfigError,
+    ConnectionLost,
+    Damaged,
+    DiskFull,
+    LockHeld,
+    LogTruncated,
+    MessagesLost,
+    ShuttingDown,
+    StoreFailed,
+)
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, OutgoingBatch, PullQueue, Send, Stats
+from rmq.wire.protocol.ops.messages import Head, HeadAt, Heads, OffsetAt, OffsetsAt, QueryMessages, QueryReply
+from rmq.wire.stores import StoreIds
 
-from .builders import descriptors_limited_to, make_batch, segment_files
-from .harness import Client, bodies
+from .builders import ORDERS, descriptors_limited_to, make_batch, segment_files
+from .faulty_files import FaultyFiles, flip
+from .harness import Client, bodies, crash_copy, holder, until
 from support.batches import patched
 
 
@@ -358,3 +386,574 @@ async def test_a_start_that_fails_early_lets_the_directory_go(tmp_path: Path) ->
         await Broker(config).start()
 
     DataDirectory(tmp_path).close()
+
+
+def over(path: Path, files: FaultyFiles | None = None, **settings: Any) -> InMemoryBroker:
+    return InMemoryBroker(data_dir=str(path), files=files, **settings)
+
+
+async def every_body(client: Client) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < (await client.range(group=None)).max_offset:
+        found += bodies(await client.pull(len(found)), len(found))
+    return found
+
+
+# ---- writes that fail
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, DiskFull.code), (errno.EIO, StoreFailed.code)])
+@pytest.mark.parametrize("after", [0, 100])
+async def test_sends_that_cannot_be_written_are_refused_and_service_resumes(
+    memory_path: Path, number: int, code: int, after: int
+) -> None:
+    files = FaultyFiles()
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+        files.fail("write", "commitlog", number, after=after)
+
+        assert [(await client.send(b"lost")).status for _ in range(3)] == [code] * 3
+        assert bodies(await client.pull(0)) == [b"a"]
+        files.heal()
+        assert (await client.send(b"b")).base_offset == 1
+
+        assert not broker.broker.failed.is_set()
+        copy = crash_copy(broker, memory_path.with_name(memory_path.name + "-copy"))
+    async with copy, Client(copy) as client:
+        assert await every_body(client) == [b"a", b"b"]
+    shutil.rmtree(copy.config.data_dir)
+
+
+@pytest.mark.virtual_time
+async def test_a_lease_is_granted_when_the_disk_has_room_again(memory_path: Path) -> None:
+    files = FaultyFiles()
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        await client.create()
+        await client.join()
+        files.fail("write", "commitlog", errno.ENOSPC, after=50)
+        grant = asyncio.create_task(client.acquire())
+        await asyncio.sleep(1.0)
+        assert not grant.done()
+
+        files.heal()
+        await asyncio.sleep(0.2)
+
+        assert grant.done()
+        assert (await grant).status == 0
+
+
+@pytest.mark.virtual_time
+async def test_a_disk_that_is_full_when_a_segment_begins_does_not_keep_the_loop_busy(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    files = FaultyFiles()
+    async with over(memory_path, files, segment_bytes=4096) as broker, Client(broker) as client:
+        await client.create()
+        await client.send(b"a" * 3000)
+        files.before = lambda done: (
+            files.fail("write", "commitlog", errno.ENOSPC, after=60)
+            if done.op == "open" and "commitlog" in done.path
+            else None
+        )
+        await client.send(b"b" * 3000)  # the next segment can be made, and its snapshot cannot be written
+        await asyncio.sleep(2.0)
+
+        failed = [entry for entry in logs if entry["event"] == "log.write_failed"]
+        assert 5 <= len(failed) <= 25
+        assert (await client.send(b"lost")).status == DiskFull.code
+        files.before = lambda done: None
+        files.heal()
+        await asyncio.sleep(0.2)
+        assert (await client.send(b"c")).base_offset == 2
+        assert [body[:1] for body in await every_body(client)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.virtual_time
+async def test_a_short_write_is_no_failure(memory_path: Path) -> None:
+    files = FaultyFiles()
+    files.at_most = 7
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        await client.create()
+        for i in range(5):
+            assert (await client.send(b"%d" % i)).status == 0
+        await broker.restart()
+    async with over(memory_path) as broker, Client(broker) as client:
+        assert await every_body(client) == [b"%d" % i for i in range(5)]
+
+
+# ---- a sync that fails
+@pytest.mark.virtual_time
+async def test_a_failed_sync_poisons_the_store_and_the_next_start_writes_the_tail_again(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    files = FaultyFiles()
+    broker = over(memory_path, files)
+    await broker.start()
+    client = await Client(broker).__aenter__()
+    await client.create()
+    await client.send(b"kept")
+    files.fail("sync", "commitlog", errno.EIO, times=1)
+
+    with pytest.raises(ConnectionLost, match="the disk failed"):
+        await client.send(b"unknown")
+    assert broker.broker.failed.is_set()
+    assert [entry["event"] for entry in logs if entry["log_level"] == "critical"] == ["store.poisoned"]
+    await client.connection.close()
+    syncs = files.ops("commitlog", "sync")
+    await broker.stop()
+    assert files.ops("commitlog", "sync") == syncs  # never tried again
+    assert not (memory_path / "checkpoint").exists()  # nor believed
+
+    again = FaultyFiles()
+    async with over(memory_path, again) as broker, Client(broker) as client:
+        first = again.ops("commitlog", "write", "sync")
+        assert first[:2] == ["write", "sync"]
+        found = await every_body(client)
+        assert found[0] == b"kept"
+        assert found in ([b"kept"], [b"kept", b"unknown"])
+
+
+# ---- a directory that is moved or replaced
+@pytest.mark.virtual_time
+async def test_a_broker_whose_directory_was_replaced_ends_and_leaves_the_other_one_as_it_is(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    """Another broker uses the path by now: both have the lock of a directory of their own."""
+    data = memory_path / "data"
+    broker = over(data, segment_bytes=4096, retention_hours=0.001)
+    await broker.start()
+    client = await Client(broker).__aenter__()
+    await client.create()
+    data.rename(memory_path / "moved")
+    async with over(data) as other, Client(other) as theirs:
+        await theirs.create()
+        for i in range(20):
+            await theirs.send(b"%d" % i * 400)
+        before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+
+        for _ in range(8):  # several segments, if it could
+            await client.send(b"mine" * 500)
+        await asyncio.sleep(1.5)
+
+        assert broker.broker.failed.is_set()
+        assert broker.broker.failure.startswith(f"{data} is not the data directory any more that this broker opened")
+        await client.connection.close()
+        await broker.stop()
+        assert [entry["event"] for entry in logs if entry["log_level"] == "critical"] == ["store.poisoned"]
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        assert len(await every_body(theirs)) == 20
+    async with over(memory_path / "moved") as broker, Client(broker) as client:
+        assert len(await every_body(client)) == 8
+
+
+# ---- starts
+@pytest.mark.virtual_time
+async def test_a_start_after_a_clean_stop_reads_no_message(memory_path: Path) -> None:
+    async with over(memory_path) as broker:
+        client, epoch = await holder(broker)
+        for i in range(20):
+            await client.send(b"%d" % i)
+        await client.commit(epoch, 7)
+        await client.connection.close()
+    files = FaultyFiles()
+
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        recovered = broker.broker.recovered
+        assert recovered is not None
+        assert (recovered.batches, recovered.damages, recovered.cut) == (0, [], None)
+        assert files.ops("consumequeue", "open", "open_to_read") == []
+        assert await client.committed() == 7
+        assert await every_body(client) == [b"%d" % i for i in range(20)]
+        assert [row.epoch for row in await client.locks()] == [epoch]
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_whose_checkpoint_fails_is_as_good_as_a_crash(memory_path: Path) -> None:
+    files = FaultyFiles()
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+        files.fail("write", "checkpoint", errno.ENOSPC)
+
+    async with over(memory_path) as broker, Client(broker) as client:
+        assert broker.broker.recovered is not None
+        assert broker.broker.recovered.batches == 1
+        assert await every_body(client) == [b"a"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("gone", ["checkpoint", "index", "consumequeue", "config", "quarantine", "all"])
+async def test_deleting_anything_but_the_log_loses_nothing(memory_path: Path, gone: str) -> None:
+    async with over(memory_path, segment_bytes=4096) as broker:
+        client, epoch = await holder(broker)
+        for i in range(30):
+            await client.send(b"%d" % i * 100)
+        await client.commit(epoch, 11)
+        await client.attempt(epoch, 11, 2)
+        store_id = client.hello.store_id
+        await client.connection.close()
+    assert len(segment_files(memory_path)) > 1
+    for path in memory_path.iterdir():
+        if path.name != "commitlog" and gone in (path.name, "all"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    async with over(memory_path, segment_bytes=4096) as broker, Client(broker) as client:
+        assert client.hello.store_id == store_id
+        assert await every_body(client) == [b"%d" % i * 100 for i in range(30)]
+        assert await client.committed() == 11
+        assert [row.epoch for row in await client.locks()] == [epoch]
+        assert (await client.send(b"next")).base_offset == 30
+
+
+@pytest.mark.virtual_time
+async def test_damage_is_told_and_what_follows_is_served(memory_path: Path, logs: list[dict[str, Any]]) -> None:
+    async with over(memory_path) as broker, Client(broker) as client:
+        await client.create()
+        for i in range(4):
+            await client.send(b"%d" % i * 100)
+    (segment,) = segment_files(memory_path)
+    flip(segment, segment.read_bytes().index(b"1" * 100))
+
+    for unlink in (False, True):  # noticed by whoever reads, then by a start that reads all
+        if unlink:
+            (memory_path / "checkpoint").unlink()
+        async with over(memory_path) as broker, Client(broker) as client:
+            assert bodies(await client.pull(0)) == [b"0" * 100]
+            damaged = await client.pull(1)
+            assert (damaged.status, damaged.next_offset) == (Damaged.code, 2)
+            assert bodies(await client.pull(2)) == [b"2" * 100, b"3" * 100]
+    assert "log.damaged" in [entry["event"] for entry in logs]
+
+
+@pytest.mark.virtual_time
+async def test_a_reader_that_has_what_the_log_lost_is_told_where_they_agree(memory_path: Path) -> None:
+    path = memory_path / "data"
+    async with over(path, flush="async") as broker, Client(broker) as client:
+        await client.create()
+        for i in range(4):
+            await client.send(b"%d" % i)
+        epoch = client.hello.log_epoch
+        last = (await client.send(b"lost")).physical_offset
+        copy = crash_copy(broker, memory_path / "copy")
+    segment = segment_files(memory_path / "copy")[-1]
+    os.truncate(segment, last - int(segment.name) + 9)
+
+    async with copy, Client(copy) as client:
+        for offset, status, following in ((5, LogTruncated.code, 4), (4, EMPTY, 4), (2, 0, 4)):
+            (answer,) = await client.pull_many(PullQueue(*ORDERS, offset, None, NO_OFFSET, epoch))
+            assert (answer.status, answer.next_offset) == (status, following)
+        await client.send(b"other")
+        (answer,) = await client.pull_many(PullQueue(*ORDERS, 5, None, NO_OFFSET, epoch))
+        assert (answer.status, answer.next_offset) == (LogTruncated.code, 4)
+
+
+@pytest.mark.virtual_time
+async def test_a_group_that_retention_overtakes_is_told(memory_path: Path) -> None:
+    async with (
+        over(memory_path, segment_bytes=4096, retention_bytes=8192, checkpoint_bytes=4096, recent_bytes=0) as broker,
+        Client(broker) as client,
+    ):
+        await client.create()
+        for i in range(60):
+            await client.send(b"%d" % i * 200)
+            await asyncio.sleep(1.0)
+        for _ in range(100):  # the threads take real time, the clock does not
+            await asyncio.sleep(1.0)
+
+        first = (await client.range(group=None)).min_offset
+        assert first > 0
+        lost = await client.pull(0)
+
+        assert (lost.status, lost.next_offset, lost.min_offset, lost.max_offset) == (
+            MessagesLost.code,
+            first,
+            first,
+            60,
+        )
+        assert len(bodies(await client.pull(first), first)) > 0
+        await broker.restart()
+    async with over(memory_path) as broker, Client(broker) as client:
+        assert (await client.range(group=None)).min_offset >= first
+        assert (await client.pull(0)).status == MessagesLost.code
+
+
+@pytest.mark.virtual_time
+async def test_a_queue_that_the_disk_does_not_give_is_refused_counted_and_logged_once(
+    memory_path: Path, logs: list[dict[str, Any]]
+) -> None:
+    async with over(memory_path) as broker, Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+    files = FaultyFiles()
+    async with over(memory_path, files) as broker, Client(broker) as client:
+        files.cold = True
+        files.fail("open_to_read", "commitlog", errno.EACCES)
+        for _ in range(3):
+            assert (await client.pull(0)).status == StoreFailed.code
+        failed = [entry for entry in logs if entry["event"] == "pull.failed"]
+        assert [entry["queue"] for entry in failed] == ["orders/0"]
+        assert "commitlog" in failed[0]["error"]
+        told = dict(await client.request(Op.STATS, Stats()))
+        assert told["serving"]["failed_reads"] >= 3
+
+        files.heal()
+        assert bodies(await client.pull(0)) == [b"a"]
+
+
+MESSAGES = 12
+INDEXES = ["/consumequeue/", "/index/"]
+ERRORS = [errno.EIO, errno.EACCES, errno.EISDIR]
+READS = ("open_to_read", "read", "size")
+ALL = ("open", *READS, "write", "truncate", "unlink", "rename")
+BROKEN = {"nothing is read": READS, "opened, not read": ("read",), "nothing works": ALL}
+BROKEN_IDS = [f"{broken}-{errno.errorcode[number]}" for broken in BROKEN for number in ERRORS]
+LOGGED_ONCE = {"index.unreadable", "index.unwritable", "index.put_aside", "index.not_repaired", "key_index.gap"}
+
+
+def over_index_faults(path: Path, files: FaultyFiles | None = None) -> InMemoryBroker:
+    return InMemoryBroker(data_dir=str(path), files=files, segment_bytes=4096, checkpoint_s=3.0)
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number + bytes(1000)
+
+
+async def send(client: Client, numbers: range) -> None:
+    for number in numbers:
+        batch = make_batch(body(number), keys=[[f"k{number % 3}"]])
+        (result,) = await client.send_batches(ops.OutgoingBatch(ORDERS.queue_id, batch))
+        assert result.status == 0
+
+
+async def fill(path: Path) -> None:
+    """Store messages with keys in several segments, and stop cleanly: all of it is in the indexes."""
+    async with over_index_faults(path) as broker, Client(broker) as client:
+        await client.create(queues=1)
+        await send(client, range(MESSAGES))
+    assert len(list((path / "commitlog").iterdir())) > 2
+
+
+async def check(client: Client, count: int) -> None:
+    """Compare everything that an index answers with what was sent."""
+    found: list[bytes] = []
+    while len(found) < count:
+        answer = await client.pull(len(found))
+        assert answer.status == 0, answer.text
+        found += bodies(answer, len(found))
+    assert found == [body(number) for number in range(count)]
+    for key in range(3):
+        reply = decode(QueryReply, await client.request(Op.QUERY_MESSAGES, QueryMessages(None, f"k{key}")))
+        held = [batches.read(f.batch, stores=StoreIds(1)).pick(f.indexes)[0].body for f in reply.found]
+        assert held == [body(number) for number in reversed(range(count)) if number % 3 == key]
+    asked = Heads([HeadAt(*ORDERS, offset) for offset in range(count)])
+    heads = decode_list(Head, await client.request(Op.HEADS, asked))
+    assert [head.status for head in heads] == [0] * count
+    for offset in range(0, count, 5):
+        (at,) = decode_list(
+            OffsetAt, await client.request(Op.OFFSETS_AT, OffsetsAt(heads[offset].stored_at, [ops.QueueRef(*ORDERS)]))
+        )
+        first = next(i for i in range(count) if heads[i].stored_at >= heads[offset].stored_at)
+        assert (at.status, at.offset) == (0, first)
+
+
+async def stats(client: Client) -> dict[str, Any]:
+    return dict(await client.request(Op.STATS, ops.Stats()))["upkeep"]  # type: ignore[no-any-return]
+
+
+def check_logs(logs: list[dict[str, Any]]) -> None:
+    told = Counter((entry["event"], entry.get("file") or entry.get("first")) for entry in logs)
+    assert {key: count for key, count in told.items() if key[0] in LOGGED_ONCE and count > 1} == {}
+    assert {entry["event"] for entry in logs if entry["log_level"] == "error"} <= {
+        "index.unreadable",
+        "index.unwritable",
+        "index.not_repaired",
+    }
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("broken", "number"), [(broken, number) for broken in BROKEN for number in ERRORS], ids=BROKEN_IDS
+)
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("at_start", [True, False], ids=["at the start", "while it serves"])
+async def test_an_index_that_cannot_be_used_stops_neither_the_broker_nor_a_query(
+    memory_path: Path, at_start: bool, index: str, broken: str, number: int, *, logs: list[dict[str, Any]]
+) -> None:
+    await fill(memory_path)
+    files = FaultyFiles()
+
+    def break_it() -> None:
+        for op in BROKEN[broken]:
+            files.fail(op, index, number)
+
+    if at_start:
+        break_it()
+    async with over_index_faults(memory_path, files) as broker, Client(broker) as client:
+        if not at_start:
+            break_it()
+        await check(client, MESSAGES)
+        await send(client, range(MESSAGES, 2 * MESSAGES))
+        await asyncio.sleep(60.0)
+        await check(client, 2 * MESSAGES)
+
+        told = await stats(client)
+        assert told["failures"] == 0
+        assert told["failed_index_reads"] > 0
+        assert bool(told["failed_index_writes"]) == any(entry["event"] == "index.unwritable" for entry in logs)
+        assert told["checkpoint_age_s"] < 60  # the log can be shortened
+    check_logs(logs)
+    assert any(index in entry["file"] for entry in logs if entry["event"] == "index.unreadable")
+
+    files.heal()
+    async with over_index_faults(memory_path, files) as broker, Client(broker) as client:
+        await check(client, 2 * MESSAGES)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("index", INDEXES)
+async def test_a_directory_in_place_of_an_index_file_is_logged_once_and_costs_no_message(
+    memory_path: Path, index: str, is_empty: bool, logs: list[dict[str, Any]]
+) -> None:
+    await fill(memory_path)
+    for path in [path for path in (memory_path / index.strip("/")).rglob("*") if path.is_file()]:
+        path.unlink()
+        path.mkdir()
+        if not is_empty:
+            (path / "mine").write_text("keep")
+
+    async with over_index_faults(memory_path) as broker, Client(broker) as client:
+        await check(client, MESSAGES)
+        await send(client, range(MESSAGES, 2 * MESSAGES))
+        await asyncio.sleep(60.0)
+        await check(client, 2 * MESSAGES)
+        assert (await stats(client))["failures"] == 0
+    check_logs(logs)
+    if not is_empty:
+        assert list(memory_path.rglob("mine"))
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES], ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("index", ["/consumequeue", "/index"])
+async def test_a_folder_of_indexes_that_cannot_be_listed_stops_no_start(
+    memory_path: Path, index: str, number: int, logs: list[dict[str, Any]]
+) -> None:
+    await fill(memory_path)
+    files = FaultyFiles()
+    files.fail("names", index, number)
+
+    async with over_index_faults(memory_path, files) as broker, Client(broker) as client:
+        await check(client, MESSAGES)
+    assert any(f"{memory_path}{index}" in str(entry) for entry in logs)
+
+
+@pytest.mark.virtual_time
+async def test_a_connection_too_many_is_refused_and_the_others_go_on() -> None:
+    async with InMemoryBroker(max_connections=2) as broker, Client(broker) as one, Client(broker) as two:
+        third = Connection(broker.address)
+        with pytest.raises(ConnectionLost, match=r"the broker has 2 connections, as many as it may"):
+            await third.open(timeout_s=1.0)
+
+        assert await one.request(Op.PING, []) == await two.request(Op.PING, []) == []
+        await two.connection.close()
+        async with Client(broker) as late:
+            assert await late.request(Op.PING, []) == []
+
+
+@pytest.mark.virtual_time
+async def test_sends_resume_by_themselves_when_space_is_back(memory_path: Path, logs: list[dict[str, object]]) -> None:
+    async with InMemoryBroker(data_dir=str(memory_path), min_free_bytes=0) as broker, Client(broker) as client:
+        await client.create()
+        broker.broker._disk._min_free = 1 << 60
+        await asyncio.sleep(1.1)
+        assert (await client.send(b"a")).status == DiskFull.code
+        assert (await client.pull(0)).status == EMPTY
+
+        broker.broker._disk._min_free = 0
+        await asyncio.sleep(1.1)
+
+        assert (await client.send(b"a")).status == 0
+        assert [entry["event"] for entry in logs if "disk" in str(entry["event"])] == ["disk.full", "disk.recovered"]
+
+
+class SmallDisk(DiskWatch):
+    """A disk of 24 MiB that holds nothing but the log."""
+
+    def look(self, written: int = 0) -> None:
+        super().look(written)
+        self.judge((24 << 20) - written)
+
+
+@pytest.mark.virtual_time
+async def test_a_burst_within_a_second_leaves_most_of_the_reserve(memory_path: Path) -> None:
+    async with InMemoryBroker(data_dir=str(memory_path), min_free_bytes=0) as broker, Client(broker) as client:
+        await client.create()
+        broker.broker._disk = SmallDisk(memory_path, 8 << 20)
+        began = broker.broker.now()
+
+        statuses = [(await client.send(bytes(1 << 20))).status for _ in range(24)]
+
+        assert broker.broker.now() - began < 1
+        assert statuses[:15] == [0] * 15
+        assert set(statuses[19:]) == {DiskFull.code}  # the reserve, a quarter of it, and what was on its way
+
+
+# ---- slow readers
+
+
+async def deaf(broker: InMemoryBroker) -> tuple[Client, list[asyncio.Task[object]]]:
+    """A holder that asks for much more than the sockets buffer, and reads nothing of it."""
+    client, _ = await holder(broker)
+    for _ in range(8):
+        await client.send(b"x" * (4 << 20))
+    transport(client).pause_reading()
+    pulls: list[asyncio.Task[object]] = [asyncio.create_task(client.pull(0, max_bytes=8 << 20)) for _ in range(20)]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return client, pulls
+
+
+def transport(client: Client) -> asyncio.Transport:
+    link = client.connection._link
+    assert link is not None and link._transport is not None
+    return link._transport
+
+
+@pytest.mark.virtual_time
+async def test_a_slow_reader_is_closed_and_its_leases_move_after_the_grace() -> None:
+    async with InMemoryBroker(write_high_water_bytes=64 << 10) as broker, Client(broker, "b", keep_alive=True) as other:
+        slow, pulls = await deaf(broker)
+        await other.join()
+        await until(29.0)
+        assert (await other.acquire()).status == LockHeld.code
+        await until(45.0)
+
+        assert (await other.acquire()).status == 0
+        await slow.connection.close()
+        assert {type(error) for error in await asyncio.gather(*pulls, return_exceptions=True)} == {ConnectionLost}
+
+
+@pytest.mark.virtual_time
+async def test_the_pulls_of_a_reader_that_catches_up_are_answered() -> None:
+    async with InMemoryBroker(write_high_water_bytes=64 << 10) as broker:
+        slow, pulls = await deaf(broker)
+        await asyncio.sleep(20.0)
+        assert not any(pull.done() for pull in pulls)
+
+        transport(slow).resume_reading()
+
+        assert [len(bodies(result)) for result in await asyncio.gather(*pulls)] == [1] * 20  # type: ignore[arg-type]
+        await slow.connection.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_does_not_wait_for_a_peer_that_does_not_read() -> None:
+    async with InMemoryBroker(write_high_water_bytes=64 << 20, drain_timeout_s=2.0) as broker:
+        slow, pulls = await deaf(broker)
+
+        await broker.stop()
+
+        assert asyncio.get_running_loop().time() < 5.0
+        await slow.connection.close()
+        await asyncio.gather(*pulls, return_exceptions=True)

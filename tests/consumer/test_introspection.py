@@ -1,4 +1,8 @@
-"""What a consumer tells of itself: all that somebody needs to see why a queue does not go on, within bounds."""
+"""
+What a consumer tells of itself: all that somebody needs to see why a queue does not go on, within bounds.
+
+Counting: totals for ever, rates over about a minute, and nothing by the clock of the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,24 @@ from typing import Any
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group.assignment import Gap, Generation, Lease, Stopped, Suspicion
 from rmq.consumer.introspection import (
+    BUCKET_S,
+    BUCKETS,
     MAX_QUEUES,
     MAX_TEXT,
     MAX_TOPICS,
     MAX_WAITS,
+    Meter,
     Program,
     Rate,
     Statistics,
+    TopicMeter,
     TopicStatistics,
     changed_settings,
     queue_info,
@@ -33,10 +43,8 @@ from rmq.wire.protocol.ops.core import Op, Push
 from rmq.wire.protocol.ops.groups import MAX_INFO, MAX_LEVELS, RunningInfo
 
 from .fake_broker import FakeBroker
-from .fetch.test_process_queue import made
+from .fetch.test_process_queue import made_plain
 from .recorder import SUCCESS, SUSPEND, Make, Recorder
-
-pytestmark = pytest.mark.virtual_time
 
 PROGRAM = Program("1.2.3", "host@1#abcd1234", "g", 12.34567, 0.0004, 2)
 CONFIG = ConsumerConfig(group="g")
@@ -48,8 +56,7 @@ def generation(queue_id: int = 0, *, start: int = 0, topic: str = "t", runs: Any
 
 
 # ---- one queue
-
-
+@pytest.mark.virtual_time
 def test_a_queue_at_rest() -> None:
     assert queue_info(generation(3, start=5), now=104.5) == {
         "topic": "t", "queue_id": 3, "epoch": 7, "head_offset": 5, "attempt": 1, "retry_in_s": None,
@@ -61,9 +68,10 @@ def test_a_queue_at_rest() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.virtual_time
 def test_the_head_is_the_first_message_that_is_not_done() -> None:
     one = generation()
-    one.cache.put(made(0, 4))
+    one.cache.put(made_plain(0, 4))
     before = queue_info(one, now=0.0)
     one.cache.take(2)
     taken = queue_info(one, now=0.0)
@@ -77,11 +85,12 @@ def test_the_head_is_the_first_message_that_is_not_done() -> None:
     assert done["commit_offset"] == 2
 
 
+@pytest.mark.virtual_time
 def test_the_attempt_is_that_of_the_head_also_before_it_is_made() -> None:
     one = generation(start=5, runs=[AttemptRun(5, 7, 3)])
     assert (queue_info(one, now=0.0)["head_offset"], queue_info(one, now=0.0)["attempt"]) == (5, 4)
 
-    one.cache.put(made(5, 4))
+    one.cache.put(made_plain(5, 4))
     one.cache.take(1)
     assert queue_info(one, now=0.0)["attempt"] == 4
     one.cache.commit()
@@ -91,6 +100,7 @@ def test_the_attempt_is_that_of_the_head_also_before_it_is_made() -> None:
     assert (queue_info(one, now=0.0)["head_offset"], queue_info(one, now=0.0)["attempt"]) == (7, 1)
 
 
+@pytest.mark.virtual_time
 def test_times_are_told_from_now_and_never_negative() -> None:
     one = generation()
     one.retry_at, one.guard.since, one.pulled_at = 103.0, 101.5, 100.5
@@ -104,6 +114,7 @@ def test_times_are_told_from_now_and_never_negative() -> None:
     assert (early["called_for_s"], early["lock_age_s"]) == (0.0, 0.0)
 
 
+@pytest.mark.virtual_time
 def test_why_a_queue_does_not_go_on_is_told() -> None:
     one = generation()
     one.paused, one.flow_control, one.tries_to_unlock = True, "1000 messages", 2
@@ -119,6 +130,7 @@ def test_why_a_queue_does_not_go_on_is_told() -> None:
     assert (told["stopped_code"], told["stopped_from"], told["stopped_to"]) == ("CRASH_LOOP", 3, 3)
 
 
+@pytest.mark.virtual_time
 def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> None:
     one = generation()
     one.last_failure = (4, "ValueError: " + "x" * 500)
@@ -129,6 +141,7 @@ def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> Non
     assert told["last_error"] == "ValueError: " + "x" * (MAX_TEXT - 13) + "…"
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -147,6 +160,7 @@ def test_a_text_is_told_as_far_as_it_can_be_sent(text: str, told: str) -> None:
     assert msgpack.unpackb(msgpack.packb(told)) == told
 
 
+@pytest.mark.virtual_time
 def test_the_locks_that_were_refused_and_the_last_poll_are_told() -> None:
     refused = {MessageQueue("t", i): f"held by {'x' * 500}" for i in reversed(range(MAX_WAITS + 1))}
 
@@ -157,6 +171,7 @@ def test_the_locks_that_were_refused_and_the_last_poll_are_told() -> None:
     assert told["polled_ago_s"] == 1.235
 
 
+@pytest.mark.virtual_time
 def test_owners_that_were_lost_with_a_queue_are_told() -> None:
     one = generation()
     one.suspicion = Suspicion(2, 5, 9)
@@ -164,6 +179,7 @@ def test_owners_that_were_lost_with_a_queue_are_told() -> None:
     assert (queue_info(one, now=0.0)["abandoned"], queue_info(one, now=0.0)["careful_until"]) == (2, 9)
 
 
+@pytest.mark.virtual_time
 def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
     one, two = generation(), generation()
     one.drop()
@@ -175,12 +191,11 @@ def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
 
 
 # ---- the whole
-
-
+@pytest.mark.virtual_time
 def test_the_map_of_a_consumer() -> None:
     queues = [generation(1), generation(0)]
-    queues[0].cache.put(made(0, 3))
-    queues[1].cache.put(made(0, 1))
+    queues[0].cache.put(made_plain(0, 3))
+    queues[1].cache.put(made_plain(0, 1))
     config = ConsumerConfig(group="g", batch=32, slots=4, strategy="circle")
 
     told = running_info(PROGRAM, config, queues, {}, now=100.0)
@@ -194,6 +209,7 @@ def test_the_map_of_a_consumer() -> None:
     assert [queue["queue_id"] for queue in told["queues"]] == [0, 1]
 
 
+@pytest.mark.virtual_time
 def test_only_settings_that_differ_from_the_default_are_told_and_long_ones_cut() -> None:
     assert changed_settings(CONFIG) == {}
 
@@ -203,6 +219,7 @@ def test_only_settings_that_differ_from_the_default_are_told_and_long_ones_cut()
     assert len(told["strategy"]) == MAX_TEXT
 
 
+@pytest.mark.virtual_time
 def test_statistics_are_plain_numbers() -> None:
     statistics = Statistics("g")
     statistics.of("t").succeeded(100.0, 10, 2, 0.5)
@@ -218,11 +235,12 @@ def test_statistics_are_plain_numbers() -> None:
     assert msgpack.unpackb(msgpack.packb(told)) == told
 
 
+@pytest.mark.virtual_time
 def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
     queues = [generation(i) for i in range(MAX_QUEUES + 10)]
     queues[-1].retry_at, queues[-2].crash_loop, queues[-3].tries_to_unlock = 1.0, "CRASH_LOOP", 1
     queues[-4].paused, queues[-5].guard.since = True, 0.0
-    queues[-6].cache.put(made(0, 1))
+    queues[-6].cache.put(made_plain(0, 1))
 
     told = running_info(PROGRAM, CONFIG, reversed(queues), {}, now=0.0)
 
@@ -231,10 +249,11 @@ def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
     assert ids == [*range(MAX_QUEUES - 6), *range(MAX_QUEUES + 4, MAX_QUEUES + 10)]
 
 
+@pytest.mark.virtual_time
 def test_of_many_queues_with_work_the_stopped_ones_are_told_before_those_that_wait_and_the_longest_calls() -> None:
     queues = [generation(i) for i in range(3 * MAX_QUEUES)]
     for i, queue in enumerate(queues):
-        queue.cache.put(made(0, 1))
+        queue.cache.put(made_plain(0, 1))
         queue.guard.since = 100.0 + i
     queues[-1].crash_loop, queues[-2].retry_at, queues[-3].guard.since = "CRASH_LOOP", 1.0, 3.0
 
@@ -244,6 +263,7 @@ def test_of_many_queues_with_work_the_stopped_ones_are_told_before_those_that_wa
     assert ids == [*range(MAX_QUEUES - 3), *range(3 * MAX_QUEUES - 3, 3 * MAX_QUEUES)]
 
 
+@pytest.mark.virtual_time
 def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
     """Also with names of 127 characters, numbers of 8 bytes, reasons of any length, and all settings changed."""
     huge, text = 1 << 62, "€" * 1000
@@ -285,6 +305,7 @@ def answers(broker: FakeBroker) -> list[RunningInfo]:
     return [decode(RunningInfo, request.payload) for request in broker.requests if request.op is Op.RUNNING_INFO]
 
 
+@pytest.mark.virtual_time
 async def test_a_push_is_answered_in_the_same_step_with_what_the_consumer_says_itself(
     broker: FakeBroker, make: Make, nothing_left_running: None
 ) -> None:
@@ -306,6 +327,7 @@ async def test_a_push_is_answered_in_the_same_step_with_what_the_consumer_says_i
         assert told.info["up_s"] == pytest.approx(3.0, abs=0.1)
 
 
+@pytest.mark.virtual_time
 async def test_a_failing_message_and_its_next_delivery_are_told(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"bad")
@@ -323,6 +345,7 @@ async def test_a_failing_message_and_its_next_delivery_are_told(broker: FakeBrok
         assert (queue["attempt"], queue["retry_in_s"], queue["head_offset"]) == (1, None, 1)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("payload", [(17, "another"), (17,), (), ("x", "g"), (None, "g")])
 async def test_a_question_for_another_group_or_without_sense_is_not_answered(
     broker: FakeBroker, make: Make, payload: Any
@@ -335,6 +358,7 @@ async def test_a_question_for_another_group_or_without_sense_is_not_answered(
         assert answers(broker) == []
 
 
+@pytest.mark.virtual_time
 async def test_an_answer_that_is_refused_or_cannot_leave_changes_nothing(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     listener = Recorder()
@@ -352,5 +376,124 @@ async def test_an_answer_that_is_refused_or_cannot_leave_changes_nothing(broker:
     assert listener.offsets == [0]
 
 
+@pytest.mark.virtual_time
 async def test_a_consumer_that_was_not_started_has_nothing_to_tell(make: Make) -> None:
     assert make(topics={"t": "*"}).running_info() == {}
+
+
+def test_nothing_is_counted_before_anything_was_added() -> None:
+    assert Meter().rate(123.0) == Rate(0, 0, 0.0, 0.0)
+
+
+def test_a_rate_is_items_by_the_time_since_the_first() -> None:
+    meter = Meter()
+
+    for second in range(1, 6):
+        meter.add(100.0 + second, 20, calls=2, seconds=1.0)
+
+    assert meter.rate(105.0) == Rate(total=100, calls=10, per_s=20.0, mean_s=0.5)
+
+
+def test_a_rate_forgets_what_is_older_than_a_minute_and_the_total_does_not() -> None:
+    meter = Meter()
+    meter.add(0.0, 600, seconds=3.0)
+
+    assert meter.rate(59.9).per_s == pytest.approx(10.0, rel=0.1)
+    assert meter.rate(69.9).per_s > 0
+    assert meter.rate(70.0) == Rate(600, 1, 0.0, 0.0)
+
+
+def test_a_rate_over_a_moment_is_over_a_second() -> None:
+    meter = Meter()
+
+    meter.add(50.0, 7)
+
+    assert meter.rate(50.0).per_s == 7.0
+
+
+def test_steady_work_has_a_steady_rate_at_every_moment() -> None:
+    meter = Meter()
+
+    for tenth in range(3000):
+        now = tenth / 10
+        meter.add(now, 5, seconds=0.02)
+        if now > 10:
+            assert meter.rate(now).per_s == pytest.approx(50.0, rel=0.02)
+            assert meter.rate(now).mean_s == pytest.approx(0.02)
+
+
+@given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 100)), max_size=40))
+def test_a_rate_counts_exactly_what_its_buckets_span(steps: list[tuple[float, int]]) -> None:
+    meter, now, added = Meter(), 0.0, []
+
+    for step, items in steps:
+        now += step
+        meter.add(now, items)
+        added.append((now, items))
+
+    first_bucket = int(now // BUCKET_S) - BUCKETS
+    seen = sum(items for at, items in added if int(at // BUCKET_S) >= first_bucket)
+    assert meter.rate(now).total == sum(items for _, items in added)
+    if added:
+        since = max(added[0][0], first_bucket * BUCKET_S, added[0][0] // BUCKET_S * BUCKET_S)
+        assert meter.rate(now).per_s == pytest.approx(seen / max(now - since, 1.0))
+
+
+def test_calls_are_counted_by_how_they_ended() -> None:
+    meter = TopicMeter()
+
+    meter.succeeded(1.0, 40, calls=4, seconds=0.4, timed_out=True)
+    meter.succeeded(1.0, 0, calls=0, seconds=0.0, timed_out=True)
+    meter.gave_in_vain(2.0, 10, 0.5, ResultType.EXCEPTION)
+    meter.gave_in_vain(3.0, 10, 1.5, ResultType.RETURNED_NULL)
+    read = meter.read(3.0)
+
+    assert read.results == {
+        ResultType.SUCCESS: 3,
+        ResultType.TIME_OUT: 1,
+        ResultType.EXCEPTION: 1,
+        ResultType.RETURNED_NULL: 1,
+        ResultType.FAILED: 0,
+    }
+    assert (read.consumed_ok.total, read.consumed_ok.mean_s) == (40, pytest.approx(0.1))
+    assert (read.consumed_failed.total, read.consumed_failed.calls) == (20, 2)
+    assert read.consumed_failed.mean_s == pytest.approx(1.0)
+    assert read.pulled.total == 0
+
+
+def test_topics_are_kept_apart_and_named_with_their_group() -> None:
+    statistics = Statistics("g")
+
+    statistics.of("b").succeeded(0.0, 1, 1, 0.0)
+    statistics.of("a").pulled.add(0.0, 5, seconds=0.1)
+    statistics.of("b").succeeded(0.0, 1, 1, 0.0)
+    read = statistics.read(1.0)
+
+    assert list(read) == ["a@g", "b@g"]
+    assert read["b@g"].consumed_ok.total == 2
+    assert read["a@g"].pulled.total == 5
+
+
+@pytest.mark.virtual_time
+async def test_a_consumer_tells_what_it_did_by_topic_and_group(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, *[b"x"] * 6)
+    broker.send("t", 1, *[b"x"] * 6)
+    consumer = make(Recorder(SUSPEND, None, takes_s=0.5), topics={"t": "*"}, batch=3)
+    assert consumer.statistics() == {}
+
+    async with consumer:
+        await asyncio.sleep(10)
+        (told,) = consumer.statistics().values()
+
+    assert list(consumer.statistics()) == ["t@g"]
+    assert (told.consumed_ok.total, told.consumed_ok.calls) == (12, 4)
+    assert told.consumed_ok.mean_s == pytest.approx(0.5)
+    assert (told.consumed_failed.total, told.consumed_failed.calls) == (6, 2)
+    assert told.consumed_failed.mean_s == pytest.approx(0.5)
+    assert {result: calls for result, calls in told.results.items() if calls} == {
+        ResultType.SUCCESS: 4,
+        ResultType.FAILED: 1,
+        ResultType.RETURNED_NULL: 1,
+    }
+    assert told.consumed_ok.per_s == pytest.approx(12 / 10, rel=0.3)

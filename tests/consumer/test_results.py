@@ -17,30 +17,30 @@ from rmq.consumer.listener import (
 )
 from rmq.wire.model import ConsumeStatus
 
-SUCCESS, SUSPEND = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
-COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+SUCCESS_RESULTS, SUSPEND_RESULTS = ConsumeStatus.SUCCESS, ConsumeStatus.SUSPEND
+COMMIT_RESULTS, ROLLBACK_RESULTS = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
 RETRY = ConsumeStatus.RETRY
 
 
 @pytest.mark.parametrize(
     ("auto_commit", "status", "read", "warning"),
     [
-        (True, SUCCESS, COMMIT, None),
-        (True, COMMIT, COMMIT, "listener.commits_itself"),
+        (True, SUCCESS_RESULTS, COMMIT_RESULTS, None),
+        (True, COMMIT_RESULTS, COMMIT_RESULTS, "listener.commits_itself"),
         # RocketMQ commits here; whoever asks for messages again does not want them committed.
-        (True, ROLLBACK, SUSPEND, "listener.rolls_back_itself"),
-        (True, SUSPEND, SUSPEND, None),
-        (False, SUCCESS, SUCCESS, None),
-        (False, COMMIT, COMMIT, None),
-        (False, ROLLBACK, ROLLBACK, None),
-        (False, SUSPEND, SUSPEND, None),
+        (True, ROLLBACK_RESULTS, SUSPEND_RESULTS, "listener.rolls_back_itself"),
+        (True, SUSPEND_RESULTS, SUSPEND_RESULTS, None),
+        (False, SUCCESS_RESULTS, SUCCESS_RESULTS, None),
+        (False, COMMIT_RESULTS, COMMIT_RESULTS, None),
+        (False, ROLLBACK_RESULTS, ROLLBACK_RESULTS, None),
+        (False, SUSPEND_RESULTS, SUSPEND_RESULTS, None),
         # In order nothing is given back: the message itself is tried again.
-        (True, RETRY, SUSPEND, "listener.asks_to_retry"),
-        (False, RETRY, SUSPEND, "listener.asks_to_retry"),
-        (True, None, SUSPEND, "listener.returned_nothing"),
-        (False, None, SUSPEND, "listener.returned_nothing"),
-        (True, "success", SUSPEND, "listener.returned_no_status"),
-        (False, 0, SUSPEND, "listener.returned_no_status"),
+        (True, RETRY, SUSPEND_RESULTS, "listener.asks_to_retry"),
+        (False, RETRY, SUSPEND_RESULTS, "listener.asks_to_retry"),
+        (True, None, SUSPEND_RESULTS, "listener.returned_nothing"),
+        (False, None, SUSPEND_RESULTS, "listener.returned_nothing"),
+        (True, "success", SUSPEND_RESULTS, "listener.returned_no_status"),
+        (False, 0, SUSPEND_RESULTS, "listener.returned_no_status"),
     ],
 )
 def test_the_eight_cells_of_status_and_auto_commit(
@@ -55,12 +55,12 @@ def test_the_eight_cells_of_status_and_auto_commit(
 @pytest.mark.parametrize(
     ("status", "error", "timed_out", "expected", "success"),
     [
-        (SUCCESS, None, False, ResultType.SUCCESS, True),
-        (COMMIT, None, False, ResultType.SUCCESS, True),
-        (SUCCESS, None, True, ResultType.TIME_OUT, True),
-        (SUSPEND, None, True, ResultType.TIME_OUT, False),
-        (SUSPEND, None, False, ResultType.FAILED, False),
-        (ROLLBACK, None, False, ResultType.FAILED, False),
+        (SUCCESS_RESULTS, None, False, ResultType.SUCCESS, True),
+        (COMMIT_RESULTS, None, False, ResultType.SUCCESS, True),
+        (SUCCESS_RESULTS, None, True, ResultType.TIME_OUT, True),
+        (SUSPEND_RESULTS, None, True, ResultType.TIME_OUT, False),
+        (SUSPEND_RESULTS, None, False, ResultType.FAILED, False),
+        (ROLLBACK_RESULTS, None, False, ResultType.FAILED, False),
         ("done", None, False, ResultType.FAILED, False),
         (None, None, False, ResultType.RETURNED_NULL, False),
         (None, None, True, ResultType.RETURNED_NULL, False),
@@ -78,11 +78,11 @@ def test_types_of_results(
 @pytest.mark.parametrize(
     ("status", "read", "warning"),
     [
-        (SUCCESS, SUCCESS, None),
+        (SUCCESS_RESULTS, SUCCESS_RESULTS, None),
         (RETRY, RETRY, None),
-        (SUSPEND, RETRY, "listener.returned_ordered_status"),
-        (ROLLBACK, RETRY, "listener.returned_ordered_status"),
-        (COMMIT, SUCCESS, "listener.returned_ordered_status"),
+        (SUSPEND_RESULTS, RETRY, "listener.returned_ordered_status"),
+        (ROLLBACK_RESULTS, RETRY, "listener.returned_ordered_status"),
+        (COMMIT_RESULTS, SUCCESS_RESULTS, "listener.returned_ordered_status"),
         (None, RETRY, "listener.returned_nothing"),
         (True, RETRY, "listener.returned_no_status"),
     ],
@@ -124,9 +124,9 @@ class Unreadable(Exception):
         ),
         (True, None, "the listener returned a bool, which is no ConsumeStatus"),
         (0, None, "the listener returned an int, which is no ConsumeStatus"),
-        (SUSPEND, None, "the listener asked for it again"),
-        (ROLLBACK, None, "the listener asked for it again"),
-        (SUCCESS, None, "the listener asked for it again"),  # with an ack_index before the last
+        (SUSPEND_RESULTS, None, "the listener asked for it again"),
+        (ROLLBACK_RESULTS, None, "the listener asked for it again"),
+        (SUCCESS_RESULTS, None, "the listener asked for it again"),  # with an ack_index before the last
     ],
 )
 def test_a_failure_tells_whether_the_listener_raised_forgot_to_answer_or_asked_again(

@@ -1,4 +1,8 @@
-"""The source as Spark's users see it, in a real session."""
+"""
+The source as Spark's users see it, in a real session.
+
+The schema of the source is that of any scan, in the words of Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from rmq.client.scan import options
 from rmq.client.scan.arrow import ARROW_TYPES
-from rmq.spark.source import COLUMNS, RmqDataSource
+from rmq.spark.source import COLUMNS, RmqDataSource, ddl
 from rmq.wire.batch.batch import Rows
 from rmq.wire.batch.compression import CODECS
 from rmq.wire.errors import ConfigError
@@ -20,9 +25,7 @@ from support.threaded_broker import FakeBroker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
 slow = pytest.mark.slow
-
 BORN_AT = 1_750_000_000_123_456
 
 
@@ -36,6 +39,7 @@ def refused(action: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.spark
 def test_the_columns_are_those_that_spark_makes_of_the_schema() -> None:
     from pyspark.sql import types
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -57,6 +61,7 @@ def test_the_columns_are_those_that_spark_makes_of_the_schema() -> None:
     assert wanted.equals(pa.schema(list(ARROW_TYPES.items())))
 
 
+@pytest.mark.spark
 def test_a_schema_of_other_columns_is_refused_with_those_there_are() -> None:
     from pyspark.sql import types
 
@@ -71,6 +76,7 @@ def test_a_schema_of_other_columns_is_refused_with_those_there_are() -> None:
             source.reader(types.StructType([field]))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("name", ["columns", "COLUMNS"])
 def test_a_schema_and_the_option_columns_may_not_contradict_each_other(name: str) -> None:
     from pyspark.sql import types
@@ -84,6 +90,7 @@ def test_a_schema_and_the_option_columns_may_not_contradict_each_other(name: str
             source.reader(types.StructType(fields))
 
 
+@pytest.mark.spark
 @slow
 def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("ordered")
@@ -97,6 +104,7 @@ def test_the_order_in_a_queue_is_kept_compressed_or_not(spark: SparkSession, rea
     assert [int(row.body) for part in parts for row in part] == list(range(40_000))
 
 
+@pytest.mark.spark
 @slow
 def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker: FakeBroker) -> None:
     fake_broker.create("many")
@@ -111,6 +119,7 @@ def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker
     assert len(pulls(fake_broker)) < 13
 
 
+@pytest.mark.spark
 @slow
 def test_a_users_schema_chooses_columns(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("narrow")
@@ -120,6 +129,7 @@ def test_a_users_schema_chooses_columns(spark: SparkSession, real_broker: RealBr
     assert [tuple(row) for row in reader.schema("keys array<string>, queue_id int").load().collect()] == [(["k"], 0)]
 
 
+@pytest.mark.spark
 @slow
 def test_a_view_in_sql_reads_the_topic(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("viewed")
@@ -130,6 +140,7 @@ def test_a_view_in_sql_reads_the_topic(spark: SparkSession, real_broker: RealBro
     assert spark.sql("SELECT count(*) FROM viewed WHERE tag = 'a'").first() == (7,)
 
 
+@pytest.mark.spark
 @slow
 @pytest.mark.parametrize(
     ("options", "sentence"),
@@ -151,6 +162,7 @@ def pulls(broker: FakeBroker) -> list[tuple[int, int]]:
     return [(payload[3][0][1], payload[3][0][2]) for op, payload in broker.requests if op is Op.PULL]
 
 
+@pytest.mark.spark
 @slow
 def test_a_fault_that_stays_is_told_with_its_place(spark: SparkSession, fake_broker: FakeBroker) -> None:
     fake_broker.create("broken")
@@ -160,3 +172,18 @@ def test_a_fault_that_stays_is_told_with_its_place(spark: SparkSession, fake_bro
     said = refused(loaded(spark, fake_broker, "broken").count)
 
     assert f"topic broken, queue 0, offset 0, broker {fake_broker.address}: the queue ends at 10" in said
+
+
+def test_the_schema_is_the_one_that_users_rely_on() -> None:
+    assert ddl(COLUMNS) == (
+        "topic string, queue_id int, queue_offset bigint, message_id string, tag string, keys array<string>, "
+        "body binary, properties map<string,string>, born_at timestamp, stored_at timestamp, attempt int"
+    )
+
+
+def test_the_columns_are_those_of_any_scan() -> None:
+    assert tuple(COLUMNS) == options.COLUMNS
+
+
+def test_a_schema_has_the_columns_it_is_asked_for_in_their_order() -> None:
+    assert ddl(("body", "queue_id")) == "body binary, queue_id int"

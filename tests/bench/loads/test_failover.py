@@ -1,11 +1,15 @@
-"""How long queues are without a consumer: measured with real processes, and judged by the worst."""
+"""
+How long queues are without a consumer: measured with real processes, and judged by the worst.
+
+What ``rmq-bench failover`` makes of the reports of its consumers.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.loads.failover import measure, verdicts
+from rmq.bench.loads.failover import QUIET_S, Calls, FirstCall, measure, verdicts
 from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 
@@ -45,3 +49,50 @@ def test_kills_stops_and_joins_are_measured() -> None:
     assert steps.expected == len(steps.said)
     assert figures["failover.kill"].middle > 4.0, "the lock of a killed consumer was given away within its grace"
     assert {figure.flush for figure in report.figures} == {"sync"}
+
+
+def calls(queues: int, *reports: tuple[int, int, int, float]) -> Calls:
+    """Of (queue, member, epoch, time)."""
+    made = Calls(queues)
+    for queue_id, *rest in reports:
+        made.add(queue_id, FirstCall(*rest))  # type: ignore[arg-type]
+    return made
+
+
+def test_a_queue_belongs_to_the_member_with_the_highest_epoch_whatever_came_last() -> None:
+    made = calls(1, (0, 2, 7, 1.5), (0, 1, 3, 1.0))
+
+    assert made.of(2) == {0: FirstCall(2, 7, 1.5)}
+    assert made.of(1) == {}
+
+
+def test_queues_are_taken_over_when_the_last_of_them_was_called_for_elsewhere() -> None:
+    made = calls(3, (0, 1, 1, 0.0), (1, 1, 2, 0.0), (2, 2, 3, 0.0))
+    lost = made.of(1)
+
+    made.add(0, FirstCall(2, 4, 5.5))
+    assert made.taken_over(lost) is None
+
+    made.add(1, FirstCall(2, 5, 5.25))
+    assert made.taken_over(lost) == 5.5
+
+
+@pytest.mark.parametrize(
+    ("reports", "members", "later_s", "at_rest"),
+    [
+        ([(0, 1, 1, 1.0), (1, 2, 2, 1.0)], 2, QUIET_S, True),
+        ([(0, 1, 1, 1.0), (1, 2, 2, 1.0)], 2, QUIET_S - 0.001, False),  # it may move again
+        ([(0, 1, 1, 1.0)], 1, QUIET_S, False),  # a queue without an owner
+        ([(0, 1, 1, 1.0), (1, 1, 2, 1.0)], 2, QUIET_S, False),  # a member without a share
+    ],
+)
+def test_a_group_is_at_rest_when_all_have_their_share_and_nothing_has_moved(
+    reports: list[tuple[int, int, int, float]], members: int, later_s: float, at_rest: bool
+) -> None:
+    assert calls(2, *reports).at_rest(members, 1.0 + later_s) is at_rest
+
+
+def test_uneven_shares_are_no_rest() -> None:
+    made = calls(4, *[(queue_id, 1, queue_id, 0.0) for queue_id in range(3)], (3, 2, 9, 0.0))
+
+    assert not made.at_rest(2, 10.0)

@@ -1,10 +1,14 @@
-"""What is due when depends on nothing but the clock."""
+"""
+What is due when depends on nothing but the clock.
+
+Bodies carry a time, have the size that was asked for, and differ.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from rmq.bench.workers.schedule import SECOND, Schedule
+from rmq.bench.workers.schedule import LEAST, SECOND, WARM_UP, Bodies, Schedule, stamp_of
 
 MS = SECOND // 1000
 
@@ -38,3 +42,16 @@ def test_a_late_sender_owes_what_became_due_meanwhile() -> None:
 )
 def test_one_waits_for_the_next_message_only_until_it_is_due(sent: int, now: int, wait_s: float) -> None:
     assert Schedule(0, 100, 5).wait_s(sent, now) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(("asked", "got"), [(100, 100), (1024, 1024), (8, 8), (0, LEAST)])
+def test_a_body_has_its_size_and_its_time(asked: int, got: int) -> None:
+    body = Bodies(asked).stamped(1_234_567_890_123)
+
+    assert (len(body), stamp_of(body)) == (got, 1_234_567_890_123)
+
+
+def test_bodies_with_the_same_time_differ() -> None:
+    bodies = Bodies(100)
+
+    assert len({bodies.stamped(WARM_UP) for _ in range(1000)}) == 1000

@@ -21,18 +21,23 @@ from ..copy_rig import DEAD, RETRIES, Rig, found_by_a_start
 
 
 @pytest.fixture
-def rig(memory_path: Path) -> Iterator[Rig]:
-    rig = Rig(memory_path)
-    rig.begin()
-    yield rig
-    rig.close()
+def rig_appending(memory_path: Path) -> Iterator[Rig]:
+    rig_appending = Rig(memory_path)
+    rig_appending.begin()
+    yield rig_appending
+    rig_appending.close()
 
 
 @pytest.fixture
-def appending(rig: Rig) -> Appending:
-    delays = Delays(rig.store.delays, [1_000_000, 5_000_000], max_delay_s=1e6, now_us=rig.wall)
+def appending(rig_appending: Rig) -> Appending:
+    delays = Delays(rig_appending.store.delays, [1_000_000, 5_000_000], max_delay_s=1e6, now_us=rig_appending.wall)
     return Appending(
-        rig.store, rig.committer, delays, rig.tables.ledger, make_topic=rig.make_topic, refusal=lambda: rig.refusal
+        rig_appending.store,
+        rig_appending.committer,
+        delays,
+        rig_appending.tables.ledger,
+        make_topic=rig_appending.make_topic,
+        refusal=lambda: rig_appending.refusal,
     )
 
 
@@ -42,53 +47,53 @@ def copy(offset: int, to: MessageQueue, level: int = 0) -> Copy:
     return Copy(offset, 8 << 12, to, data, batches.check(data, stamped=False), level)
 
 
-def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig: Rig, appending: Appending) -> None:
+def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: Rig, appending: Appending) -> None:
     seen: list[object] = []
-    change = rig.tables.ledger.copied.change("g", ORDERS, [1, 2])
+    change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1, 2])
     ticket = Ticket(lambda: seen.append("durable"))
 
     placed = appending.append(
         [copy(1, DEAD), copy(2, RETRIES, 2)],
         [change],
         ticket,
-        lambda: seen.append(sorted(rig.tables.ledger.copied.offsets("g", ORDERS))),
+        lambda: seen.append(sorted(rig_appending.tables.ledger.copied.offsets("g", ORDERS))),
     )
 
     assert [place.base_offset for place in placed] == [0, -1]
     assert seen == [[1, 2], "durable"]
-    assert (len(rig.stored(DEAD)), [due_s for due_s, _ in rig.parked()]) == (1, [5])
-    after = found_by_a_start(rig)
+    assert (len(rig_appending.stored(DEAD)), [due_s for due_s, _ in rig_appending.parked()]) == (1, [5])
+    after = found_by_a_start(rig_appending)
     assert sorted(after.ledger.copied.offsets("g", ORDERS)) == [1, 2]
     assert {topic.name for topic in after.topics.all()} == {"orders", DEAD.topic, RETRIES.topic}
 
 
-def test_nothing_is_begun_while_nothing_may_be_stored(rig: Rig, appending: Appending) -> None:
-    rig.refusal = "only 3 MiB are free"
-    written = rig.store.log.written
+def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, appending: Appending) -> None:
+    rig_appending.refusal = "only 3 MiB are free"
+    written = rig_appending.store.log.written
 
     with pytest.raises(DiskFull, match="only 3 MiB are free"):
         appending.append([copy(1, DEAD)], [], Ticket(), lambda: None)
-    rig.turn()
+    rig_appending.turn()
 
-    assert rig.tables.topics.get(DEAD.topic) is None
-    assert rig.store.log.written == written
+    assert rig_appending.tables.topics.get(DEAD.topic) is None
+    assert rig_appending.store.log.written == written
 
 
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreFailed)]
 )
 def test_a_write_that_fails_says_why_and_nothing_of_it_is_true(
-    rig: Rig, appending: Appending, number: int, kind: type[Refused]
+    rig_appending: Rig, appending: Appending, number: int, kind: type[Refused]
 ) -> None:
     seen: list[str] = []
-    change = rig.tables.ledger.copied.change("g", ORDERS, [1])
-    rig.files.fail("write", "commitlog", number)
+    change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1])
+    rig_appending.files.fail("write", "commitlog", number)
 
     ticket = Ticket(lambda: seen.append("durable"))
     with pytest.raises(kind, match=os.strerror(number)):
         appending.append([copy(1, DEAD), copy(2, RETRIES, 1)], [change], ticket, lambda: seen.append("written"))
 
-    rig.files.heal()
-    rig.turn()
-    assert (seen, rig.stored(DEAD), rig.parked()) == ([], [], [])
-    assert not rig.tables.ledger.copied.offsets("g", ORDERS)
+    rig_appending.files.heal()
+    rig_appending.turn()
+    assert (seen, rig_appending.stored(DEAD), rig_appending.parked()) == ([], [], [])
+    assert not rig_appending.tables.ledger.copied.offsets("g", ORDERS)

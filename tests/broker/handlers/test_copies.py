@@ -29,16 +29,16 @@ from rmq.wire.errors import Damaged, Refused
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.stores import StoreIds
 
-BORN_AT = 1_700_000_000_000_000
-ORDERS = MessageQueue("orders", 2)
+BORN_AT_COPIES = 1_700_000_000_000_000
+ORDERS_COPIES = MessageQueue("orders", 2)
 STORE = 0xABC
 
 
-def stored(*bodies: bytes, to: MessageQueue = ORDERS, base: int = 0, at: int = 4096, **columns: Any) -> bytes:
+def stored(*bodies: bytes, to: MessageQueue = ORDERS_COPIES, base: int = 0, at: int = 4096, **columns: Any) -> bytes:
     """A batch as it lies in the log."""
-    data = batches.encode(*to, Rows(bodies, BORN_AT, **columns))
+    data = batches.encode(*to, Rows(bodies, BORN_AT_COPIES, **columns))
     header = layout.parse_header(data, 0)
-    stamp = layout.Stamp(1, at, base, BORN_AT, 0, 0, 1, to.queue_id, layout.KIND_DATA)
+    stamp = layout.Stamp(1, at, base, BORN_AT_COPIES, 0, 0, 1, to.queue_id, layout.KIND_DATA)
     return layout.stamp(data, header.header_size, stamp) + bytes(data[layout.BROKER_PART :])
 
 
@@ -70,7 +70,9 @@ class Log:
         return None
 
 
-def sources(log: Log, last: LastBatch | None = None, *, generation: int = 1, queue: MessageQueue = ORDERS) -> Sources:
+def sources(
+    log: Log, last: LastBatch | None = None, *, generation: int = 1, queue: MessageQueue = ORDERS_COPIES
+) -> Sources:
     return Sources(
         queue, generation, Locator(0, 99, log.place), cast(LogReader, log), StoreIds(STORE), last=last or LastBatch()
     )  # fmt: skip
@@ -84,7 +86,7 @@ def found(data: bytes, index: int = 0) -> Found:
 def read(copy: Copy) -> StoredMessage:
     """A copy as it will be read."""
     header = copy.checked.header
-    stamp = layout.Stamp(1, 8192, 5, BORN_AT, 0, copy.origin, 1, copy.to.queue_id, layout.KIND_DATA)
+    stamp = layout.Stamp(1, 8192, 5, BORN_AT_COPIES, 0, copy.origin, 1, copy.to.queue_id, layout.KIND_DATA)
     data = layout.stamp(copy.batch, header.header_size, stamp) + copy.batch[layout.BROKER_PART :]
     (message,) = batches.read(data, stores=StoreIds(STORE)).messages()
     return message
@@ -149,7 +151,7 @@ def test_a_replay_keeps_the_origin_and_forgets_the_failures() -> None:
 
     assert to_group.properties == {"p": "1", "RMQ_GROUP": "g", **ORIGIN}
     assert (to_group.attempt, to_group.tag) == (1, "t")
-    assert (to_topic.to, read(to_topic).properties) == (ORDERS, {"p": "1"})
+    assert (to_topic.to, read(to_topic).properties) == (ORDERS_COPIES, {"p": "1"})
 
 
 @pytest.mark.parametrize("said", [{}, {"RMQ_ORIGIN_TOPIC": "orders"}, {**ORIGIN, "RMQ_ORIGIN_QUEUE": "two"}])

@@ -1,29 +1,61 @@
-"""Dead letters are listed, replayed in order and once, and dropped; each has its own result."""
+"""
+Dead letters are listed, replayed in order and once, and dropped; each has its own result.
+
+Replays with threads, turns and the disk by hand: whatever comes between the request and its copies.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rmq.broker.state.dead_letters import MAX_RUNS
+from rmq.broker.store.changes import DeadHandled
+from rmq.broker.store.rebuild import read_head
 from rmq.client import Admin
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 from rmq.wire.batch.batch import Rows
-from rmq.wire.errors import BadName, BadRequest, DiskFull, OffsetOutOfRange, QueueNotFound, StoreFailed, TopicNotFound
+from rmq.wire.errors import (
+    OK,
+    BadName,
+    BadRequest,
+    Damaged,
+    DiskFull,
+    Internal,
+    MessagesLost,
+    OffsetOutOfRange,
+    QueueNotFound,
+    StoreFailed,
+    TopicNotFound,
+)
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
-from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, WAITING, DeadResult, DeadRow, DeadRun, ReplayDead
+from rmq.wire.protocol.ops.redelivery import (
+    DROPPED,
+    REPLAYED,
+    WAITING,
+    DeadResult,
+    DeadRow,
+    DeadRun,
+    DropDead,
+    ReplayDead,
+)
 from rmq.wire.protocol.ops.topics import DeleteTopic
 from rmq.wire.stores import StoreIds
 
-from ..builders import BORN_AT, files_limited_to, segment_files
+from ..builders import BORN_AT, ORDERS, files_limited_to, segment_files
+from ..copy_rig import DEAD, RETRIES, Rig, found_by_a_start
+from ..fakes import request
+from ..faulty_files import flip
 from ..harness import Client, crash_copy, holder
 
-pytestmark = pytest.mark.virtual_time
-
-RETRIES = MessageQueue("%RETRY%g", 0)
+RETRIES_PLAIN = MessageQueue("%RETRY%g", 0)
 LETTERS = MessageQueue("%DLQ%g", 0)
 
 
@@ -39,10 +71,11 @@ async def dead(broker: InMemoryBroker, count: int = 6) -> tuple[Client, int]:
     return client, epoch
 
 
-async def bodies(client: Client, queue: MessageQueue = RETRIES, offset: int = 0) -> list[bytes]:
+async def bodies(client: Client, queue: MessageQueue = RETRIES_PLAIN, offset: int = 0) -> list[bytes]:
     return [message.body for message in await client.stored(queue, offset)]
 
 
+@pytest.mark.virtual_time
 async def test_groups_with_dead_letters_are_listed_with_what_became_of_them(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -65,6 +98,7 @@ async def test_groups_with_dead_letters_are_listed_with_what_became_of_them(brok
             await admin.dead_states("nobody")
 
 
+@pytest.mark.virtual_time
 async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -73,7 +107,7 @@ async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(bro
         assert results == {
             1: DeadResult(0, REPLAYED, True, "%RETRY%g", 0, 0), 3: DeadResult(0, REPLAYED, True, "%RETRY%g", 0, 1),
         }  # fmt: skip
-        first, _ = await client.stored(RETRIES)
+        first, _ = await client.stored(RETRIES_PLAIN)
         letter = (await client.stored(LETTERS))[1]
         assert (first.body, first.tag, first.keys, first.ordering_key) == (b"1", "t", ("k1",), "o")
         assert (first.topic, first.attempt, first.born_at) == ("orders", 1, letter.born_at)
@@ -82,13 +116,14 @@ async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(bro
         }
         assert first.properties == kept
         assert kept["RMQ_ORIGIN_OFFSET"] == "1"
-        batch = batches.read_all((await client.pull(0, queue=RETRIES)).batches, stores=StoreIds(client.hello.store_id))[
-            0
-        ]
+        batch = batches.read_all(
+            (await client.pull(0, queue=RETRIES_PLAIN)).batches, stores=StoreIds(client.hello.store_id)
+        )[0]
         assert batch.header.origin == int(letter.message_id[16:], 16)
-        assert await client.committed(RETRIES) == 0
+        assert await client.committed(RETRIES_PLAIN) == 0
 
 
+@pytest.mark.virtual_time
 async def test_a_replay_to_its_topic_is_for_all_groups_and_shows_no_trace(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -101,9 +136,10 @@ async def test_a_replay_to_its_topic_is_for_all_groups_and_shows_no_trace(broker
         assert [(message.body, message.tag, message.properties) for message in again] == [
             (b"1", "t", {"colour": "red"}), (b"3", "t", {"colour": "red"}),
         ]  # fmt: skip
-        assert await client.stored(RETRIES) == []
+        assert await client.stored(RETRIES_PLAIN) == []
 
 
+@pytest.mark.virtual_time
 async def test_what_was_replayed_or_dropped_stays_so(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -120,6 +156,7 @@ async def test_what_was_replayed_or_dropped_stays_so(broker: InMemoryBroker) -> 
         assert await bodies(client) == [b"1", b"0"]
 
 
+@pytest.mark.virtual_time
 async def test_a_dry_run_judges_everything_and_does_nothing(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -136,6 +173,7 @@ async def test_a_dry_run_judges_everything_and_does_nothing(broker: InMemoryBrok
         assert [topic.topic for topic in await admin.list_topics()] == ["%DLQ%g", "orders"]
 
 
+@pytest.mark.virtual_time
 async def test_each_message_has_its_own_result(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -148,6 +186,7 @@ async def test_each_message_has_its_own_result(broker: InMemoryBroker) -> None:
         assert [result.status for result in (await admin.drop_dead("g", [4, 6])).values()] == [0, 124]
 
 
+@pytest.mark.virtual_time
 async def test_a_replay_to_a_topic_that_is_gone_is_refused_message_by_message(broker: InMemoryBroker) -> None:
     async with Admin(broker.address) as admin, Client(broker) as client:
         for topic, queue_id in (("orders", 3), ("payments", 0)):
@@ -173,6 +212,7 @@ async def test_a_replay_to_a_topic_that_is_gone_is_refused_message_by_message(br
         assert (await admin.replay_dead("g", [0]))[0].is_new  # to its group it can go
 
 
+@pytest.mark.virtual_time
 async def test_requests_that_make_no_sense_are_refused(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -189,6 +229,7 @@ async def test_requests_that_make_no_sense_are_refused(broker: InMemoryBroker) -
                 await admin.drop_dead(group, [0])
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("how", ["restart", "crash"])
 async def test_what_became_of_dead_letters_survives_and_is_not_done_twice(
     broker: InMemoryBroker, memory_path: Path, how: str
@@ -214,6 +255,7 @@ async def test_what_became_of_dead_letters_survives_and_is_not_done_twice(
         await after.stop()
 
 
+@pytest.mark.virtual_time
 async def test_a_deleted_topic_takes_its_dead_letters_and_what_became_of_them(broker: InMemoryBroker) -> None:
     client, epoch = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -231,6 +273,7 @@ async def test_a_deleted_topic_takes_its_dead_letters_and_what_became_of_them(br
         assert await bodies(client) == [b"0", b"new"]
 
 
+@pytest.mark.virtual_time
 async def test_a_disk_that_takes_nothing_is_the_result_of_what_was_not_replayed(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
@@ -250,6 +293,7 @@ async def test_a_disk_that_takes_nothing_is_the_result_of_what_was_not_replayed(
         assert await bodies(client) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.virtual_time
 async def test_large_dead_letters_are_replayed_in_portions_and_in_order(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     async with client, Admin(broker.address) as admin:
@@ -260,10 +304,11 @@ async def test_large_dead_letters_are_replayed_in_portions_and_in_order(broker: 
         results = await admin.replay_dead("g", range(4))
 
         assert [result.queue_offset for result in results.values()] == [0, 1, 2, 3]
-        found = [(await bodies(client, RETRIES, i))[0][:1] for i in range(4)]
+        found = [(await bodies(client, RETRIES_PLAIN, i))[0][:1] for i in range(4)]
         assert found == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.virtual_time
 async def test_a_replayed_message_that_fails_again_is_a_new_dead_letter_with_its_old_origin(
     broker: InMemoryBroker,
 ) -> None:
@@ -271,12 +316,207 @@ async def test_a_replayed_message_that_fails_again_is_a_new_dead_letter_with_its
     async with client, Admin(broker.address) as admin:
         await admin.replay_dead("g", [2])
         await client.join(topics=("orders", "%RETRY%g"))
-        grant = await client.acquire(RETRIES)
+        grant = await client.acquire(RETRIES_PLAIN)
 
-        assert await client.send_back(grant.epoch, {0: 1}, level=-1, queue=RETRIES, commit=1) == [-1]
+        assert await client.send_back(grant.epoch, {0: 1}, level=-1, queue=RETRIES_PLAIN, commit=1) == [-1]
 
         letter = (await client.stored(LETTERS))[6]
         assert (letter.body, letter.properties["RMQ_ORIGIN_TOPIC"], letter.properties["RMQ_ORIGIN_OFFSET"]) == (
             b"2", "orders", "2",
         )  # fmt: skip
         assert (await admin.replay_dead("g", [6]))[6].is_new
+
+
+def with_letters(path: Path, **more: Any) -> Rig:
+    """A group with the dead letters 0 to 5, which hold the messages of these offsets."""
+    rig = Rig(path, **more)
+    rig.begin()
+    rig.ask(0, *range(6), commit=6)
+    rig.run()
+    assert rig.answers() == [(0, OK)]
+    return rig
+
+
+@pytest.fixture
+def rig(memory_path: Path) -> Iterator[Rig]:
+    rig = with_letters(memory_path)
+    yield rig
+    rig.close()
+
+
+def results(rig: Rig) -> list[tuple[int, int, bool]]:
+    """(status, state, is_new) of each message of the one answer that came."""
+    ((_, _, status, payload),) = rig.peer.answers()
+    assert status == OK
+    return [tuple(result[:3]) for result in payload]
+
+
+def replayed(rig: Rig) -> str:
+    """The dead letters whose copies lie in the retry topic, in their order."""
+    return "".join(message.properties["RMQ_ORIGIN_OFFSET"] for message in rig.stored(RETRIES))
+
+
+def drop(rig: Rig, *offsets: int) -> None:
+    rig.peer.send(request(9, Op.DROP_DEAD, DropDead("g", list(offsets))))
+    rig.peer.answers()
+
+
+NEW, BEFORE = (OK, REPLAYED, True), (OK, REPLAYED, False)
+
+
+def test_nothing_is_appended_before_a_thread_has_made_the_copies(rig: Rig) -> None:
+    rig.ask_replay(1, 2, 4)
+    assert (rig.peer.answers(), replayed(rig), len(rig.pool)) == ([], "", 1)
+
+    rig.run()
+
+    assert (results(rig), replayed(rig)) == ([NEW, NEW], "24")
+
+
+def test_what_is_dropped_while_it_is_read_is_not_replayed(rig: Rig) -> None:
+    rig.ask_replay(1, 2, 3, 4)
+    drop(rig, 3)
+    rig.run()
+
+    assert (results(rig), replayed(rig)) == ([NEW, (OK, DROPPED, False), NEW], "24")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_ends_while_it_is_read_ends_the_request_too(rig: Rig, again: bool) -> None:
+    rig.ask_replay(1, 2)
+    generation = rig.tables.topics.delete(DEAD.topic).generation
+    rig.store.drop_topic(DEAD.topic, generation)
+    if again:
+        rig.make_topic(DEAD.topic)
+    rig.run()
+
+    assert rig.answers() == [(1, TopicNotFound.code)]
+    assert replayed(rig) == ""
+
+
+def test_two_requests_for_the_same_replay_it_once(rig: Rig) -> None:
+    rig.ask_replay(1, 1, 2)
+    rig.ask_replay(2, 2, 3)
+    rig.run()
+
+    payloads = [payload for _, _, _, payload in rig.peer.answers()]
+    assert [[result[2] for result in payload] for payload in payloads] == [[True, True], [False, True]]
+    assert replayed(rig) == "123"
+
+
+def test_a_damaged_dead_letter_is_refused_and_the_others_are_replayed(rig: Rig) -> None:
+    place = rig.store.locator(DEAD).position_of(3)
+    assert place is not None
+    flip(segment_files(rig.path)[0], place[0] + place[1] - 20)
+    rig.ask_replay(1, 2, 3, 4)
+    rig.run()
+
+    assert (results(rig), replayed(rig)) == ([NEW, (Damaged.code, WAITING, False), NEW], "24")
+
+
+def test_dead_letters_that_retention_has_taken_are_refused_and_forgotten(memory_path: Path) -> None:
+    rig = with_letters(memory_path, segment_bytes=2500)
+    drop(rig, 0, 5)
+    rig.turn()
+    rig.store.log.sync()
+    segment = rig.store.log.segments[-1]
+    head = read_head(rig.files, str(segment.path), segment.start)
+    assert head is not None
+    gone, _ = rig.store.forget_before(segment.start, head.changes)
+    for old in gone:
+        old.path.unlink()
+    first = rig.store.queue(DEAD).min_offset
+    assert first > 0
+
+    rig.ask_replay(1, 0)
+    rig.run()
+
+    assert results(rig) == [(MessagesLost.code, WAITING, False)]
+    assert rig.tables.ledger.handled.runs(DEAD.topic, 0, 9) == ([DeadRun(5, 6, DROPPED)] if first < 6 else [])
+    rig.close()
+
+
+def test_a_disk_that_cannot_be_read_and_a_defect_are_told(rig: Rig) -> None:
+    rig.files.fail("open_to_read", "commitlog")
+    rig.ask_replay(1, 2)
+    rig.run()
+    rig.files.heal()
+    rig.ask_replay(2, 2)
+    ((_, done),) = rig.pool.jobs
+    rig.pool.jobs.clear()
+    done(ZeroDivisionError("a defect"))
+    rig.ask_replay(3, 2)
+    rig.run()
+
+    assert rig.answers() == [(1, StoreFailed.code), (2, Internal.code), (3, OK)]
+    assert replayed(rig) == "2"
+
+
+def test_a_failed_write_is_the_result_of_all_that_are_left(rig: Rig) -> None:
+    rig.make_topic(RETRIES.topic)
+    rig.turn()
+    rig.ask_replay(1, 2, 3)
+    rig.files.fail("write", "commitlog", after=200)
+    rig.run()
+    rig.files.heal()
+
+    assert results(rig) == [(StoreFailed.code, WAITING, False)] * 2
+    rig.ask_replay(2, 2, 3)
+    rig.run()
+    assert (results(rig), replayed(rig)) == ([NEW, NEW], "23")
+    assert found_by_a_start(rig).ledger.handled.counts(DEAD.topic) == (2, 0)
+
+
+def ends_of_copies(data: bytes, at: int) -> list[int]:
+    """Where each of the copies behind a place of the log ends, that place included."""
+    ends = [at]
+    while at + layout.FIXED_HEADER <= len(data) and (header := layout.parse_header(data, at)).size:
+        at += header.size
+        if header.origin:
+            ends.append(at)
+        if at == len(data):
+            break
+    return ends
+
+
+@pytest.mark.parametrize("to_topic", [False, True])
+@pytest.mark.parametrize("copies", [0, 1, 2, 3])
+def test_a_replay_that_is_torn_anywhere_is_completed_by_asking_again(
+    memory_path: Path, to_topic: bool, copies: int
+) -> None:
+    rig = with_letters(memory_path)
+    before = rig.store.log.written
+    rig.ask_replay(1, 1, 3, 4, to_topic=to_topic)
+    rig.run()
+    written = rig.store.log.written
+    rig.store.log.sync()
+    rig.close()
+    (segment,) = segment_files(memory_path)
+    data = segment.read_bytes()[:written]
+    segment.write_bytes(data[: ends_of_copies(data, before)[copies]])
+    for start in range(2):  # also if the start after the tear comes to nothing but that
+        rig = Rig(memory_path)
+        if not start:
+            rig.turn()
+            rig.store.log.sync()
+            rig.close()
+
+    rig.ask_replay(1, 1, 3, 4, to_topic=to_topic)
+    rig.run()
+
+    assert results(rig) == [BEFORE] * copies + [NEW] * (3 - copies)
+    where = ORDERS if to_topic else RETRIES
+    assert [message.body[:1] for message in rig.stored(where)][6 if to_topic else 0 :] == [b"1", b"3", b"4"]
+    rig.close()
+
+
+def test_who_picks_here_and_there_may_do_so_only_so_often(rig: Rig) -> None:
+    many = [DeadRun(10 + 2 * i, 11 + 2 * i, DROPPED) for i in range(MAX_RUNS - 1)]
+    rig.tables.ledger.apply(DeadHandled(DEAD.topic, many))
+    rig.ask_replay(1, 2)
+    rig.ask_replay(2, 4)
+    rig.ask_replay(3, 3)  # beside 2: no run more
+    rig.run()
+
+    assert sorted(rig.answers()) == [(1, OK), (2, BadRequest.code), (3, OK)]
+    assert replayed(rig) == "23"

@@ -1,8 +1,18 @@
-"""Membership and leases: who may have a queue, for how long, and who is told."""
+"""
+Membership and leases: who may have a queue, for how long, and who is told.
+
+Where a group without progress begins is decided once, and nothing sent after that is passed over.
+
+The lock manager as its scenarios have it: who gets a queue, who does not, and to the millisecond when.
+
+Silence: of a member, whose queues go to the others; of the broker, which is held against nobody.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -12,19 +22,23 @@ from rmq.wire.errors import (
     BadRequest,
     Fenced,
     GroupMismatch,
+    GroupNotFound,
     LockHeld,
+    MemberSilent,
     NotAMember,
     QueueNotFound,
     TopicNotFound,
 )
 from rmq.wire.model import MessageQueue
-from rmq.wire.protocol.ops.core import LeaseEnd, Op, Push
+from rmq.wire.protocol.codec import decode, decode_list
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import NO_OFFSET, LeaseEnd, Op, Push
+from rmq.wire.protocol.ops.groups import DescribeGroup, GroupDescription, GroupRow, ListGroups, MemberInfo, MemberReport
 
 from ..builders import ORDERS
-from ..harness import Client, holder, until
+from ..harness import Client, bodies, holder, until
 
 pytestmark = pytest.mark.virtual_time
-
 TICK_S = 0.1
 QUIET_S = 0.06  # a little more than between two lists of members
 OTHER = MessageQueue("orders", 1)
@@ -373,3 +387,537 @@ async def test_lock_status_shows_every_lease_as_people_see_it(broker: InMemoryBr
         assert row.state.startswith("grace")
         assert row.expires_in_s == 3.0
         assert await two.locks("other") == []
+
+
+async def join(client: Client, *from_end: str, topics: Sequence[str] = ("orders",), model: str = "clustering") -> None:
+    await client.request(Op.JOIN, ops.Join("g", True, model, "average", dict.fromkeys(topics, "*"), list(from_end)))
+
+
+async def test_the_first_member_that_asks_for_the_end_makes_the_ends_of_all_queues_progress(
+    broker: InMemoryBroker,
+) -> None:
+    async with Client(broker) as client:
+        await client.create(queues=2)
+        await client.send(b"a", b"b")
+
+        await join(client, "orders")
+
+        assert (await client.committed(), await client.committed(OTHER)) == (2, 0)
+        assert await client.committed(group="other") == NO_OFFSET
+
+
+async def test_a_later_member_that_asks_for_the_end_changes_nothing(broker: InMemoryBroker) -> None:
+    async with Client(broker, "a") as first, Client(broker, "b") as second:
+        await first.create(queues=2)
+        await join(first, "orders")
+        await first.send(b"a", to=OTHER)
+
+        await join(second, "orders")
+
+        assert await second.committed(OTHER) == 0
+
+
+async def test_a_topic_that_is_named_very_often_is_looked_at_once(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create("other", 1024)
+        await client.join("h", topics=("other",))
+        await client.request(Op.ACQUIRE, ops.Acquire("h", [ops.QueueRef("other", i) for i in range(1024)]))
+        await client.create()
+        await client.send(b"a")
+
+        began = time.process_time()
+        await join(client, *["orders"] * 60_000)
+
+        assert time.process_time() - began < 2.0  # looking through all leases for each took 10 s
+        assert await client.committed() == 1
+
+
+async def test_who_does_not_ask_for_the_end_gets_no_progress(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+
+        await join(client)
+        await join(client, "unheard-of")
+
+        assert await client.committed() == NO_OFFSET
+
+
+async def test_a_group_that_reads_from_the_start_is_not_moved_to_the_end_by_a_member_that_differs(
+    broker: InMemoryBroker,
+) -> None:
+    first, _ = await holder(broker)  # reads, and has no progress yet
+    async with first, Client(broker, "other") as second:
+        await first.send(b"a")
+
+        await join(second, "orders")
+
+        assert await second.committed() == NO_OFFSET
+
+
+async def test_a_group_with_progress_in_one_queue_is_not_moved_to_the_end_of_others(broker: InMemoryBroker) -> None:
+    client, epoch = await holder(broker)
+    async with client:
+        await client.send(b"a", to=OTHER)
+        await client.send(b"a")
+        await client.release(epoch, 1)
+        await client.leave()
+
+        await join(client, "orders")
+
+        assert (await client.committed(), await client.committed(OTHER)) == (1, NO_OFFSET)
+
+
+async def test_a_topic_that_is_made_while_a_group_waits_for_it_is_read_from_0(broker: InMemoryBroker) -> None:
+    async with Client(broker, "a") as first, Client(broker, "b") as second:
+        await join(first, "orders")
+        await first.create(queues=2)
+        await first.send(b"a", to=OTHER)
+
+        await join(second, "orders")  # it comes late, and may get the queue before anybody else had it
+
+        assert (await second.committed(), await second.committed(OTHER)) == (0, 0)
+
+
+async def test_a_queue_that_a_topic_grows_by_is_read_from_0_and_the_others_as_before(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create(queues=1)
+        await client.send(b"a")
+        await join(client)
+
+        await client.request(Op.GROW_TOPIC, ("orders", 2))
+
+        assert (await client.committed(), await client.committed(OTHER)) == (NO_OFFSET, 0)
+
+
+async def test_who_gets_everything_has_no_progress_at_the_broker(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await join(client, model="broadcasting")
+
+        await client.create()
+
+        assert await client.committed() == NO_OFFSET
+
+
+async def test_a_topic_that_is_gone_takes_the_beginnings_with_it(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create()
+        await client.send(b"a")
+        await join(client, "orders")
+
+        await client.request(Op.DELETE_TOPIC, ("orders",))
+        await client.create()
+
+        assert await client.committed() == 0
+
+
+async def test_beginnings_survive_a_restart(broker: InMemoryBroker) -> None:
+    async with Client(broker) as client:
+        await client.create(queues=2)
+        await client.send(b"a", b"b")
+        await join(client, "orders", topics=("orders", "later"))
+        await client.create("later")
+
+        await broker.restart()
+        await client.connection.wait_connected()
+
+        assert await client.committed() == 2
+        assert await client.committed(MessageQueue("later", 0)) == 0
+
+
+async def test_what_a_group_failed_at_is_its_own_from_the_first_message_on(broker: InMemoryBroker) -> None:
+    retries = MessageQueue("%RETRY%g", 0)
+    async with Client(broker) as client:
+        broker.broker._serving.topics.own("%RETRY%g")  # by a message that was sent back, while nobody is here
+        broker.broker._serving.topics.own("%RETRY%h")
+        await client.create()
+
+        topics = ("orders", "%RETRY%g", "%RETRY%h")
+        await join(client, *topics, topics=topics)
+
+        assert await client.committed(retries) == 0
+        assert await client.committed(MessageQueue("%RETRY%h", 0), group="h") == 0
+        assert await client.committed(MessageQueue("%RETRY%h", 0)) == NO_OFFSET
+
+
+EPS_S = 0.001
+QUEUES = [MessageQueue("orders", queue_id) for queue_id in range(4)]
+
+
+async def acquire(client: Client, queues: list[MessageQueue]) -> list[ops.Grant]:
+    asked = ops.Acquire("g", [ops.QueueRef(*queue) for queue in queues])
+    return decode_list(ops.Grant, await client.request(Op.ACQUIRE, asked))
+
+
+async def test_a_request_for_several_queues_grants_those_that_are_free(broker: InMemoryBroker) -> None:
+    """Scenario 8."""
+    one, epoch = await holder(broker)
+    async with one, Client(broker, "b") as two:
+        await two.join()
+        wanted = [QUEUES[1], ORDERS, MessageQueue("orders", 9), MessageQueue("nothing", 0), QUEUES[3]]
+
+        grants = await acquire(two, wanted)
+
+        assert [grant.status for grant in grants] == [0, LockHeld.code, QueueNotFound.code, TopicNotFound.code, 0]
+        assert [bool(grant.epoch) for grant in grants] == [True, False, False, False, True]
+        assert grants[1].text == f"held by {one.member}"
+        assert (await one.renew(epoch)).status == 0
+        assert [(row.queue_id, row.owner) for row in await one.locks()] == [
+            (0, one.member), (1, two.member), (3, two.member),
+        ]  # fmt: skip
+
+
+async def test_two_that_ask_for_the_same_queues_at_once_share_them_without_overlap(broker: InMemoryBroker) -> None:
+    """Scenario 9: one winner for each queue, also if both ask in different orders and again and again."""
+    async with Client(broker, "a") as one, Client(broker, "b") as two:
+        await one.create()
+        await one.join()
+        await two.join()
+
+        rounds = await asyncio.gather(
+            acquire(one, QUEUES[:2]), acquire(two, QUEUES[::-1]), acquire(one, QUEUES), acquire(two, QUEUES)
+        )
+
+        owners = {row.queue_id: row.owner for row in await one.locks()}
+        assert len(owners) == 4
+        for grants, client, queues in zip(
+            rounds, (one, two, one, two), (QUEUES[:2], QUEUES[::-1], QUEUES, QUEUES), strict=True
+        ):
+            for grant, queue in zip(grants, queues, strict=True):
+                assert (grant.status == 0) == (owners[queue.queue_id] == client.member)
+        epochs = [grant.epoch for grants in rounds for grant in grants if grant.epoch]
+        assert len(set(epochs)) == len(epochs)
+
+
+async def test_an_epoch_rises_with_every_owner_and_stays_with_every_renewal(broker: InMemoryBroker) -> None:
+    """Scenario 10."""
+    one, epoch = await holder(broker)
+    async with one, Client(broker, "b") as two:
+        await two.join()
+        seen = [epoch]
+        for client, other in ((one, two), (two, one), (one, two)):
+            for _ in range(3):
+                assert (await client.renew(seen[-1])).status == 0
+                assert [row.epoch for row in await client.locks()] == [seen[-1]]
+            await client.release(seen[-1])
+            seen.append((await other.acquire()).epoch)
+
+        assert seen == sorted(set(seen))
+
+
+Ask = Callable[[Client, int], Awaitable[object]]
+
+
+async def pull(client: Client, epoch: int) -> ops.PullResult:
+    return await client.pull(0, group="g", epoch=epoch)
+
+
+async def commit(client: Client, epoch: int) -> ops.Outcome:
+    return await client.commit(epoch, 1)
+
+
+async def attempt(client: Client, epoch: int) -> ops.Outcome:
+    return await client.attempt(epoch, 0, 1)
+
+
+async def starting(client: Client, epoch: int) -> ops.Outcome:
+    return await client.starting(epoch, 0)
+
+
+async def dead_letter(client: Client, epoch: int) -> ops.Outcome:
+    return await client.dead_letter(epoch, 0, commit=1)
+
+
+async def renew(client: Client, epoch: int) -> ops.Outcome:
+    return await client.renew(epoch)
+
+
+async def release(client: Client, epoch: int) -> ops.Outcome:
+    return await client.release(epoch, 1)
+
+
+async def leave(client: Client, epoch: int) -> ops.Outcome:
+    return (await client.leave(ops.LeaseEnd(*ORDERS, epoch, 1)))[0]
+
+
+async def status(asked: Awaitable[object]) -> int:
+    """The status of an answer, or of an entry in it."""
+    try:
+        answer = await asked
+    except Fenced as error:
+        return error.code
+    assert isinstance(answer, ops.Outcome | ops.PullResult)
+    return answer.status
+
+
+@pytest.mark.parametrize("ask", [pull, commit, attempt, starting, dead_letter, renew, release, leave])
+async def test_whoever_lost_a_queue_is_fenced_with_all_it_asks_and_changes_nothing(
+    broker: InMemoryBroker, ask: Ask
+) -> None:
+    """Scenario 11."""
+    old, epoch = await holder(broker)
+    async with old, Client(broker, "b") as new:
+        await old.send(b"a")
+        await new.join()
+        await old.release(epoch)
+        grant = await new.acquire()
+
+        assert await status(ask(old, epoch)) == Fenced.code
+        assert await status(ask(old, grant.epoch)) == Fenced.code  # another's epoch is no better
+        assert await status(ask(old, 0)) == Fenced.code
+        assert await new.committed() == -1
+        assert [topic[0] for topic in await new.request(Op.LIST_TOPICS, [])] == ["orders"]
+        assert [row.epoch for row in await new.locks()] == [grant.epoch]
+        assert await status(ask(new, grant.epoch)) == 0
+
+
+@pytest.mark.parametrize(("after_s", "is_free"), [(5.0 - EPS_S, False), (5.0, False), (5.0 + EPS_S, True)])
+async def test_a_lost_owner_keeps_its_queue_for_the_grace_from_its_last_answered_ping(
+    broker: InMemoryBroker, after_s: float, is_free: bool
+) -> None:
+    """Scenario 12: another session does not get it before, whoever it is."""
+    one, epoch = await holder(broker)
+    async with Client(broker, "a") as two:  # of the same name: that makes no session
+        await two.join()
+        for second in (1.0, 2.0, 3.0):
+            await until(second)
+            await one.request(Op.PING, [])
+        await until(3.4)
+        await one.connection.close()
+
+        await until(3.0 + after_s)
+        grant = await two.acquire()
+
+        assert grant.status == (0 if is_free else LockHeld.code)
+        assert (grant.epoch > epoch) == is_free
+
+
+@pytest.mark.parametrize(("after_s", "is_kept"), [(5.0 - EPS_S, True), (5.0, True), (5.3, False)])
+async def test_the_same_session_that_is_back_within_the_grace_keeps_its_queue(
+    broker: InMemoryBroker, after_s: float, is_kept: bool
+) -> None:
+    """Scenario 12. At 5.3 the pass over what is over has come by."""
+    one, epoch = await holder(broker)
+    session = one.connection.session
+    await until(1.0)
+    await one.request(Op.PING, [])
+    await one.connection.close()
+
+    await until(1.0 + after_s)
+    back = Client(broker, "a")
+    back.connection.session = session
+    async with back:
+        assert [lease.epoch for lease in back.hello.leases] == ([epoch] if is_kept else [])
+        assert (await back.renew(epoch)).status == (0 if is_kept else Fenced.code)
+
+
+async def test_a_freed_queue_is_told_to_the_group_at_once(broker: InMemoryBroker) -> None:
+    one, epoch = await holder(broker)
+    async with one, Client(broker, "b") as two, Client(broker, "c") as stranger:
+        await two.join()
+        await stranger.join("other")
+        await until(7.0)
+
+        await one.release(epoch)
+        await two.request(Op.PING, [])
+
+        assert asyncio.get_running_loop().time() == pytest.approx(7.0)
+        assert two.of(Push.LEASE_FREE) == [["g", *ORDERS]]
+        assert stranger.of(Push.LEASE_FREE) == []
+
+
+@pytest.mark.parametrize(("after_s", "is_member"), [(120.0 - EPS_S, True), (120.0, True), (120.0 + EPS_S, False)])
+async def test_a_connected_member_without_heartbeat_stays_for_exactly_120_s(
+    broker: InMemoryBroker, after_s: float, is_member: bool
+) -> None:
+    async with Client(broker, "silent") as silent, Client(broker, "b", keep_alive=True) as other:
+        await silent.create()
+        await silent.join()
+        await until(100.0)
+        await other.join()
+
+        await until(after_s)
+        await other.acquire()  # whoever asks sees to it that the silent are gone
+
+        assert (silent.member in (await other.join()).members) == is_member
+
+
+async def test_a_member_whose_last_lease_expired_leaves_the_group_with_it(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "b") as other:
+        await silent.acquire(OTHER)
+        await other.join()
+        other.pushes.clear()
+
+        await until(60.0)
+        assert other.pushes == []
+        await until(60.0 + 2 * TICK_S)
+
+        assert [told[:2] for told in other.of(Push.MEMBERS_CHANGED)] == [["g", [other.member]]]
+        with pytest.raises(NotAMember):
+            await silent.acquire()
+        assert (await silent.join()).members == [silent.member, other.member]
+        assert (await silent.acquire()).status == 0
+
+
+async def test_a_member_that_keeps_another_lease_of_the_group_stays(broker: InMemoryBroker) -> None:
+    alive, epoch = await holder(broker, "a")
+    async with alive, Client(broker, "b") as other:
+        await alive.acquire(OTHER)
+        await other.join()
+        await until(50.0)
+        await alive.renew(epoch)
+        other.pushes.clear()
+
+        await until(61.0)
+
+        assert other.pushes == [(Push.LEASE_FREE, ["g", *OTHER])]
+        assert (await other.join()).members == [alive.member, other.member]
+
+
+async def test_a_silent_member_leaves_also_if_its_queue_is_asked_for_before_the_next_tick(
+    broker: InMemoryBroker,
+) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "b") as other:
+        await other.join()
+
+        await until(60.001)
+
+        assert (await other.acquire()).status == 0
+        assert (await other.join()).members == [other.member]
+
+
+async def test_time_in_which_the_broker_itself_was_stopped_is_taken_from_nobody() -> None:
+    slept = [0.0]
+    async with InMemoryBroker(now=lambda: now() + slept[0]) as broker:
+        one, epoch = await holder(broker, "a")
+        lost = await Client(broker, "b").__aenter__()
+        await lost.join()
+        assert (await lost.acquire(OTHER)).status == 0
+        async with one, Client(broker, "c") as other:
+            await other.join()
+            await lost.connection.close()
+            await until(2.0)
+
+            slept[0] = 600.0
+            await until(6.0)
+
+            assert (await other.join()).members == [one.member, lost.member, other.member]
+            assert (await one.renew(epoch)).status == 0
+            assert [row.queue_id for row in await other.locks()] == [0, 1]
+            await until(7.0 + 2 * TICK_S)  # the lost one had its full grace
+            assert (await other.join()).members == [one.member, other.member]
+
+
+async def test_a_broker_that_wakes_up_takes_no_queue_away_before_its_first_pass() -> None:
+    slept = [0.0]
+    async with InMemoryBroker(now=lambda: now() + slept[0]) as broker:
+        one, _ = await holder(broker, "a")
+        async with one, Client(broker, "b") as other:
+            await other.join()
+            await until(1.01)
+
+            slept[0] = 600.0
+
+            assert (await other.acquire()).status == LockHeld.code
+
+
+async def test_1200_parked_pulls_keep_no_member_from_renewing_and_committing(broker: InMemoryBroker) -> None:
+    client, epoch = await holder(broker)
+    async with client:
+        await client.send(b"a")
+        pulls = [asyncio.create_task(client.pull(0, queue=OTHER, wait_ms=20_000)) for _ in range(1200)]
+        await until(now() + 1.0)
+
+        assert (await client.renew(epoch)).status == 0
+        assert (await client.commit(epoch, 1)).status == 0
+        assert (await client.join()).members == [client.member]
+        assert not any(pull.done() for pull in pulls)
+        await client.send(b"b", to=OTHER)
+        assert [bodies(result) for result in await asyncio.gather(*pulls)] == [[b"b"]] * 1200
+
+
+# ---- what people see of a silent member
+
+
+async def describe(client: Client) -> GroupDescription:
+    return decode(GroupDescription, await client.request(Op.DESCRIBE_GROUP, DescribeGroup("g")))
+
+
+async def test_a_group_whose_only_member_is_silent_is_described_by_it(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "admin") as admin:
+        await silent.send(b"1")
+        await until(61.0)
+
+        told = await describe(admin)
+        (row,) = decode_list(GroupRow, await admin.request(Op.LIST_GROUPS, ListGroups()))
+
+        assert [(member.member, member.state, member.leases) for member in told.members] == [
+            (silent.member, "silent", 0)
+        ]
+        assert told.members[0].heard_ago_s == pytest.approx(61.0, abs=0.2)
+        assert (told.ordered, told.model, told.subscriptions) == (True, "clustering", {"orders": "*"})
+        assert [(queue.owner, queue.former, queue.lag) for queue in told.queues[:2]] == [
+            (None, silent.member, 1), (None, None, 0),
+        ]  # fmt: skip
+        assert (row.group, row.members, row.topics, row.lag) == ("g", 0, 1, 1)
+        assert (await admin.request(Op.STATS, ()))["serving"]["silent_members"] == 1
+
+
+async def test_a_silent_member_is_asked_what_it_does_since_it_may_have_woken_up(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "admin") as admin:
+        await until(61.0)
+
+        told = decode_list(MemberReport, await admin.request(Op.MEMBER_INFO, MemberInfo("g")))
+
+        assert [(report.member, report.status) for report in told] == [(silent.member, MemberSilent.code)]
+
+
+async def test_a_member_that_is_back_is_not_silent_and_its_queue_has_no_former_owner(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent:
+        await until(61.0)
+        await silent.join()
+        await silent.acquire()
+
+        told = await describe(silent)
+
+        assert [member.state for member in told.members] == ["connected"]
+        assert (told.queues[0].owner, told.queues[0].former) == (silent.member, None)
+
+
+async def test_a_silent_member_without_a_connection_is_gone(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with Client(broker, "admin") as admin:
+        await until(61.0)
+        await silent.connection.close()
+        await until(61.5)
+
+        with pytest.raises(GroupNotFound):
+            await describe(admin)
+
+
+async def test_other_members_are_never_given_a_silent_one_as_a_member(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a")
+    async with silent, Client(broker, "b") as other:
+        await other.join()
+        await until(61.0)
+
+        assert (await other.join()).members == [other.member]
+        assert [member.state for member in (await describe(other)).members] == ["connected", "silent"]
+
+
+async def test_a_silent_member_that_lost_its_connection_is_not_named_next_to_others(broker: InMemoryBroker) -> None:
+    silent, _ = await holder(broker, "a", keep_alive=True)
+    async with Client(broker, "b") as other:
+        await other.join()
+        await until(61.0)
+        assert [member.state for member in (await describe(other)).members] == ["connected", "silent"]
+        await silent.connection.close()
+        await until(61.5)  # it may come back within the grace
+
+        assert [member.member for member in (await describe(other)).members] == [other.member]
+        assert (await other.request(Op.STATS, ()))["serving"]["silent_members"] == 0

@@ -1,25 +1,37 @@
-"""Stored messages by key, by id and by time, over the wire."""
+"""
+Stored messages by key, by id and by time, over the wire.
+
+What becomes of a question about stored messages that a thread or its asker cannot go on with.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from rmq.broker.handlers.lookup import MAX_AT_ONCE, MessageHandler
+from rmq.broker.net.connection import DEFERRED, Connection
+from rmq.broker.state.topics import TopicTable
+from rmq.broker.store.message_store import MessageStore
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch.batch import Rows
+from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import (
     OK,
     BadRequest,
     ConnectionLost,
     Damaged,
+    Internal,
     MessageNotFound,
     QueueNotFound,
     TooManyInFlight,
     TopicNotFound,
+    WireError,
 )
 from rmq.wire.model import MessageQueue, StoredMessage, from_us
 from rmq.wire.protocol.codec import decode, decode_list
@@ -37,10 +49,8 @@ from rmq.wire.protocol.ops.messages import (
 )
 from rmq.wire.stores import StoreIds
 
-from ..builders import BORN_AT, ORDERS, PAYMENTS
+from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened
 from ..harness import Client, crash_copy
-
-pytestmark = pytest.mark.virtual_time
 
 
 async def send(client: Client, *keys: str, to: MessageQueue = ORDERS) -> list[str]:
@@ -73,6 +83,7 @@ async def get(client: Client, message_id: str) -> StoredMessage:
     return messages(client, [found])[0]
 
 
+@pytest.mark.virtual_time
 async def test_the_messages_of_a_key_are_found_newest_first(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -88,6 +99,7 @@ async def test_the_messages_of_a_key_are_found_newest_first(broker: InMemoryBrok
         assert ids(client, await query(client, "nobody")) == []
 
 
+@pytest.mark.virtual_time
 async def test_a_query_may_name_a_topic_and_a_time(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create("orders")
@@ -108,6 +120,7 @@ async def test_a_query_may_name_a_topic_and_a_time(broker: InMemoryBroker) -> No
             await query(client, "a", topic="other")
 
 
+@pytest.mark.virtual_time
 async def test_an_answer_ends_at_its_limit_and_says_where_to_go_on(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -127,6 +140,7 @@ async def test_an_answer_ends_at_its_limit_and_says_where_to_go_on(broker: InMem
             assert found == wanted
 
 
+@pytest.mark.virtual_time
 async def test_an_answer_has_at_most_8_mib(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -141,6 +155,7 @@ async def test_an_answer_has_at_most_8_mib(broker: InMemoryBroker) -> None:
         assert [message.body[0] for message in messages(client, rest.found)] == [0]
 
 
+@pytest.mark.virtual_time
 async def test_a_message_is_found_by_its_id_also_after_a_restart(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -154,6 +169,7 @@ async def test_a_message_is_found_by_its_id_also_after_a_restart(broker: InMemor
         assert ids(client, await query(client, "b")) == [named[1]]
 
 
+@pytest.mark.virtual_time
 async def test_an_id_that_names_nothing_is_not_found(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -169,6 +185,7 @@ async def test_an_id_that_names_nothing_is_not_found(broker: InMemoryBroker) -> 
             await get(client, "x")
 
 
+@pytest.mark.virtual_time
 async def test_the_first_offset_of_a_time(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -193,6 +210,7 @@ async def test_the_first_offset_of_a_time(broker: InMemoryBroker) -> None:
         assert (none.status, wrong.status) == (TopicNotFound.code, QueueNotFound.code)
 
 
+@pytest.mark.virtual_time
 async def test_the_message_at_an_offset_of_each_queue(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -215,6 +233,7 @@ async def test_the_message_at_an_offset_of_each_queue(broker: InMemoryBroker) ->
         ]  # fmt: skip
 
 
+@pytest.mark.virtual_time
 async def test_the_message_at_an_offset_of_a_batch_that_is_longer_than_a_header(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -225,6 +244,7 @@ async def test_the_message_at_an_offset_of_a_batch_that_is_longer_than_a_header(
         assert batches.message_id(client.hello.store_id, head.handle) == named[99]
 
 
+@pytest.mark.virtual_time
 async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Path) -> None:
     async with InMemoryBroker(data_dir=str(tmp_path)) as broker, Client(broker) as client:
         await client.create()
@@ -240,6 +260,7 @@ async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Pa
         assert head.text == "the batch of orders/0 at offset 0 is damaged"
 
 
+@pytest.mark.virtual_time
 async def test_another_message_that_lies_in_its_place_is_never_told(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -255,6 +276,7 @@ async def test_another_message_that_lies_in_its_place_is_never_told(broker: InMe
         assert (first.status, second.status) == (OK, Damaged.code)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
@@ -287,6 +309,7 @@ class SlowIndexer:
         self.upkeep._ended(None)
 
 
+@pytest.mark.virtual_time
 async def test_a_query_waits_for_the_index_to_catch_up(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -301,6 +324,7 @@ async def test_a_query_waits_for_the_index_to_catch_up(broker: InMemoryBroker) -
         assert (ids(client, reply), reply.lag_bytes, loop.time() - began) == (named, 0, 0.25)
 
 
+@pytest.mark.virtual_time
 async def test_after_a_second_a_query_answers_and_says_by_how_much_the_index_lags(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -318,6 +342,7 @@ async def test_after_a_second_a_query_answers_and_says_by_how_much_the_index_lag
         assert asyncio.get_running_loop().time() - began == pytest.approx(1.0)
 
 
+@pytest.mark.virtual_time
 async def test_a_connection_asks_few_questions_at_once(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
@@ -332,6 +357,7 @@ async def test_a_connection_asks_few_questions_at_once(broker: InMemoryBroker) -
         indexer.catch_up()
 
 
+@pytest.mark.virtual_time
 async def test_nobody_is_searched_for_who_has_gone(broker: InMemoryBroker) -> None:
     indexer = SlowIndexer(broker)
     async with Client(broker) as client:
@@ -351,6 +377,7 @@ async def test_nobody_is_searched_for_who_has_gone(broker: InMemoryBroker) -> No
     assert (handler._asked, broker.broker._read_pool.jobs) == ({}, 0)
 
 
+@pytest.mark.virtual_time
 async def test_keys_are_found_over_many_segments_and_after_a_crash(tmp_path: Path) -> None:
     async with InMemoryBroker(segment_bytes=4096) as broker:
         async with Client(broker) as client:
@@ -363,3 +390,103 @@ async def test_keys_are_found_over_many_segments_and_after_a_crash(tmp_path: Pat
             (row,) = messages(client, (await query(client, "b-3")).found)
             assert row.queue_offset == 7
             assert (await get(client, named[3])).queue_offset == 6
+
+
+ID = "f" * 32
+
+
+class Asker:
+    """The part of a connection that answers; it remembers what was answered."""
+
+    def __init__(self) -> None:
+        self.closing = False
+        self.blocked = False
+        self.answers: list[type[WireError] | bytes] = []
+
+    def reply_parts(self, request_id: int, payload: Sequence[Buffer]) -> None:
+        self.answers.append(b"".join(payload))
+
+    def refuse(self, request_id: int, error: WireError) -> None:
+        self.answers.append(type(error))
+
+    def defect(self, error: Exception, request_id: int) -> Internal:
+        return Internal(str(error))
+
+
+class Pool:
+    """A pool whose jobs run when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.full = False
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self.full:
+            raise TooManyInFlight("full")
+        self.jobs.append((job, done))
+
+    def run(self) -> None:
+        for job, done in self.jobs:
+            try:
+                done(job())
+            except WireError as error:
+                done(error)
+        self.jobs.clear()
+
+
+@pytest.fixture
+def store(memory_path: Path) -> Iterator[MessageStore]:
+    opened = Opened(memory_path / "data")
+    yield opened.store
+    opened.close()
+
+
+def make(store: MessageStore, pool: Pool) -> tuple[MessageHandler, Asker, Connection]:
+    asker = Asker()
+    handler = MessageHandler(
+        store, TopicTable(), pool, index_now=lambda ready: None, call_later=lambda *_: None, clock=lambda: 0.0  # type: ignore[arg-type,return-value]
+    )  # fmt: skip
+    return handler, asker, cast(Connection, asker)
+
+
+def test_a_question_is_answered_when_its_thread_is_done(store: MessageStore) -> None:
+    pool = Pool()
+    handler, asker, connection = make(store, pool)
+
+    assert handler.get(connection, 1, [ID]) is DEFERRED
+    assert handler.query(connection, 2, [None, "k"]) is DEFERRED
+    assert handler.offsets_at(connection, 3, [0, []]) is DEFERRED
+    assert asker.answers == []
+    pool.run()
+
+    assert asker.answers == [MessageNotFound, b"\x93\x90\x00\x00", b"\x90"]
+
+
+def test_a_full_pool_refuses_and_forgets_the_question(store: MessageStore) -> None:
+    pool = Pool()
+    handler, asker, connection = make(store, pool)
+    pool.full = True
+    for _ in range(MAX_AT_ONCE + 1):
+        handler.get(connection, 1, [ID])
+
+    assert asker.answers == [TooManyInFlight] * (MAX_AT_ONCE + 1)
+
+
+def test_a_peer_that_does_not_read_gets_no_more_large_answers(store: MessageStore) -> None:
+    pool = Pool()
+    handler, asker, connection = make(store, pool)
+    handler.query(connection, 1, [None, "k"])
+    asker.blocked = True
+    pool.run()
+
+    assert asker.answers == [TooManyInFlight]
+
+
+def test_a_defect_in_a_thread_is_answered_as_one(store: MessageStore) -> None:
+    pool = Pool()
+    handler, asker, connection = make(store, pool)
+    handler.query(connection, 1, [None, "k"])
+    ((_, done),) = pool.jobs
+    done(ZeroDivisionError("a defect"))
+
+    assert asker.answers == [Internal]

@@ -25,7 +25,7 @@ from ..harness import Client, crash_copy, holder, messages
 
 pytestmark = pytest.mark.virtual_time
 
-RETRIES = MessageQueue("%RETRY%g", 0)
+RETRIES_PLAIN = MessageQueue("%RETRY%g", 0)
 LETTERS = MessageQueue("%DLQ%g", 0)
 LEVELS_S = [1, 5, 10, 30, *(60 * i for i in range(1, 11)), 1200, 1800, 3600, 7200]
 
@@ -47,7 +47,7 @@ def test_the_level_grows_with_the_deliveries_up_to_the_last(
 
 
 async def retried(client: Client, from_offset: int = 0) -> list[StoredMessage]:
-    return await client.stored(RETRIES, from_offset)
+    return await client.stored(RETRIES_PLAIN, from_offset)
 
 
 async def letters(client: Client) -> list[StoredMessage]:
@@ -90,7 +90,7 @@ async def test_all_sixteen_retries_and_then_the_dead_letter_across_restarts(memo
     sent = await client.send(b"poison")
     assert await client.send_back(epoch, {0: 1}, commit=1) == [3]
     await client.join(topics=("orders", "%RETRY%g"))
-    grant = await client.acquire(RETRIES)
+    grant = await client.acquire(RETRIES_PLAIN)
     session = client.connection.session
     for attempt in range(2, 18):
         due_us = wall.us + LEVELS_S[attempt] * 1_000_000  # level attempt + 1
@@ -112,7 +112,7 @@ async def test_all_sixteen_retries_and_then_the_dead_letter_across_restarts(memo
         await asyncio.sleep(1.1)
         (got,) = await retried(client, attempt - 2)
         assert (got.body, got.attempt, got.topic) == (b"poison", attempt, "orders")
-        fates = await client.send_back(grant.epoch, {attempt - 2: attempt}, commit=attempt - 1, queue=RETRIES)
+        fates = await client.send_back(grant.epoch, {attempt - 2: attempt}, commit=attempt - 1, queue=RETRIES_PLAIN)
         assert fates == [attempt + 2 if attempt < 17 else DEAD]
 
     (letter,) = await letters(client)
@@ -120,7 +120,7 @@ async def test_all_sixteen_retries_and_then_the_dead_letter_across_restarts(memo
     assert letter.properties["RMQ_ATTEMPTS"] == "17"
     assert letter.properties["RMQ_ORIGIN_TOPIC"] == "orders"
     assert letter.properties["RMQ_ORIGIN_ID"].endswith(f"{batches.handle(sent.physical_offset, 0):016x}")
-    assert (await client.range(RETRIES)).max_offset == 16
+    assert (await client.range(RETRIES_PLAIN)).max_offset == 16
     await client.connection.close()
     await broker.stop()
 
@@ -280,8 +280,8 @@ async def test_a_copy_of_the_largest_message_leaves_out_what_does_not_fit(broker
         assert await client.send_back(epoch, {0: 1, 1: 1}, commit=2) == [3, 3]
 
         await asyncio.sleep(11.0)
-        first = messages(await client.pull(0, queue=RETRIES))
-        second = messages(await client.pull(1, queue=RETRIES), 1)
+        first = messages(await client.pull(0, queue=RETRIES_PLAIN))
+        second = messages(await client.pull(1, queue=RETRIES_PLAIN), 1)
         told = [(message.body == b"x" * layout.MAX_BODY, message.tag, message.properties) for message in first + second]
         assert [(same, tag, said["RMQ_LEFT_OUT"].split(":")[0]) for same, tag, said in told] == [
             (True, "t", "2 properties"), (True, "t", "5436 keys"),
@@ -321,9 +321,9 @@ async def test_a_consumer_that_forgets_its_attempts_does_not_retry_for_ever(brok
         await client.send_back(epoch, {0: 16}, level=1, commit=1)
         await asyncio.sleep(1.1)
         await client.join(topics=("orders", "%RETRY%g"))
-        grant = await client.acquire(RETRIES)
+        grant = await client.acquire(RETRIES_PLAIN)
 
-        assert await client.send_back(grant.epoch, {0: 1}, queue=RETRIES, commit=1) == [DEAD]
+        assert await client.send_back(grant.epoch, {0: 1}, queue=RETRIES_PLAIN, commit=1) == [DEAD]
         (letter,) = await letters(client)
         assert letter.properties["RMQ_ATTEMPTS"] == "17"
 
@@ -348,7 +348,7 @@ async def test_retries_of_a_topic_that_was_deleted_begin_anew(broker: InMemoryBr
         await asyncio.sleep(11.0)
 
         assert [message.body for message in await retried(client)] == [b"b"]
-        assert await client.committed(RETRIES) == 0
+        assert await client.committed(RETRIES_PLAIN) == 0
 
 
 async def test_a_group_that_goes_back_may_send_back_again(broker: InMemoryBroker) -> None:

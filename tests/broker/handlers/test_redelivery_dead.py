@@ -26,16 +26,16 @@ from ..harness import Client, bodies, crash_copy, holder
 
 pytestmark = pytest.mark.virtual_time
 
-DEAD = MessageQueue("%DLQ%g", 0)
+DEAD_DEAD = MessageQueue("%DLQ%g", 0)
 
 
-async def letters(client: Client, queue: MessageQueue = DEAD) -> list[StoredMessage]:
+async def letters_dead(client: Client, queue: MessageQueue = DEAD_DEAD) -> list[StoredMessage]:
     """All dead letters, as anybody can read them."""
     return await client.stored(queue)
 
 
 async def origins(client: Client) -> list[int]:
-    return [int(letter.properties["RMQ_ORIGIN_OFFSET"]) for letter in await letters(client)]
+    return [int(letter.properties["RMQ_ORIGIN_OFFSET"]) for letter in await letters_dead(client)]
 
 
 async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: InMemoryBroker) -> None:
@@ -52,7 +52,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
 
         assert await client.dead_letter(epoch, 2, commit=3, reason="cannot be parsed") == (0, None)
 
-        (letter,) = await letters(client)
+        (letter,) = await letters_dead(client)
         assert (letter.body, letter.tag, letter.keys) == (b"odd" * 100, "paid", ("k1", "k2"))
         assert (letter.ordering_key, letter.attempt) == ("order-9", 1)
         assert round(letter.born_at.timestamp() * 1e6) == BORN_AT + 7
@@ -62,7 +62,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
             "RMQ_ORIGIN_ID": batches.message_id(client.hello.store_id, origin), "RMQ_ATTEMPTS": "3",
             "RMQ_DEAD_REASON": "cannot be parsed", "RMQ_GROUP": "g",
         }  # fmt: skip
-        (batch,) = batches.read_all((await client.pull(0, queue=DEAD)).batches, stores=StoreIds(1))
+        (batch,) = batches.read_all((await client.pull(0, queue=DEAD_DEAD)).batches, stores=StoreIds(1))
         assert (batch.header.origin, batch.header.producer_id) == (origin, 0)
         assert await client.committed() == 3
         assert (await client.acquire()).runs == []
@@ -80,11 +80,11 @@ async def test_the_last_failure_is_counted_too_if_it_is_told(
 
         await client.dead_letter(epoch, 0, attempts=told)
 
-        (letter,) = await letters(client)
+        (letter,) = await letters_dead(client)
         assert letter.properties["RMQ_ATTEMPTS"] == shown
 
 
-async def test_asking_again_does_nothing_again(broker: InMemoryBroker) -> None:
+async def test_asking_again_does_nothing_again_dead(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     async with client:
         await client.send(*(b"%d" % i for i in range(8)))
@@ -98,7 +98,7 @@ async def test_asking_again_does_nothing_again(broker: InMemoryBroker) -> None:
         assert await client.committed() == 5
 
 
-async def test_requests_of_one_moment_copy_once_and_in_order(broker: InMemoryBroker) -> None:
+async def test_requests_of_one_moment_copy_once_and_in_order_dead(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     async with client:
         await client.send(*(b"%d" % i for i in range(8)))
@@ -212,8 +212,8 @@ async def test_many_large_messages_are_given_up_in_portions(broker: InMemoryBrok
 
         assert await client.dead_letter(epoch, *range(6), commit=6) == (0, None)
 
-        assert (await client.range(DEAD)).max_offset == 6
-        found = [(await client.pull(i, queue=DEAD)) for i in range(6)]
+        assert (await client.range(DEAD_DEAD)).max_offset == 6
+        found = [(await client.pull(i, queue=DEAD_DEAD)) for i in range(6)]
         assert [bodies(answer, i)[0][:1] for i, answer in enumerate(found)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
@@ -234,7 +234,7 @@ async def test_the_largest_message_is_given_up_without_its_properties_if_need_be
 
         assert await client.dead_letter(epoch, 0, commit=1, reason="r" * 255) == (0, None)
 
-        (letter,) = await letters(client)
+        (letter,) = await letters_dead(client)
         assert (len(letter.body), letter.keys, letter.properties["RMQ_ORIGIN_OFFSET"]) == (layout.MAX_BODY, ("k",), "0")
         assert letter.properties["RMQ_LEFT_OUT"] == "2 properties: the copy would be too large"
         assert "large" not in letter.properties
@@ -268,15 +268,15 @@ async def test_the_topic_is_like_any_other_but_for_sending_and_making(broker: In
         await client.dead_letter(epoch, 0, commit=1)
 
         assert [payload[0] for payload in reader.of(Push.TOPIC_CHANGED)] == ["%DLQ%g"]
-        refused = await reader.send(b"mine", to=DEAD)
+        refused = await reader.send(b"mine", to=DEAD_DEAD)
         assert refused.status == BadName.code
         assert refused.text == "the topic '%DLQ%g' is written by the broker alone: send to one of your own"
         described = await reader.request(Op.DESCRIBE_TOPIC, DescribeTopic("%DLQ%g"))
         assert described[5][0][2:] == [0, 1]
-        grant = await reader.acquire(DEAD, group="mourners")
-        answer = await reader.pull(0, queue=DEAD, group="mourners", epoch=grant.epoch)
+        grant = await reader.acquire(DEAD_DEAD, group="mourners")
+        answer = await reader.pull(0, queue=DEAD_DEAD, group="mourners", epoch=grant.epoch)
         assert bodies(answer) == [b"a"]
-        assert (await reader.commit(grant.epoch, 1, DEAD, group="mourners")).status == 0
+        assert (await reader.commit(grant.epoch, 1, DEAD_DEAD, group="mourners")).status == 0
 
         await reader.request(Op.DELETE_TOPIC, DeleteTopic("%DLQ%g"))
         await client.dead_letter(epoch, 1, commit=2)
@@ -289,11 +289,11 @@ async def test_a_group_gives_up_a_dead_letter_of_another(broker: InMemoryBroker)
         await client.send(b"a")
         await client.dead_letter(epoch, 0, commit=1)
         await client.join("h", topics=("%DLQ%g",))
-        grant = await client.acquire(DEAD, group="h")
+        grant = await client.acquire(DEAD_DEAD, group="h")
 
-        await client.dead_letter(grant.epoch, 0, commit=1, queue=DEAD, group="h")
+        await client.dead_letter(grant.epoch, 0, commit=1, queue=DEAD_DEAD, group="h")
 
-        (letter,) = await letters(client, MessageQueue("%DLQ%h", 0))
+        (letter,) = await letters_dead(client, MessageQueue("%DLQ%h", 0))
         assert (letter.body, letter.properties["RMQ_ORIGIN_TOPIC"]) == (b"a", "%DLQ%g")
 
 

@@ -34,43 +34,48 @@ KINDS = ("dead", "back")
 
 
 @pytest.fixture(params=KINDS)
-def rig(memory_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:  # pytest's own
-    rig = Rig(memory_path, kind=request.param)
-    rig.begin()
-    yield rig
-    rig.close()
+def rig_running(memory_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:  # pytest's own
+    rig_running = Rig(memory_path, kind=request.param)
+    rig_running.begin()
+    yield rig_running
+    rig_running.close()
 
 
-def test_nothing_is_appended_before_a_thread_has_made_the_copies(rig: Rig) -> None:
-    rig.ask(1, 2, 3, commit=4)
-    assert (rig.answers(), rig.copies(), rig.committed, len(rig.pool)) == ([], [], -1, 1)
+def test_nothing_is_appended_before_a_thread_has_made_the_copies(rig_running: Rig) -> None:
+    rig_running.ask(1, 2, 3, commit=4)
+    assert (rig_running.answers(), rig_running.copies(), rig_running.committed, len(rig_running.pool)) == (
+        [],
+        [],
+        -1,
+        1,
+    )
 
-    rig.pool.run()
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, OK)]
-    assert (rig.copies(), rig.committed) == (["2", "3"], 4)
-
-
-def lose(rig: Rig) -> None:
-    rig.tables.locks.release_session(SESSION)
-
-
-def outlive(rig: Rig) -> None:
-    rig.service.time += rig.tables.locks.lease_s + 0.001
+    assert rig_running.answers() == [(1, OK)]
+    assert (rig_running.copies(), rig_running.committed) == (["2", "3"], 4)
 
 
-def move_on(rig: Rig) -> None:
-    rig.tables.locks.acquire("g", ORDERS, SESSION, "m", now=rig.service.time)
+def lose(rig_running: Rig) -> None:
+    rig_running.tables.locks.release_session(SESSION)
 
 
-def delete(rig: Rig) -> None:
-    rig.tables.topics.delete("orders")
-    rig.store.drop_topic("orders", 1)
+def outlive(rig_running: Rig) -> None:
+    rig_running.service.time += rig_running.tables.locks.lease_s + 0.001
 
 
-def make_anew(rig: Rig) -> None:
-    delete(rig)
-    rig.tables.topics.create("orders", 1, created_at=1)
+def move_on(rig_running: Rig) -> None:
+    rig_running.tables.locks.acquire("g", ORDERS, SESSION, "m", now=rig_running.service.time)
+
+
+def delete(rig_running: Rig) -> None:
+    rig_running.tables.topics.delete("orders")
+    rig_running.store.drop_topic("orders", 1)
+
+
+def make_anew(rig_running: Rig) -> None:
+    delete(rig_running)
+    rig_running.tables.topics.create("orders", 1, created_at=1)
 
 
 @pytest.mark.parametrize(
@@ -78,159 +83,159 @@ def make_anew(rig: Rig) -> None:
     [(lose, Fenced), (outlive, Fenced), (move_on, Fenced), (delete, TopicNotFound), (make_anew, TopicNotFound)],
 )
 def test_what_ends_while_messages_are_read_ends_the_request_too(
-    rig: Rig, event: Callable[[Rig], None], code: type[Exception]
+    rig_running: Rig, event: Callable[[Rig], None], code: type[Exception]
 ) -> None:
-    rig.ask(1, 2, commit=3)
-    event(rig)
-    written = rig.store.log.written
+    rig_running.ask(1, 2, commit=3)
+    event(rig_running)
+    written = rig_running.store.log.written
 
-    rig.pool.run()
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, code.code)]  # type: ignore[attr-defined]
-    assert (rig.copies(), rig.committed, rig.store.log.written) == ([], -1, written)
-
-
-def test_a_lease_that_lasts_exactly_until_then_is_enough(rig: Rig) -> None:
-    rig.ask(1, 2, commit=3)
-    rig.service.time += rig.tables.locks.lease_s
-
-    rig.pool.run()
-
-    assert rig.answers() == [(1, OK)]
+    assert rig_running.answers() == [(1, code.code)]  # type: ignore[attr-defined]
+    assert (rig_running.copies(), rig_running.committed, rig_running.store.log.written) == ([], -1, written)
 
 
-def test_a_commit_that_came_meanwhile_is_not_undone(rig: Rig) -> None:
-    rig.ask(1, 2, 3, commit=4)
-    rig.progress.commit_one(SESSION, "g", ORDERS, rig.epoch, 5)
+def test_a_lease_that_lasts_exactly_until_then_is_enough(rig_running: Rig) -> None:
+    rig_running.ask(1, 2, commit=3)
+    rig_running.service.time += rig_running.tables.locks.lease_s
 
-    rig.pool.run()
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, OK)]
-    assert rig.committed == 5
+    assert rig_running.answers() == [(1, OK)]
 
 
-def test_the_next_request_waits_and_sees_what_was_done(rig: Rig) -> None:
-    other = Peer(rig.service, rig.turns)
-    rig.ask(1, 2, 3)
-    rig.ask(2, 3, 4)
-    rig.ask(3, 2, 3, peer=other)
-    assert len(rig.pool) == 1
+def test_a_commit_that_came_meanwhile_is_not_undone(rig_running: Rig) -> None:
+    rig_running.ask(1, 2, 3, commit=4)
+    rig_running.progress.commit_one(SESSION, "g", ORDERS, rig_running.epoch, 5)
 
-    while rig.pool.run():
+    rig_running.pool.run()
+
+    assert rig_running.answers() == [(1, OK)]
+    assert rig_running.committed == 5
+
+
+def test_the_next_request_waits_and_sees_what_was_done(rig_running: Rig) -> None:
+    other = Peer(rig_running.service, rig_running.turns)
+    rig_running.ask(1, 2, 3)
+    rig_running.ask(2, 3, 4)
+    rig_running.ask(3, 2, 3, peer=other)
+    assert len(rig_running.pool) == 1
+
+    while rig_running.pool.run():
         pass
 
-    assert rig.answers() == [(1, OK), (2, OK)]
-    assert rig.answers(other) == [(3, OK)]
-    assert rig.copies() == ["2", "3", "4"]
+    assert rig_running.answers() == [(1, OK), (2, OK)]
+    assert rig_running.answers(other) == [(3, OK)]
+    assert rig_running.copies() == ["2", "3", "4"]
 
 
-def test_who_may_not_ask_stands_in_no_line(rig: Rig) -> None:
-    rig.ask(1, 1)
-    epoch, rig.epoch = rig.epoch, rig.epoch + 1
-    rig.ask(2, 2)
-    rig.epoch = epoch
+def test_who_may_not_ask_stands_in_no_line(rig_running: Rig) -> None:
+    rig_running.ask(1, 1)
+    epoch, rig_running.epoch = rig_running.epoch, rig_running.epoch + 1
+    rig_running.ask(2, 2)
+    rig_running.epoch = epoch
 
-    assert rig.answers() == [(2, Fenced.code)]
-    rig.pool.run()
-    assert rig.answers() == [(1, OK)]
+    assert rig_running.answers() == [(2, Fenced.code)]
+    rig_running.pool.run()
+    assert rig_running.answers() == [(1, OK)]
 
 
-def test_a_request_whose_asker_is_gone_copies_nothing_and_holds_up_nobody(rig: Rig) -> None:
-    gone = Peer(rig.service, rig.turns)
-    rig.ask(1, 1, peer=gone)
-    rig.ask(2, 2, peer=gone)
-    rig.ask(3, 3)
+def test_a_request_whose_asker_is_gone_copies_nothing_and_holds_up_nobody(rig_running: Rig) -> None:
+    gone = Peer(rig_running.service, rig_running.turns)
+    rig_running.ask(1, 1, peer=gone)
+    rig_running.ask(2, 2, peer=gone)
+    rig_running.ask(3, 3)
     gone.transport.abort()
 
-    while rig.pool.run():
+    while rig_running.pool.run():
         pass
 
-    assert rig.answers() == [(3, OK)]
-    assert rig.copies() == ["3"]
+    assert rig_running.answers() == [(3, OK)]
+    assert rig_running.copies() == ["3"]
 
 
-def test_a_full_pool_refuses_and_the_next_request_is_served(rig: Rig) -> None:
-    rig.pool.full = True
-    rig.ask(1, 1)
-    rig.pool.full = False
-    rig.ask(2, 2)
-    rig.pool.run()
+def test_a_full_pool_refuses_and_the_next_request_is_served(rig_running: Rig) -> None:
+    rig_running.pool.full = True
+    rig_running.ask(1, 1)
+    rig_running.pool.full = False
+    rig_running.ask(2, 2)
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, TooManyInFlight.code), (2, OK)]
+    assert rig_running.answers() == [(1, TooManyInFlight.code), (2, OK)]
 
 
-def test_a_damaged_message_is_refused_by_name(rig: Rig) -> None:
-    place = rig.store.locator(ORDERS).position_of(3)
+def test_a_damaged_message_is_refused_by_name(rig_running: Rig) -> None:
+    place = rig_running.store.locator(ORDERS).position_of(3)
     assert place is not None
-    flip(segment_files(rig.path)[0], place[0] + place[1] - 20)
+    flip(segment_files(rig_running.path)[0], place[0] + place[1] - 20)
 
     for request_id, offsets in enumerate(((2, 3), (3,), (2,))):
-        rig.ask(request_id, *offsets, commit=3)
-        rig.pool.run()
+        rig_running.ask(request_id, *offsets, commit=3)
+        rig_running.pool.run()
 
-    assert rig.answers() == [(0, Damaged.code), (1, Damaged.code), (2, OK)]
-    assert rig.copies() == ["2"]
-
-
-def test_a_disk_that_cannot_be_read_is_told(rig: Rig) -> None:
-    rig.files.fail("open_to_read", "commitlog")
-    rig.ask(1, 2, commit=3)
-    rig.pool.run()
-
-    assert (rig.answers(), rig.committed) == ([(1, StoreFailed.code)], -1)
+    assert rig_running.answers() == [(0, Damaged.code), (1, Damaged.code), (2, OK)]
+    assert rig_running.copies() == ["2"]
 
 
-def test_a_defect_is_told_and_the_next_request_is_served(rig: Rig) -> None:
-    rig.ask(1, 2)
-    ((_, done),) = rig.pool.jobs
-    rig.pool.jobs.clear()
+def test_a_disk_that_cannot_be_read_is_told(rig_running: Rig) -> None:
+    rig_running.files.fail("open_to_read", "commitlog")
+    rig_running.ask(1, 2, commit=3)
+    rig_running.pool.run()
+
+    assert (rig_running.answers(), rig_running.committed) == ([(1, StoreFailed.code)], -1)
+
+
+def test_a_defect_is_told_and_the_next_request_is_served(rig_running: Rig) -> None:
+    rig_running.ask(1, 2)
+    ((_, done),) = rig_running.pool.jobs
+    rig_running.pool.jobs.clear()
     done(ZeroDivisionError("a defect"))
-    rig.ask(2, 2)
-    rig.pool.run()
+    rig_running.ask(2, 2)
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, Internal.code), (2, OK)]
+    assert rig_running.answers() == [(1, Internal.code), (2, OK)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, DiskFull), (errno.EIO, StoreFailed)])
 def test_a_failed_write_takes_letters_and_progress_back_and_keeps_other_changes(
-    rig: Rig, number: int, code: type[Exception]
+    rig_running: Rig, number: int, code: type[Exception]
 ) -> None:
-    rig.ask(1, 2, commit=3)
-    rig.progress.commit_one(SESSION, "g", ORDERS, rig.epoch, 1)  # in the same turn
-    rig.files.fail("write", "commitlog", number, after=200)
+    rig_running.ask(1, 2, commit=3)
+    rig_running.progress.commit_one(SESSION, "g", ORDERS, rig_running.epoch, 1)  # in the same turn
+    rig_running.files.fail("write", "commitlog", number, after=200)
 
-    rig.pool.run()
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, code.code)]  # type: ignore[attr-defined]
-    assert (rig.copies(), rig.committed) == ([], 1)
-    rig.files.heal()
-    rig.ask(2, 2, commit=3)
-    rig.pool.run()
-    assert rig.answers() == [(2, OK)]
-    assert (rig.copies(), rig.committed) == (["2"], 3)
-    again = found_by_a_start(rig)
+    assert rig_running.answers() == [(1, code.code)]  # type: ignore[attr-defined]
+    assert (rig_running.copies(), rig_running.committed) == ([], 1)
+    rig_running.files.heal()
+    rig_running.ask(2, 2, commit=3)
+    rig_running.pool.run()
+    assert rig_running.answers() == [(2, OK)]
+    assert (rig_running.copies(), rig_running.committed) == (["2"], 3)
+    again = found_by_a_start(rig_running)
     assert again.ledger.offsets.get("g", ORDERS) == 3
-    assert again.topics.get((DEAD if rig.kind == "dead" else RETRIES).topic) is not None
+    assert again.topics.get((DEAD if rig_running.kind == "dead" else RETRIES).topic) is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_retention_that_was_faster_is_told_as_lost(memory_path: Path, kind: str) -> None:
-    rig = Rig(memory_path, segment_bytes=700, kind=kind)
-    rig.begin()
-    rig.ask(1, 0, commit=1)
-    rig.store.log.sync()
-    segment = rig.store.log.segments[-1]
-    head = read_head(rig.files, str(segment.path), segment.start)
+    rig_running = Rig(memory_path, segment_bytes=700, kind=kind)
+    rig_running.begin()
+    rig_running.ask(1, 0, commit=1)
+    rig_running.store.log.sync()
+    segment = rig_running.store.log.segments[-1]
+    head = read_head(rig_running.files, str(segment.path), segment.start)
     assert head is not None
-    gone, _ = rig.store.forget_before(segment.start, head.changes)
+    gone, _ = rig_running.store.forget_before(segment.start, head.changes)
     for old in gone:
         old.path.unlink()
 
-    rig.pool.run()
-    rig.ask(2, 0)
+    rig_running.pool.run()
+    rig_running.ask(2, 0)
 
-    assert rig.answers() == [(1, MessagesLost.code), (2, MessagesLost.code)]
-    rig.close()
+    assert rig_running.answers() == [(1, MessagesLost.code), (2, MessagesLost.code)]
+    rig_running.close()
 
 
 def cut_at(path: Path, data: bytes, size: int) -> None:
@@ -245,36 +250,36 @@ def cut_at(path: Path, data: bytes, size: int) -> None:
 def test_a_copy_whose_change_was_torn_off_is_not_made_again(
     memory_path: Path, kind: str, starts: int, another: bool
 ) -> None:
-    rig = Rig(memory_path, kind=kind)
-    rig.begin()
-    before = rig.store.log.written
-    rig.ask(1, 2, commit=3)
-    rig.pool.run()
-    rig.store.log.sync()
-    rig.close()
+    rig_running = Rig(memory_path, kind=kind)
+    rig_running.begin()
+    before = rig_running.store.log.written
+    rig_running.ask(1, 2, commit=3)
+    rig_running.pool.run()
+    rig_running.store.log.sync()
+    rig_running.close()
     (segment,) = segment_files(memory_path)
     data = segment.read_bytes()
     cut_at(memory_path, data, copy_end(data, before))
     for _ in range(starts):
-        rig = Rig(memory_path, kind=kind)
+        rig_running = Rig(memory_path, kind=kind)
         if another:  # its change must not pass for the one that was torn off
-            rig.acquire()
-            rig.ask(1, 5)
-            rig.pool.run()
-        rig.turn()
-        rig.store.log.sync()
-        rig.close()
+            rig_running.acquire()
+            rig_running.ask(1, 5)
+            rig_running.pool.run()
+        rig_running.turn()
+        rig_running.store.log.sync()
+        rig_running.close()
 
-    rig = Rig(memory_path, kind=kind)
+    rig_running = Rig(memory_path, kind=kind)
     found = ["2", "5"] if another else ["2"]
-    assert (rig.copies(), rig.committed) == (found, -1)
-    rig.acquire()
-    rig.ask(1, 2, 3, commit=4)
-    rig.pool.run()
+    assert (rig_running.copies(), rig_running.committed) == (found, -1)
+    rig_running.acquire()
+    rig_running.ask(1, 2, 3, commit=4)
+    rig_running.pool.run()
 
-    assert rig.answers() == [(1, OK)]
-    assert (rig.copies(), rig.committed) == ([*found, "3"], 4)
-    rig.close()
+    assert rig_running.answers() == [(1, OK)]
+    assert (rig_running.copies(), rig_running.committed) == ([*found, "3"], 4)
+    rig_running.close()
 
 
 def copy_end(data: bytes, at: int) -> int:
@@ -291,49 +296,49 @@ def test_wherever_the_write_is_torn_asking_again_loses_nothing_and_copies_nothin
     memory_path: Path, kind: str
 ) -> None:
     """Also if the whole write is there and only its answer was lost."""
-    rig = Rig(memory_path, kind=kind)
-    rig.begin()
-    before = rig.store.log.written
-    rig.ask(1, 1, 2, 4, commit=3)
-    rig.pool.run()
-    assert rig.answers() == [(1, OK)]
-    end = rig.store.log.written
-    rig.store.log.sync()
-    rig.close()
+    rig_running = Rig(memory_path, kind=kind)
+    rig_running.begin()
+    before = rig_running.store.log.written
+    rig_running.ask(1, 1, 2, 4, commit=3)
+    rig_running.pool.run()
+    assert rig_running.answers() == [(1, OK)]
+    end = rig_running.store.log.written
+    rig_running.store.log.sync()
+    rig_running.close()
     (segment,) = segment_files(memory_path)
     data = segment.read_bytes()
     steps = {before, end, copy_end(data, before), *range(before, end, 56)}
     for size in sorted(steps):
         cut_at(memory_path, data, size)
-        rig = Rig(memory_path, kind=kind)
-        rig.acquire()
+        rig_running = Rig(memory_path, kind=kind)
+        rig_running.acquire()
 
-        rig.ask(1, 1, 2, 4, commit=3)
-        rig.pool.run()
+        rig_running.ask(1, 1, 2, 4, commit=3)
+        rig_running.pool.run()
 
-        assert rig.answers() == [(1, OK)]
-        assert (rig.copies(), rig.committed) == (["1", "2", "4"], 3), size
-        rig.close()
+        assert rig_running.answers() == [(1, OK)]
+        assert (rig_running.copies(), rig_running.committed) == (["1", "2", "4"], 3), size
+        rig_running.close()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
 def test_a_torn_write_whose_original_the_disk_cannot_read_refuses_the_start(memory_path: Path, number: int) -> None:
     """A start without its name would copy it once more when the disk is sound."""
-    rig = Rig(memory_path)
-    rig.begin()
-    rig.ask(1, 2)
-    rig.pool.run()
-    data = rig.store.reader().batch(copy_start(segment_files(memory_path)[0].read_bytes()))
+    rig_running = Rig(memory_path)
+    rig_running.begin()
+    rig_running.ask(1, 2)
+    rig_running.pool.run()
+    data = rig_running.store.reader().batch(copy_start(segment_files(memory_path)[0].read_bytes()))
     assert data is not None
-    replay = rig.tables.replay()
+    replay = rig_running.tables.replay()
     replay.batch(layout.parse_header(data))
-    rig.files.fail("read", "commitlog", number)
+    rig_running.files.fail("read", "commitlog", number)
 
     with pytest.raises(OSError) as failure:
-        replay.name_copies(rig.store.reader())
+        replay.name_copies(rig_running.store.reader())
     assert failure.value.errno == number
-    rig.files.heal()
-    rig.close()
+    rig_running.files.heal()
+    rig_running.close()
 
 
 def copy_start(data: bytes) -> int:
@@ -347,60 +352,62 @@ def copy_start(data: bytes) -> int:
 # ---- send-backs and dead letters of one request
 
 
-def send_back(rig: Rig, attempts: list[int], **more: Any) -> list[int]:
+def send_back(rig_running: Rig, attempts: list[int], **more: Any) -> list[int]:
     """Have the first messages of the queue sent back; what became of them."""
     offsets = list(range(len(attempts)))
-    rig.peer.send(request(7, Op.SEND_BACK, SendBack("g", *ORDERS, rig.epoch, offsets, attempts, **more)))
-    rig.run()
-    ((_, _, status, payload),) = rig.peer.answers()
+    rig_running.peer.send(
+        request(7, Op.SEND_BACK, SendBack("g", *ORDERS, rig_running.epoch, offsets, attempts, **more))
+    )
+    rig_running.run()
+    ((_, _, status, payload),) = rig_running.peer.answers()
     assert status == OK
     (fates,) = payload
     return list(fates)
 
 
-def test_each_message_waits_for_the_level_of_its_deliveries_or_is_dead(rig: Rig) -> None:
-    assert send_back(rig, [1, 2, 3, 16, 17, 18]) == [3, 4, 5, 5, -1, -1]  # there are five levels
+def test_each_message_waits_for_the_level_of_its_deliveries_or_is_dead(rig_running: Rig) -> None:
+    assert send_back(rig_running, [1, 2, 3, 16, 17, 18]) == [3, 4, 5, 5, -1, -1]  # there are five levels
 
-    assert [(due_s, message.body[:1]) for due_s, message in rig.parked()] == [
+    assert [(due_s, message.body[:1]) for due_s, message in rig_running.parked()] == [
         (10, b"0"), (30, b"1"), (60, b"2"), (60, b"3"),
     ]  # fmt: skip
-    assert [message.body[:1] for message in rig.stored(DEAD)] == [b"4", b"5"]
-    assert send_back(rig, [1, 2, 3, 16, 17, 18]) == [0] * 6
+    assert [message.body[:1] for message in rig_running.stored(DEAD)] == [b"4", b"5"]
+    assert send_back(rig_running, [1, 2, 3, 16, 17, 18]) == [0] * 6
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3])
 def test_a_write_of_both_kinds_that_is_torn_is_completed_by_asking_again(memory_path: Path, size: int) -> None:
-    rig = Rig(memory_path)
-    rig.begin()
-    ends = [rig.store.log.written]
-    send_back(rig, [1, 17, 2])
-    rig.store.log.sync()
-    rig.close()
+    rig_running = Rig(memory_path)
+    rig_running.begin()
+    ends = [rig_running.store.log.written]
+    send_back(rig_running, [1, 17, 2])
+    rig_running.store.log.sync()
+    rig_running.close()
     (segment,) = segment_files(memory_path)
     data = segment.read_bytes()
     for _ in range(3):
         ends.append(copy_end(data, ends[-1]))
     cut_at(memory_path, data, ends[size])
-    rig = Rig(memory_path)
-    rig.acquire()
+    rig_running = Rig(memory_path)
+    rig_running.acquire()
 
-    assert send_back(rig, [1, 17, 2]) == [0] * size + [3, -1, 4][size:]
+    assert send_back(rig_running, [1, 17, 2]) == [0] * size + [3, -1, 4][size:]
 
-    assert [message.body[:1] for _, message in rig.parked()] == [b"0", b"2"]
-    assert [message.body[:1] for message in rig.stored(DEAD)] == [b"1"]
-    rig.close()
+    assert [message.body[:1] for _, message in rig_running.parked()] == [b"0", b"2"]
+    assert [message.body[:1] for message in rig_running.stored(DEAD)] == [b"1"]
+    rig_running.close()
 
 
-def test_groups_take_turns(rig: Rig) -> None:
+def test_groups_take_turns(rig_running: Rig) -> None:
     """A stream of send-backs of one group does not starve another, and large requests are done in portions."""
     for i in range(4):
-        rig.ask(i, i)
-    assert len(rig.line) == 3
-    lease = rig.tables.locks.acquire("h", ORDERS, SESSION, "m", now=rig.service.time)
+        rig_running.ask(i, i)
+    assert len(rig_running.line) == 3
+    lease = rig_running.tables.locks.acquire("h", ORDERS, SESSION, "m", now=rig_running.service.time)
     assert lease is not None
     payload = SendBack("h", *ORDERS, lease.epoch, [5], [1])
-    rig.peer.send(request(9, Op.SEND_BACK, payload))
+    rig_running.peer.send(request(9, Op.SEND_BACK, payload))
 
-    rig.run()
+    rig_running.run()
 
-    assert [request_id for request_id, _ in rig.answers()] == [0, 1, 9, 2, 3]
+    assert [request_id for request_id, _ in rig_running.answers()] == [0, 1, 9, 2, 3]

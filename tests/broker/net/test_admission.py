@@ -9,7 +9,7 @@ from rmq.broker.net.limits import MAX_TURNED_AWAY, Admission
 from rmq.wire.errors import TooManyConnections
 
 
-class Peer:
+class PeerAdmission:
     """A connection, as far as admission looks at it."""
 
     aborted = False
@@ -18,8 +18,8 @@ class Peer:
         self.aborted = True
 
 
-def come(admission: Admission, count: int) -> tuple[list[Peer], list[TooManyConnections | None]]:
-    peers = [Peer() for _ in range(count)]
+def come(admission: Admission, count: int) -> tuple[list[PeerAdmission], list[TooManyConnections | None]]:
+    peers = [PeerAdmission() for _ in range(count)]
     return peers, [admission.opened(cast(Connection, peer)) for peer in peers]
 
 

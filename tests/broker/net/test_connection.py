@@ -1,4 +1,14 @@
-"""Frames in, answers out: what comes in, in which pieces, and what is wrong with it."""
+"""
+Frames in, answers out: what comes in, in which pieces, and what is wrong with it.
+
+A request that must be answered before anything behind it is served.
+
+How a connection ends: the reason arrives, whatever the peer was about to send.
+
+Slow and silent peers: what waits for them, and for how long.
+
+Answers leave together, and nobody's defect keeps those of others.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +18,16 @@ from typing import Any
 
 import pytest
 
+from rmq.broker.net.connection import DEFERRED, PARTING_BYTES, Connection, Outgoing
+from rmq.broker.net.limits import Limits
+from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import (
     BadFrame,
+    BadRequest,
+    FrameStalled,
     FrameTooLarge,
     HelloRequired,
+    HelloTimeout,
     Internal,
     SessionReplaced,
     TooManyConnections,
@@ -21,7 +37,8 @@ from rmq.wire.errors import (
 from rmq.wire.protocol import frames
 from rmq.wire.protocol.ops.core import Op, Push
 
-from ..fakes import BROKEN, COSTLY, ECHO, LATER, FakeService, Peer, Turns, ok, request
+from ..fakes import BIG, BROKEN, COSTLY, ECHO, LATER, FakeService, Peer, Turns, ok, request
+from ..harness import Client
 
 
 def closing(error: type[Any], text: str) -> list[Any]:
@@ -396,3 +413,571 @@ def test_a_second_hello_reaches_the_handler() -> None:
     peer.send(request(1, Op.HELLO, {}))
 
     assert peer.answers() == [ok(1, {})]
+
+
+FIRST = 60
+
+
+@pytest.fixture
+def service_hold() -> FakeService:
+    made = FakeService()
+
+    def first(connection: Connection, request_id: int, _payload: Any) -> object:
+        connection.hold()
+        made.later.append((connection, request_id))
+        return DEFERRED
+
+    made.handlers[FIRST] = first
+    return made
+
+
+def answer(service_hold: FakeService) -> None:
+    connection, request_id = service_hold.later.pop()
+    connection.reply(request_id, "first")
+    connection.go_on()
+
+
+def test_what_came_in_the_same_read_is_served_behind_the_answer(service_hold: FakeService) -> None:
+    peer = Peer(service_hold)
+
+    peer.send(request(1, FIRST, []) + request(2, ECHO, "a") + request(3, ECHO, "b"))
+    assert (peer.answers(), service_hold.served) == ([], [])
+    answer(service_hold)
+
+    assert peer.answers() == [ok(1, "first"), ok(2, "a"), ok(3, "b")]
+
+
+def test_what_comes_later_stays_unread(service_hold: FakeService) -> None:
+    peer = Peer(service_hold)
+    peer.send(request(1, FIRST, []))
+
+    peer.send(request(2, ECHO, "a"))
+    assert not peer.transport.reading
+    assert (peer.answers(), len(peer.transport.incoming)) == ([], len(request(2, ECHO, "a")))
+    answer(service_hold)
+
+    assert peer.answers() == [ok(1, "first"), ok(2, "a")]
+
+
+def test_a_request_from_the_backlog_can_hold_up_the_rest_of_it(service_hold: FakeService) -> None:
+    peer = Peer(service_hold)
+
+    peer.send(b"".join(request(n, COSTLY, n) for n in range(1, 6)) + request(6, FIRST, []) + request(7, ECHO, "a"))
+    assert peer.answers() == [ok(n, n) for n in range(1, 6)]
+    answer(service_hold)
+
+    assert peer.answers() == [ok(6, "first"), ok(7, "a")]
+    peer.send(request(8, ECHO, "b"))
+    assert peer.answers() == [ok(8, "b")]
+
+
+def test_a_full_read_behind_it_is_not_read_on(service_hold: FakeService) -> None:
+    peer = Peer(service_hold)
+    much = request(2, ECHO, bytes(300 << 10))
+
+    peer.send(request(1, FIRST, []) + much)
+    assert peer.answers() == []
+    answer(service_hold)
+
+    assert peer.answers() == [ok(1, "first"), ok(2, bytes(300 << 10))]
+
+
+def test_the_end_of_the_connection_lets_go_of_what_waits(service_hold: FakeService) -> None:
+    peer = Peer(service_hold)
+    peer.send(request(1, FIRST, []) + request(2, ECHO, "a"))
+    assert service_hold.budget.used > 0
+
+    peer.transport.abort()
+    answer(service_hold)
+
+    assert (peer.answers(), service_hold.served, service_hold.budget.used) == ([], [], 0)
+
+
+def test_a_broker_that_stops_answers_it_and_serves_nothing_behind_it(service_hold: FakeService) -> None:
+    peer = Peer(service_hold)
+    peer.send(request(1, FIRST, []) + request(2, ECHO, "a"))
+
+    peer.connection.quiesce()
+    answer(service_hold)
+
+    assert peer.answers() == [ok(1, "first")]
+    assert not peer.transport.reading
+
+
+GARBAGE = frames.LENGTH.pack(1) + b"\xc1"
+
+
+def staying(service: FakeService, *, greet: bool = True) -> Peer:
+    """A peer that does not close when it is told to go."""
+    peer = Peer(service, greet=greet)
+    peer.transport.leaves = False
+    return peer
+
+
+def test_what_comes_behind_the_end_is_dropped_until_the_peer_has_closed() -> None:
+    service = FakeService()
+    peer = staying(service)
+
+    peer.send(GARBAGE)
+    for _ in range(10):
+        peer.send(request(1, ECHO, [b"late"]))
+
+    ((_, _, push, (code, _)),) = peer.answers()
+    assert (push, code) == (Push.CLOSING, BadFrame.code)
+    assert (service.served, peer.transport.half_closed, peer.transport.ended) == ([], True, False)
+    assert not peer.connection.eof_received()
+    peer.transport.close()
+    assert service.open == []
+    assert all(timer.cancelled for timer in peer.turns.later)
+
+
+def test_a_peer_that_does_not_go_is_closed_after_a_moment() -> None:
+    service = FakeService()
+    peer = staying(service)
+    peer.send(GARBAGE)
+
+    (timer,) = peer.turns.later
+    timer.run()
+
+    assert peer.transport.ended
+    assert len(peer.answers()) == 1
+
+
+def test_a_peer_that_does_not_go_and_floods_is_closed_at_once() -> None:
+    service = FakeService()
+    peer = staying(service)
+    peer.send(GARBAGE)
+
+    for _ in range(1 + PARTING_BYTES // (1 << 20)):
+        peer.send(bytes(1 << 20))
+
+    assert peer.transport.ended
+
+
+def test_a_connection_too_many_is_told_so_also_while_its_hello_comes() -> None:
+    service = FakeService()
+    service.refusal = TooManyConnections("enough")
+
+    peer = staying(service, greet=False)
+    peer.send(request(0, Op.HELLO, {}))
+
+    assert peer.answers() == [[frames.PUSH, 0, Push.CLOSING, [TooManyConnections.code, "enough"]]]
+    (timer,) = peer.turns.later
+    timer.run()
+    assert peer.transport.ended
+
+
+def test_the_end_gives_back_the_memory_of_what_was_unfinished() -> None:
+    service, turns = FakeService(), Turns()
+    peer, other = staying(service), Peer(service, turns)
+    peer.send(b"".join(request(i, COSTLY, [b"x" * 100]) for i in range(8)) + request(9, ECHO, [b"x" * 1000])[:50])
+    assert service.budget.used > 0
+
+    peer.connection.fail(BadFrame("enough"))
+
+    assert service.budget.used == 0
+    assert peer.transport.reading  # so that what it sends is taken
+    peer.answers()
+    assert len(service.served) == 3
+    other.send(request(1, ECHO, ["on"]))
+    assert other.answers() == [ok(1, ["on"])]
+
+
+def test_answers_that_are_due_when_the_end_comes_go_first() -> None:
+    service = FakeService()
+    peer = Peer(service)
+
+    peer.send(request(1, ECHO, ["a"]) + request(2, LATER, []) + GARBAGE)
+    peer.connection.reply(2, "late")
+
+    first, last = peer.answers()
+    assert first == ok(1, ["a"])
+    assert last[2] == Push.CLOSING
+
+
+def test_an_answer_that_no_client_would_take_is_refused_instead() -> None:
+    peer = Peer(FakeService())
+
+    peer.send(request(1, BIG, [frames.MAX_FRAME]) + request(2, ECHO, ["on"]))
+
+    refused, after = peer.answers()
+    assert refused[:3] == [frames.REPLY, 1, BadRequest.code]
+    assert "over the limit: ask for less" in refused[3][0]
+    assert after == ok(2, ["on"])
+    assert peer.connection.in_flight == 0
+
+
+@pytest.mark.virtual_time
+async def test_of_many_connections_too_many_only_a_few_are_kept_while_they_are_told() -> None:
+    async with InMemoryBroker(max_connections=1) as broker, Client(broker) as client:
+        peers = []
+        for _ in range(100):
+            peer = Peer(broker.broker, Turns(), greet=False, leaves=False)
+            peers.append(peer)
+
+        assert all(peer.answers()[0][3][0] == TooManyConnections.code for peer in peers)
+        assert sum(not peer.transport.ended for peer in peers) == 16
+        assert await client.request(Op.PING, []) == []
+        for peer in peers:
+            peer.transport.abort()
+
+
+HELLO_S = 10.0
+STALL_S = 30.0
+
+
+def wait(service: FakeService, peer: Peer, seconds: float) -> None:
+    """Let time pass, with the broker's look at its connections once a second."""
+    end = service.time + seconds
+    while service.time < end:
+        service.time = min(service.time + 1.0, end)
+        peer.connection.check_patience(service.time, Limits(HELLO_S, STALL_S))
+
+
+def told(peer: Peer) -> list[tuple[int, int]]:
+    return [(push, payload[0]) for kind, _, push, payload in peer.answers() if kind == frames.PUSH]
+
+
+# ---- writing
+
+
+def test_answers_of_one_turn_leave_together() -> None:
+    peer = Peer(FakeService())
+    writes: list[int] = []
+    writelines = peer.transport.writelines
+
+    def counted(buffers: Any) -> None:
+        writes.append(len(buffers))
+        writelines(buffers)
+
+    peer.transport.writelines = counted  # type: ignore[method-assign]
+    peer.send(b"".join(request(i, ECHO, [i]) for i in range(20)))
+    assert writes == []
+
+    assert len(peer.answers()) == 20
+    assert writes == [20]
+
+
+def test_an_answer_given_as_parts_arrives_as_one_payload() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.send(request(1, LATER, []))
+
+    peer.connection.reply_parts(1, [frames.array_header(2), b"\x01", frames.bin_header(3), b"abc"])
+
+    assert peer.answers() == [ok(1, [1, b"abc"])]
+    assert peer.connection.in_flight == 0
+
+
+def test_every_write_counts_as_an_answer_to_the_session() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    assert peer.connection.session is not None
+    service.time = 7.0
+
+    peer.connection.push_frame(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, ("g", "orders", 0)))
+    assert peer.answers() == [[frames.PUSH, 0, Push.LEASE_FREE, ["g", "orders", 0]]]
+
+    assert peer.connection.session.answered_at == 7.0
+
+
+def test_above_the_high_water_mark_a_connection_is_blocked_and_small_answers_still_go_out() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+
+    peer.send(request(1, BIG, [1200]))
+    peer.answers()
+    assert peer.connection.blocked
+    assert peer.transport.reading
+    peer.send(request(2, ECHO, ["ack"]))
+    peer.answers()
+    peer.transport.take(100_000)
+
+    assert [answer[1] for answer in peer.taken()] == [1, 2]
+    assert not peer.connection.blocked
+    assert service.unblocked_calls == [peer.connection]
+
+
+def test_a_peer_that_asks_and_never_reads_is_not_read_beyond_four_times_the_mark() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+
+    for i in range(100):
+        peer.send(request(i, BIG, [900]))
+        peer.answers()
+
+    assert len(peer.transport.unsent) < 5 * service.high_water + 1000
+    assert not peer.transport.reading
+    peer.transport.takes = True
+    peer.transport.take(1 << 20)
+    assert [answer[1] for answer in peer.answers()] == list(range(100))
+
+
+def test_nothing_is_written_to_a_connection_that_closes() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.send(request(1, LATER, []))
+    peer.connection.fail(BadFrame("enough"))
+    peer.answers()
+
+    peer.connection.reply(1, "late")
+    peer.connection.push_frame(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, ("g", "orders", 0)))
+
+    assert peer.answers() == []
+    assert peer.turns.soon == []
+
+
+# ---- patience
+
+
+def test_a_connection_without_hello_is_closed_after_its_time() -> None:
+    service = FakeService()
+    peer = Peer(service, greet=False)
+
+    wait(service, peer, HELLO_S)
+    assert told(peer) == []
+    wait(service, peer, 0.5)
+
+    assert told(peer) == [(Push.CLOSING, HelloTimeout.code)]
+    assert peer.transport.ended
+
+
+def test_bytes_that_trickle_do_not_extend_the_time_for_the_hello() -> None:
+    service = FakeService()
+    peer = Peer(service, greet=False)
+
+    for byte in request(0, Op.HELLO, {"client": "x" * 100})[:20]:
+        peer.send(bytes((byte,)))
+        wait(service, peer, 1.0)
+
+    assert peer.transport.ended
+
+
+def test_an_idle_connection_is_left_alone() -> None:
+    service = FakeService()
+    peer = Peer(service)
+
+    wait(service, peer, 86_400)
+
+    assert not peer.transport.closing
+
+
+def test_a_frame_must_be_finished_in_its_time_also_if_it_trickles() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    data = request(1, ECHO, ["abc"])
+
+    for byte in data[:-2]:
+        peer.send(bytes((byte,)))
+        wait(service, peer, STALL_S / len(data))
+    assert not peer.transport.closing
+    wait(service, peer, STALL_S)
+
+    assert told(peer) == [(Push.CLOSING, FrameStalled.code)]
+    assert peer.transport.ended
+
+
+def test_each_frame_has_a_time_of_its_own() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    data = request(1, ECHO, ["abc"])
+
+    for _ in range(5):
+        peer.send(data[:5])
+        wait(service, peer, STALL_S - 1)
+        peer.send(data[5:])
+
+    assert [answer[1] for answer in peer.answers()] == [1] * 5
+    assert not peer.transport.closing
+
+
+def test_while_others_wait_for_memory_an_unfinished_frame_has_5_s_and_a_second_a_mebibyte() -> None:
+    service = FakeService(budget=1000)
+    holder, other = Peer(service), Peer(service)
+    holder.send(request(1, ECHO, [b"1" * 700])[:100])
+    other.send(request(2, ECHO, [b"2" * 700])[:100])
+
+    wait(service, holder, 5.0)
+    assert not holder.transport.closing
+    wait(service, holder, 1.0)
+
+    assert holder.transport.ended
+    other.send(request(2, ECHO, [b"2" * 700])[100:])
+    assert [answer[1] for answer in other.answers()] == [2]
+
+
+def test_the_wait_for_room_does_not_count_as_a_stall_of_the_peer() -> None:
+    service = FakeService(budget=1000)
+    holder, peer = Peer(service), Peer(service)
+    holder.send(request(1, ECHO, [b"1" * 700])[:100])
+    peer.send(request(2, ECHO, [b"2" * 700])[:100])
+
+    wait(service, peer, 10 * STALL_S)
+    holder.transport.abort()
+    wait(service, peer, 1.0)
+
+    assert peer.transport.reading
+    assert not peer.transport.closing
+    wait(service, peer, STALL_S)
+    assert peer.transport.ended
+
+
+def test_a_reader_that_takes_nothing_for_30_s_is_closed() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [5000]))
+    peer.answers()
+
+    wait(service, peer, STALL_S)
+    assert not peer.transport.closing
+    wait(service, peer, 2.0)
+
+    assert peer.transport.ended
+    assert peer.taken() == []  # it could not even be told
+
+
+def test_a_reader_that_takes_nothing_is_closed_also_below_the_high_water_mark() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [500]))
+    peer.answers()
+    assert not peer.connection.blocked
+
+    wait(service, peer, STALL_S + 2)
+
+    assert peer.transport.ended
+
+
+def test_a_blocked_peer_is_kept_the_newest_push_of_each_key_and_gets_it_when_it_reads() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [1200]))
+    peer.answers()
+
+    for number in range(1000):
+        for key in ("a", "b"):
+            peer.connection.push_frame(frames.pack(frames.PUSH, 0, 9, [key, number]), key)
+    assert len(peer.transport.unsent) < 2000
+    peer.transport.takes = True
+    peer.transport.take(1 << 20)
+
+    assert [answer[3] for answer in peer.answers() if answer[0] == frames.PUSH] == [["a", 999], ["b", 999]]
+
+
+def test_pushes_that_nobody_reads_end_the_connection_before_they_fill_the_memory() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [1200]))
+    peer.answers()
+
+    for _ in range(40):
+        peer.connection.push_frame(frames.pack(frames.PUSH, 0, 9, [bytes(1 << 20)]))
+        peer.answers()
+
+    assert peer.transport.ended
+
+
+def test_a_reader_that_takes_a_little_now_and_then_is_kept() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [50_000]))
+    peer.answers()
+
+    for _ in range(20):
+        wait(service, peer, STALL_S - 1)
+        peer.transport.take(10)
+
+    assert peer.connection.blocked
+    assert not peer.transport.closing
+
+
+def test_a_peer_that_does_not_take_the_reason_does_not_keep_the_connection() -> None:
+    service = FakeService()
+    peer = Peer(service)
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [500]))
+    peer.answers()
+    peer.send(frames.pack(frames.PUSH, 0, 0, []))  # fatal, while less than the high-water mark waits
+    assert peer.connection.closing
+    assert not peer.transport.ended
+
+    wait(service, peer, STALL_S)
+    assert not peer.transport.ended
+    wait(service, peer, 2.0)
+
+    assert peer.transport.ended
+    assert service.open == []
+
+
+def test_a_blocked_peer_is_closed_without_waiting_for_it() -> None:
+    peer = Peer(FakeService())
+    peer.transport.takes = False
+    peer.send(request(1, BIG, [5000]))
+    peer.answers()
+
+    peer.connection.fail(BadFrame("enough"))
+
+    assert peer.transport.ended
+
+
+class Speaker:
+    def __init__(self, said: list[str], name: str, *, broken: bool = False) -> None:
+        self.said, self.name, self.broken = said, name, broken
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def flush(self) -> None:
+        if self.broken:
+            raise ZeroDivisionError("a defect")
+        self.said.append(self.name)
+
+
+def test_all_speak_at_the_end_of_the_turn_and_each_once() -> None:
+    loop, said = Turns(), list[str]()
+    outgoing = Outgoing(loop.call_soon)
+    speakers: list[Any] = [Speaker(said, name) for name in "abc"]
+
+    for speaker in speakers:
+        outgoing.add(speaker)
+    assert (said, len(loop.soon)) == ([], 1)
+    loop.turn()
+    loop.turn()
+
+    assert said == ["a", "b", "c"]
+
+
+def test_whoever_is_flushed_at_once_does_not_speak_again_at_the_end_of_the_turn() -> None:
+    loop, said = Turns(), list[str]()
+    outgoing = Outgoing(loop.call_soon)
+    speaker: Any = Speaker(said, "a")
+
+    outgoing.add(speaker)
+    outgoing.flush()
+    loop.turn()
+    assert said == ["a"]
+    outgoing.add(speaker)
+    loop.turn()
+
+    assert said == ["a", "a"]
+
+
+def test_the_defect_of_one_ends_it_and_does_not_keep_the_others_back() -> None:
+    loop, said = Turns(), list[str]()
+    outgoing = Outgoing(loop.call_soon)
+    speakers: list[Any] = [Speaker(said, "a", broken=True), Speaker(said, "b")]
+
+    for speaker in speakers:
+        outgoing.add(speaker)
+    loop.turn()
+
+    assert said == ["b"]
+    assert [speaker.aborted for speaker in speakers] == [True, False]

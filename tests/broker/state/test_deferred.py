@@ -1,4 +1,10 @@
-"""Which parked batches wait, and in which order they are delivered."""
+"""
+Which parked batches wait, and in which order they are delivered.
+
+The time by which delayed messages are delivered.
+
+When a delayed batch is due.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.state.deferred import ENTRY, DelayTable, Mark, Parked
+from rmq.broker.state.deferred import ENTRY, RATE, SMALL_STEP_US, DelayClock, Delays, DelayTable, Mark, Parked
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
+from rmq.wire.errors import BadDelay
 
-from support.batches import quick, settings_of
+from support.batches import MINIMAL, quick, settings_of
 
 ALL = {"max_batches": 10_000, "max_bytes": 1 << 40}
 SECOND = 1_000_000
@@ -193,3 +202,161 @@ class AgainstASortedList(RuleBasedStateMachine):
 
 TestAgainstASortedList = AgainstASortedList.TestCase
 TestAgainstASortedList.settings = settings_of(40)
+NOON = 1_700_000_000_000_000
+
+
+def test_it_is_the_wall_clock() -> None:
+    clock = DelayClock()
+
+    assert clock.read(NOON, 5.0) == NOON
+    assert clock.read(NOON + 3, 5.1) == NOON + 3
+
+
+def test_it_follows_a_wall_clock_that_is_set_forward() -> None:
+    clock = DelayClock()
+    clock.read(NOON, 5.0)
+
+    assert clock.read(NOON + 3600 * SECOND, 5.5) == NOON + 3600 * SECOND
+
+
+def test_the_old_time_goes_on_when_the_wall_clock_is_set_back() -> None:
+    clock = DelayClock()
+    clock.read(NOON, 5.0)
+    back = NOON - 3600 * SECOND
+
+    assert clock.read(back, 5.0) == NOON
+    assert clock.read(back + 1 * SECOND, 6.0) == NOON + RATE
+    assert clock.read(back + 10 * SECOND, 15.0) == NOON + 10 * RATE
+    assert clock.read(NOON + 11 * SECOND, 15.5) == NOON + 11 * SECOND  # and back again
+
+
+def test_many_reads_lose_nothing_of_the_time_that_goes_on() -> None:
+    clock = DelayClock()
+    clock.read(NOON, 0.0)
+
+    for i in range(1, 10_001):
+        told = clock.read(NOON - 3600 * SECOND, i / 10_000 * 1.00003)
+
+    assert abs(told - NOON - 1.00003 * RATE) <= 1
+
+
+@pytest.mark.parametrize("step_s", [0.06, 1.0, 2.0])
+def test_a_step_back_is_made_up_for_in_the_end(step_s: float) -> None:
+    """Times that people name would be early for as long as the broker runs else."""
+    clock, back, shown = DelayClock(), round(step_s * SECOND), NOON
+    clock.read(NOON, 0.0)
+    for tenths in range(round(step_s * 5000) + 2):
+        passed, wall = tenths * 100_000, NOON - back + tenths * 100_000
+        told = clock.read(wall, tenths / 10)
+        assert max(shown, wall) <= told <= shown + 100_000
+        assert passed - (told - NOON) <= passed // 500 + SMALL_STEP_US + 100_000  # the last for the time between reads
+        shown = told
+    assert told == wall
+
+
+def test_a_small_step_back_is_waited_for() -> None:
+    """Steps of a time server would add up else, and everything would come early."""
+    clock = DelayClock()
+    clock.read(NOON, 5.0)
+
+    assert clock.read(NOON - SMALL_STEP_US, 5.02) == NOON
+    assert clock.read(NOON - SMALL_STEP_US + 20_000, 5.04) == NOON
+    assert clock.read(NOON + 1, 5.06) == NOON + 1
+    assert clock.read(NOON - SMALL_STEP_US, 5.06) == NOON + 1  # 1 us more than a small step
+    assert clock.read(NOON - SMALL_STEP_US, 5.07) == NOON + 1 + RATE // 100
+
+
+@quick
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.floats(0, 100)), max_size=20))
+def test_it_never_falls(steps: list[tuple[int, float]]) -> None:
+    clock, last, steady = DelayClock(), 0, 0.0
+    for wall, passed in steps:
+        steady += passed
+        told = clock.read(wall, steady)
+        assert told >= max(last, wall)
+        last = told
+
+
+NOW = 1_700_000_000_000_000
+LEVELS = (1 * SECOND, 5 * SECOND, 7200 * SECOND)
+
+
+def header(level: int = 0, deliver_at: int = 0) -> layout.Header:
+    return layout.parse_header(batches.encode("orders", 0, MINIMAL, delay_level=level, deliver_at=deliver_at))
+
+
+@pytest.fixture
+def table() -> DelayTable:
+    return DelayTable()
+
+
+@pytest.fixture
+def delays(table: DelayTable) -> Delays:
+    return Delays(table, LEVELS, max_delay_s=3600.0, now_us=lambda: NOW)
+
+
+def test_a_batch_without_a_delay_is_delivered_now(delays: Delays) -> None:
+    assert delays.due_at(header()) == 0
+
+
+@pytest.mark.parametrize(("level", "after_s"), [(1, 1), (2, 5)])
+def test_a_level_counts_from_now(delays: Delays, level: int, after_s: int) -> None:
+    assert delays.due_at(header(level)) == NOW + after_s * SECOND
+
+
+def test_a_time_of_delivery_is_kept_exactly(delays: Delays) -> None:
+    assert delays.due_at(header(deliver_at=NOW + 1)) == NOW + 1
+    assert delays.due_at(header(deliver_at=NOW + 3600 * SECOND)) == NOW + 3600 * SECOND
+
+
+@pytest.mark.parametrize("deliver_at", [1, NOW - 1, NOW])
+def test_what_should_have_been_delivered_already_is_delivered_now(delays: Delays, deliver_at: int) -> None:
+    assert delays.due_at(header(deliver_at=deliver_at)) == 0
+
+
+def test_a_level_that_does_not_exist_is_refused(delays: Delays) -> None:
+    with pytest.raises(BadDelay, match="there is no delay level 4: this broker has 1 to 3"):
+        delays.due_at(header(4))
+
+
+def test_a_delay_that_is_too_long_is_refused(delays: Delays) -> None:
+    with pytest.raises(BadDelay, match=r"7200 s is longer than this broker allows \(max_delay_s = 3600\)"):
+        delays.due_at(header(3))
+    with pytest.raises(BadDelay, match="longer than this broker allows"):
+        delays.due_at(header(deliver_at=NOW + 3600 * SECOND + 1))
+
+
+def test_nothing_is_due_before_what_was_delivered_last(delays: Delays, table: DelayTable) -> None:
+    """The clock of an earlier run was ahead of this one."""
+    table.reach(Mark(NOW + 9 * SECOND, 8))
+
+    assert delays.due_at(header(1)) == NOW + 9 * SECOND
+    assert delays.due_at(header(deliver_at=NOW + 2)) == NOW + 9 * SECOND
+    assert delays.due_of_level(1) == NOW + 9 * SECOND
+
+
+@pytest.mark.parametrize(("level", "after_s"), [(-1, 1), (0, 1), (1, 1), (3, 7200), (4, 7200), (99, 7200)])
+def test_what_the_broker_puts_off_has_the_nearest_level_there_is(delays: Delays, level: int, after_s: int) -> None:
+    """A message that failed more often than there are levels waits for the last one: 2 h by default."""
+    assert delays.due_of_level(level) == NOW + after_s * SECOND
+
+
+def test_every_time_can_be_shown() -> None:
+    end = layout.MAX_TIME - 1
+    delays = Delays(DelayTable(), LEVELS, max_delay_s=1e9, now_us=lambda: end)
+
+    assert delays.due_at(header(3)) == end
+    assert delays.due_of_level(3) == end
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "earliest"), [(-SECOND, NOW), (50_000, NOW + 50_000), (50_001, NOW), (3600 * SECOND, NOW)]
+)
+def test_a_start_with_a_clock_that_is_far_behind_goes_by_that_clock(
+    delays: Delays, table: DelayTable, ahead_us: int, earliest: int
+) -> None:
+    table.reach(Mark(NOW + ahead_us, 8))
+
+    delays.start(0)
+
+    assert table.earliest(NOW) == earliest

@@ -1,4 +1,8 @@
-"""One live owner per group and queue, epochs that only grow, and nothing for those who lost their lease."""
+"""
+One live owner per group and queue, epochs that only grow, and nothing for those who lost their lease.
+
+Owners that announced their leaving: known until the lease ends, over restarts, and to nobody else.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from rmq.broker.store.changes import LeaseEnded, LeaseGranted
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
 
-A, B = b"A" * 16, b"B" * 16
-Q0, Q1 = MessageQueue("orders", 0), MessageQueue("orders", 1)
+A_PLAIN, B_PLAIN = b"A" * 16, b"B" * 16
+Q0_PLAIN, Q1 = MessageQueue("orders", 0), MessageQueue("orders", 1)
 EPS = 0.001
 
 
@@ -23,195 +27,197 @@ def table() -> LockTable:
     return table
 
 
-def granted(lease: Lease | None) -> Lease:
+def granted_plain(lease: Lease | None) -> Lease:
     assert lease is not None
     return lease
 
 
 def test_a_free_queue_is_granted(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=7.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=7.0))
 
-    assert (lease.group, lease.queue, lease.session, lease.member) == ("g", Q0, A, "a")
+    assert (lease.group, lease.queue, lease.session, lease.member) == ("g", Q0_PLAIN, A_PLAIN, "a")
     assert (lease.granted_at, lease.renewed_at) == (7.0, 7.0)
-    assert table.holder("g", Q0, now=7.0) is lease
+    assert table.holder("g", Q0_PLAIN, now=7.0) is lease
     assert len(table) == 1
 
 
 def test_whether_a_group_holds_anything_of_a_topic(table: LockTable) -> None:
-    granted(table.acquire("g", Q1, A, "a", now=0.0))
+    granted_plain(table.acquire("g", Q1, A_PLAIN, "a", now=0.0))
 
     assert (table.topics("g"), table.topics("h")) == ({"orders"}, set())
 
 
 def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LockTable) -> None:
-    epochs = [granted(table.acquire("g", queue, A, "a", now=0.0)).epoch for queue in (Q0, Q1, Q0)]
+    epochs = [
+        granted_plain(table.acquire("g", queue, A_PLAIN, "a", now=0.0)).epoch for queue in (Q0_PLAIN, Q1, Q0_PLAIN)
+    ]
 
     assert epochs == [3 << 32 | 1, 3 << 32 | 2, 3 << 32 | 3]
 
 
 def test_the_holder_that_acquires_again_gets_a_new_epoch_and_the_old_one_is_dead(table: LockTable) -> None:
-    old = granted(table.acquire("g", Q0, A, "a", now=0.0))
-    new = granted(table.acquire("g", Q0, A, "a", now=1.0))
+    old = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    new = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=1.0))
 
     assert new.epoch > old.epoch
-    assert not table.renew("g", Q0, A, old.epoch, now=1.0)
-    assert not table.release("g", Q0, A, old.epoch, now=1.0)
-    assert table.of_session(A, now=1.0) == [new]
+    assert not table.renew("g", Q0_PLAIN, A_PLAIN, old.epoch, now=1.0)
+    assert not table.release("g", Q0_PLAIN, A_PLAIN, old.epoch, now=1.0)
+    assert table.of_session(A_PLAIN, now=1.0) == [new]
 
 
 def test_groups_and_queues_are_leased_independently(table: LockTable) -> None:
-    table.acquire("g", Q0, A, "a", now=0.0)
+    table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0)
 
-    assert table.acquire("g", Q1, B, "b", now=0.0)
-    assert table.acquire("h", Q0, B, "b", now=0.0)
-    assert table.acquire("g", Q0, B, "b", now=0.0) is None
+    assert table.acquire("g", Q1, B_PLAIN, "b", now=0.0)
+    assert table.acquire("h", Q0_PLAIN, B_PLAIN, "b", now=0.0)
+    assert table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=0.0) is None
 
 
 @pytest.mark.parametrize(("age", "free"), [(60.0 - EPS, False), (60.0, False), (60.0 + EPS, True)])
 def test_a_foreign_lock_is_refused_until_it_is_older_than_60_s(table: LockTable, age: float, free: bool) -> None:
     """As RebalanceLockManager: expired only when strictly older."""
-    old = granted(table.acquire("g", Q0, A, "a", now=100.0))
+    old = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
 
-    new = table.acquire("g", Q0, B, "b", now=100.0 + age)
+    new = table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=100.0 + age)
 
     assert (new is not None) is free
-    assert table.of_session(A, now=100.0 + age) == ([] if free else [old])
-    assert table.release_session(A) == ([] if free else [old])
+    assert table.of_session(A_PLAIN, now=100.0 + age) == ([] if free else [old])
+    assert table.release_session(A_PLAIN) == ([] if free else [old])
 
 
 @pytest.mark.parametrize(("age", "live"), [(60.0 - EPS, True), (60.0, True), (60.0 + EPS, False)])
 def test_every_question_has_the_same_edge(table: LockTable, age: float, live: bool) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=100.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
     now = 100.0 + age
 
-    assert (table.holder("g", Q0, now=now) is lease) is live
-    assert (table.of_session(A, now=now) == [lease]) is live
+    assert (table.holder("g", Q0_PLAIN, now=now) is lease) is live
+    assert (table.of_session(A_PLAIN, now=now) == [lease]) is live
     assert (table.rows(now=now) == [lease]) is live
     assert (table.expire(now=now) == []) is live
     if live:
-        table.check("g", Q0, A, lease.epoch, now=now)
+        table.check("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=now)
     else:
         with pytest.raises(Fenced):
-            table.check("g", Q0, A, lease.epoch, now=now)
+            table.check("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=now)
 
 
 @pytest.mark.parametrize(("age", "kept"), [(60.0 - EPS, True), (60.0, True), (60.0 + EPS, False)])
 def test_a_renewal_extends_a_live_lease_and_never_revives_one(table: LockTable, age: float, kept: bool) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=100.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
     now = 100.0 + age
 
-    assert table.renew("g", Q0, A, lease.epoch, now=now) is kept
+    assert table.renew("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=now) is kept
     assert lease.granted_at == 100.0
-    assert (table.holder("g", Q0, now=now + 60.0) is lease) is kept
+    assert (table.holder("g", Q0_PLAIN, now=now + 60.0) is lease) is kept
 
 
-@pytest.mark.parametrize(("session", "shift"), [(B, 0), (A, 1), (A, -1), (B, 1)])
+@pytest.mark.parametrize(("session", "shift"), [(B_PLAIN, 0), (A_PLAIN, 1), (A_PLAIN, -1), (B_PLAIN, 1)])
 def test_only_the_holder_with_its_epoch_renews_and_releases(table: LockTable, session: bytes, shift: int) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
-    assert not table.renew("g", Q0, session, lease.epoch + shift, now=1.0)
-    assert not table.release("g", Q0, session, lease.epoch + shift, now=1.0)
-    assert table.holder("g", Q0, now=60.0) is lease
+    assert not table.renew("g", Q0_PLAIN, session, lease.epoch + shift, now=1.0)
+    assert not table.release("g", Q0_PLAIN, session, lease.epoch + shift, now=1.0)
+    assert table.holder("g", Q0_PLAIN, now=60.0) is lease
     assert lease.renewed_at == 0.0
 
 
 def test_a_renewal_of_a_free_queue_does_not_acquire_it(table: LockTable) -> None:
-    assert not table.renew("g", Q0, A, 1, now=0.0)
-    assert table.holder("g", Q0, now=0.0) is None
+    assert not table.renew("g", Q0_PLAIN, A_PLAIN, 1, now=0.0)
+    assert table.holder("g", Q0_PLAIN, now=0.0) is None
 
 
 def test_a_release_frees_the_queue_at_once_and_again_is_no_error(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
-    assert table.release("g", Q0, A, lease.epoch, now=1.0)
-    assert not table.release("g", Q0, A, lease.epoch, now=1.0)
-    assert granted(table.acquire("g", Q0, B, "b", now=1.0)).epoch > lease.epoch
+    assert table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
+    assert not table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
+    assert granted_plain(table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=1.0)).epoch > lease.epoch
 
 
 @pytest.mark.parametrize(("age", "freed"), [(60.0 - EPS, True), (60.0, True), (60.0 + EPS, False)])
 def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
     table: LockTable, age: float, freed: bool
 ) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=100.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
 
-    assert (table.release("g", Q0, A, lease.epoch, now=100.0 + age) is lease) is freed
+    assert (table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=100.0 + age) is lease) is freed
     assert table.expire(now=100.0 + age) == ([] if freed else [lease])
 
 
 def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_back(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
-    new = granted(table.revoke("g", Q0, now=1.0))
+    new = granted_plain(table.revoke("g", Q0_PLAIN, now=1.0))
 
     assert (new.epoch > lease.epoch, new.revoked, new.renewed_at) == (True, lease.epoch, 0.0)
-    assert not table.renew("g", Q0, A, lease.epoch, now=2.0)
+    assert not table.renew("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0)
     with pytest.raises(Fenced):
-        table.check("g", Q0, A, lease.epoch, now=2.0)
-    assert table.acquire("g", Q0, B, "b", now=2.0) is None
-    assert table.release("g", Q0, B, lease.epoch, now=2.0) is None
-    assert table.release("g", Q0, A, lease.epoch, now=2.0) is new
-    assert granted(table.acquire("g", Q0, B, "b", now=2.0)).epoch > new.epoch
+        table.check("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0)
+    assert table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=2.0) is None
+    assert table.release("g", Q0_PLAIN, B_PLAIN, lease.epoch, now=2.0) is None
+    assert table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0) is new
+    assert granted_plain(table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=2.0)).epoch > new.epoch
 
 
 def test_whoever_acquires_a_revoked_lease_again_has_an_epoch_that_the_old_one_does_not_give_back(
     table: LockTable,
 ) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
-    revoked = granted(table.revoke("g", Q0, now=1.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    revoked = granted_plain(table.revoke("g", Q0_PLAIN, now=1.0))
 
-    again = granted(table.acquire("g", Q0, A, "a", now=1.0))
+    again = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=1.0))
 
     assert again.epoch > revoked.epoch > lease.epoch
-    assert table.release("g", Q0, A, lease.epoch, now=2.0) is None
-    assert table.holder("g", Q0, now=2.0) is again
+    assert table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0) is None
+    assert table.holder("g", Q0_PLAIN, now=2.0) is again
 
 
 def test_a_lease_that_is_revoked_twice_is_given_back_by_the_epoch_its_owner_knows(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
-    table.revoke("g", Q0, now=1.0)
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    table.revoke("g", Q0_PLAIN, now=1.0)
 
-    new = granted(table.revoke("g", Q0, now=1.0))
+    new = granted_plain(table.revoke("g", Q0_PLAIN, now=1.0))
 
-    assert table.release("g", Q0, A, lease.epoch, now=2.0) is new
+    assert table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0) is new
 
 
 @pytest.mark.parametrize(("age", "freed"), [(60.0, False), (60.0 + EPS, True)])
 def test_a_revoked_lease_lives_no_longer_than_it_would_have(table: LockTable, age: float, freed: bool) -> None:
-    table.acquire("g", Q0, A, "a", now=0.0)
-    new = granted(table.revoke("g", Q0, now=30.0))
+    table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0)
+    new = granted_plain(table.revoke("g", Q0_PLAIN, now=30.0))
 
     assert (table.expire(now=age) == [new]) is freed
-    assert (table.revoke("g", Q0, now=age) is None) is freed
+    assert (table.revoke("g", Q0_PLAIN, now=age) is None) is freed
 
 
 def test_the_holder_passes_the_check(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
-    table.check("g", Q0, A, lease.epoch, now=60.0)
+    table.check("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=60.0)
 
 
 def test_a_stale_epoch_is_fenced_with_both_epochs_and_the_owner(table: LockTable) -> None:
-    old = granted(table.acquire("g", Q0, A, "a", now=0.0))
-    new = granted(table.acquire("g", Q0, B, "b#1", now=61.0))
+    old = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    new = granted_plain(table.acquire("g", Q0_PLAIN, B_PLAIN, "b#1", now=61.0))
 
     with pytest.raises(Fenced, match=rf"epoch {old.epoch} is not the live one \({new.epoch}, held by b#1\)"):
-        table.check("g", Q0, A, old.epoch, now=61.0)
+        table.check("g", Q0_PLAIN, A_PLAIN, old.epoch, now=61.0)
 
 
 def test_a_missing_epoch_is_fenced_also_for_the_holder(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     with pytest.raises(Fenced, match=rf"an epoch is missing .*{lease.epoch}, held by a"):
-        table.check("g", Q0, A, None, now=0.0)
+        table.check("g", Q0_PLAIN, A_PLAIN, None, now=0.0)
     with pytest.raises(Fenced, match="nobody holds it"):
-        table.check("g", Q1, A, None, now=0.0)
+        table.check("g", Q1, A_PLAIN, None, now=0.0)
 
 
 def test_a_sentence_repeats_little_of_what_clients_wrote(table: LockTable) -> None:
     group, queue, member = "g" * 127, MessageQueue("t" * 127, 1023), "m" * 137
-    lease = granted(table.acquire(group, queue, A, member, now=0.0))
+    lease = granted_plain(table.acquire(group, queue, A_PLAIN, member, now=0.0))
 
-    for session, epoch in ((B, None), (B, lease.epoch), (B, 7), (A, None)):
+    for session, epoch in ((B_PLAIN, None), (B_PLAIN, lease.epoch), (B_PLAIN, 7), (A_PLAIN, None)):
         with pytest.raises(Fenced) as refused:
             table.check(group, queue, session, epoch, now=0.0)
         assert all(letter * 65 not in refused.value.text for letter in "gtm")
@@ -220,64 +226,68 @@ def test_a_sentence_repeats_little_of_what_clients_wrote(table: LockTable) -> No
 
 def test_an_epoch_of_a_free_queue_is_fenced(table: LockTable) -> None:
     with pytest.raises(Fenced, match=r"epoch 5 is not the live one \(none: nobody holds it\)"):
-        table.check("g", Q0, A, 5, now=0.0)
+        table.check("g", Q0_PLAIN, A_PLAIN, 5, now=0.0)
 
 
 def test_the_live_epoch_does_not_let_another_session_pass(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     with pytest.raises(Fenced, match="held by a, not by this session"):
-        table.check("g", Q0, B, lease.epoch, now=0.0)
+        table.check("g", Q0_PLAIN, B_PLAIN, lease.epoch, now=0.0)
 
 
 def test_a_dead_session_frees_all_it_held_and_nothing_else(table: LockTable) -> None:
-    mine = [granted(table.acquire(group, Q0, A, "a", now=0.0)) for group in ("g", "h")]
-    other = granted(table.acquire("g", Q1, B, "b", now=0.0))
+    mine = [granted_plain(table.acquire(group, Q0_PLAIN, A_PLAIN, "a", now=0.0)) for group in ("g", "h")]
+    other = granted_plain(table.acquire("g", Q1, B_PLAIN, "b", now=0.0))
 
-    assert table.release_session(A) == mine
-    assert table.release_session(A) == []
+    assert table.release_session(A_PLAIN) == mine
+    assert table.release_session(A_PLAIN) == []
     assert table.rows(now=0.0) == [other]
 
 
 def test_the_sweep_frees_what_was_renewed_longest_ago_first(table: LockTable) -> None:
-    first = granted(table.acquire("g", Q0, A, "a", now=0.0))
-    second = granted(table.acquire("g", Q1, A, "a", now=1.0))
-    third = granted(table.acquire("h", Q0, B, "b", now=2.0))
-    table.renew("g", Q0, A, first.epoch, now=3.0)
+    first = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    second = granted_plain(table.acquire("g", Q1, A_PLAIN, "a", now=1.0))
+    third = granted_plain(table.acquire("h", Q0_PLAIN, B_PLAIN, "b", now=2.0))
+    table.renew("g", Q0_PLAIN, A_PLAIN, first.epoch, now=3.0)
 
     assert table.expire(now=62.0) == [second]
     assert table.expire(now=1000.0) == [third, first]
     assert table.expire(now=1000.0) == []
-    assert table.acquire("g", Q1, B, "b", now=1000.0)
+    assert table.acquire("g", Q1, B_PLAIN, "b", now=1000.0)
 
 
 def test_rows_come_by_group_and_queue_and_of_one_group_if_asked(table: LockTable) -> None:
-    for group, queue in (("h", Q0), ("g", Q1), ("g", Q0)):
-        table.acquire(group, queue, A, "a", now=0.0)
+    for group, queue in (("h", Q0_PLAIN), ("g", Q1), ("g", Q0_PLAIN)):
+        table.acquire(group, queue, A_PLAIN, "a", now=0.0)
 
-    assert [(row.group, row.queue) for row in table.rows(now=0.0)] == [("g", Q0), ("g", Q1), ("h", Q0)]
-    assert [row.queue for row in table.rows("g", now=0.0)] == [Q0, Q1]
-    assert [(row.group, row.queue) for row in table.of_session(A, now=0.0)] == [("g", Q0), ("g", Q1), ("h", Q0)]
+    assert [(row.group, row.queue) for row in table.rows(now=0.0)] == [("g", Q0_PLAIN), ("g", Q1), ("h", Q0_PLAIN)]
+    assert [row.queue for row in table.rows("g", now=0.0)] == [Q0_PLAIN, Q1]
+    assert [(row.group, row.queue) for row in table.of_session(A_PLAIN, now=0.0)] == [
+        ("g", Q0_PLAIN),
+        ("g", Q1),
+        ("h", Q0_PLAIN),
+    ]
 
 
 def test_leases_survive_a_restart_and_count_as_renewed_then(table: LockTable) -> None:
-    lease = granted(table.acquire("g", Q0, A, "a", now=0.0))
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     again = LockTable(lease_s=60.0)
     again.restore(lease.granted(), now=500.0)
     again.start(4)
 
-    assert again.acquire("g", Q0, B, "b", now=560.0) is None
-    assert again.renew("g", Q0, A, lease.epoch, now=560.0)
-    assert granted(again.acquire("g", Q1, B, "b", now=560.0)).epoch == 4 << 32 | 1
+    assert again.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=560.0) is None
+    assert again.renew("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=560.0)
+    assert granted_plain(again.acquire("g", Q1, B_PLAIN, "b", now=560.0)).epoch == 4 << 32 | 1
 
 
 def test_owners_have_the_full_time_from_when_the_port_opens(table: LockTable) -> None:
-    table.restore(LeaseGranted("g", "orders", 0, A, "a", 9), now=0.0)
+    table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 9), now=0.0)
 
     table.ready(now=100.0)
 
-    assert table.acquire("g", Q0, B, "b", now=160.0) is None
-    assert table.acquire("g", Q0, B, "b", now=160.001)
+    assert table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=160.0) is None
+    assert table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=160.001)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +296,7 @@ def test_owners_have_the_full_time_from_when_the_port_opens(table: LockTable) ->
 )
 def test_time_in_which_nobody_could_renew_is_added_and_never_taken(renewed_at: float, ends_at: float) -> None:
     table = LockTable(60.0)
-    table.restore(LeaseGranted("g", "orders", 0, A, "a", 9), now=renewed_at)
+    table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 9), now=renewed_at)
 
     table.forgive(100.0, now=110.0)
 
@@ -295,8 +305,8 @@ def test_time_in_which_nobody_could_renew_is_added_and_never_taken(renewed_at: f
 
 
 def test_replay_ends_with_the_owner_that_the_log_names_last(table: LockTable) -> None:
-    table.restore(LeaseGranted("g", "orders", 0, A, "a", 10), now=0.0)
-    table.restore(LeaseGranted("g", "orders", 0, B, "b", 11), now=0.0)
+    table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 10), now=0.0)
+    table.restore(LeaseGranted("g", "orders", 0, B_PLAIN, "b", 11), now=0.0)
     table.restore_end(LeaseEnded("g", "orders", 0, 10))
     table.restore_end(LeaseEnded("g", "orders", 1, 12))
     assert [row.member for row in table.rows(now=0.0)] == ["b"]
@@ -310,7 +320,7 @@ def test_an_epoch_of_the_log_is_never_granted_again_also_when_its_lease_has_ende
     table.restore_end(LeaseEnded("g", "orders", 0, 5 << 32 | 7))
     table.start(5)
 
-    assert granted(table.acquire("g", Q0, A, "a", now=0.0)).epoch == 5 << 32 | 8
+    assert granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0)).epoch == 5 << 32 | 8
 
 
 def test_a_start_without_a_raised_log_epoch_is_a_defect(table: LockTable) -> None:
@@ -321,8 +331,8 @@ def test_a_start_without_a_raised_log_epoch_is_a_defect(table: LockTable) -> Non
 class Locks(RuleBasedStateMachine):
     """Sessions take, keep and give back queues at random over restarts; the model is owner, epoch and renewal."""
 
-    sessions = st.sampled_from([A, B, b"C" * 16])
-    keys = st.sampled_from([("g", Q0), ("g", Q1), ("h", Q0)])
+    sessions = st.sampled_from([A_PLAIN, B_PLAIN, b"C" * 16])
+    keys = st.sampled_from([("g", Q0_PLAIN), ("g", Q1), ("h", Q0_PLAIN)])
 
     def __init__(self) -> None:
         super().__init__()
@@ -420,10 +430,12 @@ class Locks(RuleBasedStateMachine):
             (row.group, row.queue): (row.session, row.epoch, row.renewed_at) for row in self.table.rows(now=self.now)
         }
         assert rows == {key: held for key in self.model if (held := self.live(key)) is not None}
-        for key in (("g", Q0), ("g", Q1), ("h", Q0)):
+        for key in (("g", Q0_PLAIN), ("g", Q1), ("h", Q0_PLAIN)):
             holder = self.table.holder(*key, now=self.now)
             assert (holder and holder.epoch) == (rows[key][1] if key in rows else None)
-        by_session = [lease for session in (A, B, b"C" * 16) for lease in self.table.of_session(session, now=self.now)]
+        by_session = [
+            lease for session in (A_PLAIN, B_PLAIN, b"C" * 16) for lease in self.table.of_session(session, now=self.now)
+        ]
         assert len(by_session) == len(rows)
 
 
@@ -431,8 +443,55 @@ TestLocks = Locks.TestCase
 
 
 def test_live_leases_are_told_by_group(table: LockTable) -> None:
-    table.acquire("a", Q0, A, "a", now=0.0)
-    table.acquire("b", Q0, A, "a", now=10.0)
+    table.acquire("a", Q0_PLAIN, A_PLAIN, "a", now=0.0)
+    table.acquire("b", Q0_PLAIN, A_PLAIN, "a", now=10.0)
 
     assert {group: len(leases) for group, leases in table.by_group(now=60.0).items()} == {"a": 1, "b": 1}
     assert list(table.by_group(now=60.0 + EPS)) == ["b"]
+
+
+def test_an_owner_that_announced_its_leaving_is_leaving_until_its_lease_ends_also_after_a_restart(
+    table: LockTable,
+) -> None:
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    announced = table.announce_leaving("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
+    assert announced == lease.granted()._replace(leaving=True)
+    assert table.renew("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0)
+    assert table.announce_leaving("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=3.0) is None, "it was said before"
+
+    again = LockTable(lease_s=60.0)
+    again.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", lease.epoch), now=500.0)
+    again.restore(announced, now=500.0)
+    again.start(4)
+    (restored,) = again.rows(now=500.0)
+
+    assert restored.leaving
+    assert not granted_plain(again.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=501.0)).leaving, (
+        "a new grant is a new beginning"
+    )
+
+
+def test_an_owner_whose_epoch_is_revoked_while_it_leaves_is_still_leaving(table: LockTable) -> None:
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+    table.announce_leaving("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
+
+    revoked = table.revoke("g", Q0_PLAIN, now=2.0)
+
+    assert revoked is not None
+    assert revoked.leaving
+    assert revoked.granted().leaving, "also after a restart"
+
+
+@pytest.mark.parametrize(
+    ("session", "epoch_off", "at"),
+    [(B_PLAIN, 0, 0.0), (A_PLAIN, 1, 0.0), (A_PLAIN, 0, 60.001)],
+    ids=["other", "epoch", "expired"],
+)
+def test_only_the_live_owner_can_announce_its_leaving(
+    table: LockTable, session: bytes, epoch_off: int, at: float
+) -> None:
+    lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
+
+    assert table.announce_leaving("g", Q0_PLAIN, session, lease.epoch + epoch_off, now=at) is None
+
+    assert not lease.leaving

@@ -1,4 +1,8 @@
-"""What a restart and a crash bring back, seen by clients."""
+"""
+What a restart and a crash bring back, seen by clients.
+
+Which parked batches a start finds, and which of them were delivered.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rmq.broker.store.changes import Attempted, Committed, TopicMade
+from rmq.broker.state.deferred import ENTRY, DelayTable, Mark, Parked
+from rmq.broker.state.replay import ParkedLog
+from rmq.broker.store.changes import Attempted, Committed, DelaysReached, DelaysWaiting, TopicMade
 from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch import batch as batches
+from rmq.wire.batch import layout
 from rmq.wire.errors import Fenced, LockHeld, NotAMember
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Push
 
 from ..builders import Opened
 from ..harness import Client, bodies, crash_copy, holder, until
-
-pytestmark = pytest.mark.virtual_time
+from support.batches import MINIMAL, STAMP, quick, stamped
 
 TICK_S = 0.1
 OTHER = MessageQueue("orders", 1)
@@ -45,6 +54,7 @@ async def gone(broker: InMemoryBroker, how: str, path: Path) -> AsyncIterator[In
 both = pytest.mark.parametrize("how", ["restart", "crash"])
 
 
+@pytest.mark.virtual_time
 @both
 async def test_topics_messages_offsets_and_attempts_come_back(
     broker: InMemoryBroker, memory_path: Path, how: str
@@ -66,6 +76,7 @@ async def test_topics_messages_offsets_and_attempts_come_back(
         assert reader.hello.store_id == store_id
 
 
+@pytest.mark.virtual_time
 @both
 async def test_leases_come_back_to_their_session_and_every_later_epoch_is_higher(
     broker: InMemoryBroker, memory_path: Path, how: str
@@ -94,6 +105,7 @@ async def test_leases_come_back_to_their_session_and_every_later_epoch_is_higher
             assert (await back.commit(epoch, 1)).status == Fenced.code
 
 
+@pytest.mark.virtual_time
 @both
 async def test_a_released_lease_does_not_come_back(broker: InMemoryBroker, memory_path: Path, how: str) -> None:
     client, epoch = await holder(broker)
@@ -106,6 +118,7 @@ async def test_a_released_lease_does_not_come_back(broker: InMemoryBroker, memor
         assert (await other.acquire()).epoch > epoch
 
 
+@pytest.mark.virtual_time
 async def test_epochs_rise_over_a_crash_right_after_a_grant(broker: InMemoryBroker, memory_path: Path) -> None:
     client, first = await holder(broker)
     copies = [crash_copy(broker, memory_path / "one")]
@@ -120,6 +133,7 @@ async def test_epochs_rise_over_a_crash_right_after_a_grant(broker: InMemoryBrok
             assert (await other.acquire()).epoch > before
 
 
+@pytest.mark.virtual_time
 async def test_restored_leases_are_freed_after_the_grace_unless_their_owner_is_back(broker: InMemoryBroker) -> None:
     one, first = await holder(broker, "a", keep_alive=True)
     async with Client(broker, "x") as lost:
@@ -143,6 +157,7 @@ async def test_restored_leases_are_freed_after_the_grace_unless_their_owner_is_b
         assert (await two.acquire()).status == LockHeld.code
 
 
+@pytest.mark.virtual_time
 async def test_a_shorter_grace_does_not_hold_for_owners_who_know_the_longer_one(broker: InMemoryBroker) -> None:
     client, _ = await holder(broker)
     await client.connection.close()
@@ -160,6 +175,7 @@ async def test_a_shorter_grace_does_not_hold_for_owners_who_know_the_longer_one(
         assert (await other.acquire()).status == 0
 
 
+@pytest.mark.virtual_time
 async def test_a_shorter_grace_holds_when_the_longer_one_is_over(broker: InMemoryBroker) -> None:
     broker.config = replace(broker.config, grace_s=1.0, ping_s=0.5)
     await broker.restart()
@@ -175,6 +191,7 @@ async def test_a_shorter_grace_holds_when_the_longer_one_is_over(broker: InMemor
         assert (await other.acquire()).status == 0
 
 
+@pytest.mark.virtual_time
 async def test_a_longer_grace_holds_at_once(broker: InMemoryBroker) -> None:
     client, _ = await holder(broker)
     await client.connection.close()
@@ -191,6 +208,7 @@ async def test_a_longer_grace_holds_at_once(broker: InMemoryBroker) -> None:
         assert (await other.acquire()).status == 0
 
 
+@pytest.mark.virtual_time
 async def test_owners_of_restored_leases_are_members_before_they_join_again(broker: InMemoryBroker) -> None:
     one, _ = await holder(broker, "a", keep_alive=True)
     async with one, Client(broker, "b", keep_alive=True) as two:
@@ -208,6 +226,7 @@ async def test_owners_of_restored_leases_are_members_before_they_join_again(brok
         assert two.pushes == []
 
 
+@pytest.mark.virtual_time
 async def test_an_owner_that_does_not_come_back_is_a_member_for_its_grace(broker: InMemoryBroker) -> None:
     lost, _ = await holder(broker, "a")
     await lost.connection.close()
@@ -223,6 +242,7 @@ async def test_an_owner_that_does_not_come_back_is_a_member_for_its_grace(broker
         assert [told[:2] for told in other.of(Push.MEMBERS_CHANGED)] == [["g", [other.member]]]
 
 
+@pytest.mark.virtual_time
 async def test_an_owner_that_is_back_but_has_not_joined_gets_no_further_queue(broker: InMemoryBroker) -> None:
     one, epoch = await holder(broker, keep_alive=True)
     async with one:
@@ -234,6 +254,7 @@ async def test_an_owner_that_is_back_but_has_not_joined_gets_no_further_queue(br
         assert (await one.renew(epoch)).status == 0
 
 
+@pytest.mark.virtual_time
 async def test_progress_that_rode_on_a_pull_is_in_the_log_within_100_ms(
     broker: InMemoryBroker, memory_path: Path
 ) -> None:
@@ -251,6 +272,7 @@ async def test_progress_that_rode_on_a_pull_is_in_the_log_within_100_ms(
         assert await reader.committed() == 2
 
 
+@pytest.mark.virtual_time
 async def test_progress_that_rode_on_a_pull_survives_a_clean_stop_at_once(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     await client.send(b"a", b"b", b"c")
@@ -263,6 +285,7 @@ async def test_progress_that_rode_on_a_pull_survives_a_clean_stop_at_once(broker
         assert await reader.committed() == 2
 
 
+@pytest.mark.virtual_time
 async def test_progress_that_a_new_owner_was_told_is_never_lost(broker: InMemoryBroker, memory_path: Path) -> None:
     one, epoch = await holder(broker)
     async with one, Client(broker, "b") as two:
@@ -277,6 +300,7 @@ async def test_progress_that_a_new_owner_was_told_is_never_lost(broker: InMemory
         assert await reader.committed() == 2
 
 
+@pytest.mark.virtual_time
 async def test_whatever_was_acknowledged_is_in_a_copy_made_right_then(
     broker: InMemoryBroker, memory_path: Path
 ) -> None:
@@ -292,6 +316,7 @@ async def test_whatever_was_acknowledged_is_in_a_copy_made_right_then(
             assert bodies(await reader.pull(0)) == [b"%d" % j for j in range(i + 1)]
 
 
+@pytest.mark.virtual_time
 async def test_an_offset_behind_the_end_of_a_shortened_queue_is_lowered_and_said_so(
     memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
@@ -308,6 +333,7 @@ async def test_an_offset_behind_the_end_of_a_shortened_queue_is_lowered_and_said
     assert (entry["queue"], entry["was"], entry["now"]) == ("orders/0", 5, 2)
 
 
+@pytest.mark.virtual_time
 async def test_failed_deliveries_of_a_message_that_the_log_lost_are_forgotten_for_good(
     memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
@@ -329,3 +355,112 @@ async def test_failed_deliveries_of_a_message_that_the_log_lost_are_forgotten_fo
 
     (entry,) = [entry for entry in logs if entry["event"] == "progress.forgotten"]
     assert (entry["group"], entry["queue"], entry["since"]) == ("g", "orders/0", 2)
+
+
+DATA = batches.encode("orders", 0, MINIMAL, delay_level=1)
+
+
+def header(position: int, due_at: int) -> layout.Header:
+    by = STAMP._replace(physical_offset=position, base_offset=due_at, kind=layout.KIND_PARKED)
+    return layout.parse_header(stamped(DATA, by))
+
+
+def left(log: ParkedLog) -> list[tuple[int, int]]:
+    table = DelayTable()
+    log.fill(table)
+    return [entry[:2] for entry in table.page(Mark(), 10_000)]
+
+
+def origin(position: int) -> int:
+    return batches.handle(position, 0)
+
+
+def test_what_was_parked_and_not_delivered_waits() -> None:
+    log = ParkedLog()
+    for position, due_at in [(8, 50), (16, 20), (24, 30)]:
+        log.parked(header(position, due_at))
+
+    assert log.delivered(origin(16))
+
+    assert left(log) == [(30, 24), (50, 8)]
+
+
+def test_what_comes_before_a_delivered_batch_was_passed() -> None:
+    log = ParkedLog()
+    for position, due_at in [(8, 50), (16, 20), (24, 30)]:
+        log.parked(header(position, due_at))
+
+    assert log.delivered(origin(24))
+
+    assert left(log) == [(50, 8)]
+
+
+def test_a_copy_of_something_else_is_no_delivery() -> None:
+    log = ParkedLog()
+    log.parked(header(16, 20))
+
+    assert [log.delivered(origin(position)) for position in (8, 24, 1 << 40)] == [False] * 3
+    assert left(log) == [(20, 16)]
+
+
+def test_a_checkpoint_tells_what_waits_and_how_far_delivery_was() -> None:
+    log = ParkedLog()
+    log.apply(DelaysReached(20, 16))
+    log.apply(DelaysWaiting(ENTRY.pack(30, 24, 1, 1) + ENTRY.pack(50, 8, 1, 1)))
+    log.apply(DelaysWaiting(ENTRY.pack(60, 4, 1, 1)))
+    log.parked(header(32, 55))
+
+    assert not log.delivered(origin(16))
+    assert log.delivered(origin(24))
+    assert log.delivered(origin(8))
+
+    assert left(log) == [(55, 32), (60, 4)]
+
+
+def test_what_a_snapshot_has_reached_does_not_wait() -> None:
+    """Segments that begin with a snapshot tell the watermark only."""
+    log = ParkedLog()
+    log.parked(header(8, 20))
+    log.apply(DelaysReached(20, 8))
+    log.apply(DelaysReached(10, 16))
+    log.parked(header(24, 20))
+
+    table = DelayTable()
+    log.fill(table)
+
+    assert table.reached == Mark(20, 8)
+    assert table.page(Mark(), 9) == [Parked(20, 24, len(DATA), 1)]
+
+
+@pytest.mark.parametrize("tidy", [1, 10, 1000])
+def test_what_was_delivered_takes_no_memory(tidy: int) -> None:
+    log = ParkedLog(tidy)
+
+    for i in range(1, 500):
+        log.parked(header(8 * i, i))
+        assert log.delivered(origin(8 * i))
+        assert len(log._positions) <= tidy + 3
+
+    assert left(log) == []
+
+
+@quick
+@given(st.data())
+def test_any_log_says_what_a_broker_that_never_stopped_would(data: st.DataObject) -> None:
+    log, table, end = ParkedLog(tidy=3), DelayTable(), 8
+    for _ in range(data.draw(st.integers(0, 30))):
+        if data.draw(st.integers(0, 9)) == 0:  # it stops, and starts with a clock that was set back
+            table.set_back(data.draw(st.integers(0, 9)))
+            if data.draw(st.booleans()):
+                log.apply(DelaysReached(*table.reached))
+        if data.draw(st.booleans()) or not len(table):
+            entry = Parked(table.earliest(data.draw(st.integers(1, 9))), end, len(DATA), 1)
+            table.add(entry)
+            log.parked(header(end, entry.due_at))
+        else:
+            (first,) = table.page(Mark(), 1)
+            table.reach(Mark(*first[:2]))
+            assert log.delivered(origin(first.position))
+        end += 8
+
+    assert left(log) == [entry[:2] for entry in table.page(Mark(), 100)]

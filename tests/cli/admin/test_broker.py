@@ -1,4 +1,10 @@
-"""``rmq-admin broker``: numbers, a copy of a running broker, a scrub."""
+"""
+``rmq-admin broker``: numbers, a copy of a running broker, a scrub.
+
+``rmq-admin broker config``: what a running broker works with, and what of that is not the default.
+
+Numbers, copies and scrubs of a broker, from the command line.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +12,23 @@ import asyncio
 import errno
 import json
 import os
+import tomllib
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from rmq.broker.config import BrokerConfig
 from rmq.broker.store.files import AnyPath, Files
+from rmq.cli.admin.broker import COLUMNS, in_force, settings_table
 from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_broker import command as broker_command
 from rmq.cli.shell import exit_codes
+from rmq.cli.shell.settings import load
 from rmq.client import Admin, Message, Producer
 
-from support.processes import BrokerProcess
+from support.processes import BrokerProcess, Running
 
 
 def admin(*arguments: str) -> Result:
@@ -217,3 +228,196 @@ def test_a_folder_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     assert result.exit_code == exit_codes.OS_ERROR
     assert result.stderr.count("\n") == 1
     assert "holds no log" in result.stderr
+
+
+def config(broker: str, *arguments: str) -> Result:
+    asked = ["broker", "config", *arguments, "--broker", broker]
+    return CliRunner().invoke(command, asked, prog_name="rmq-admin")
+
+
+def test_what_differs_is_marked_with_its_default() -> None:
+    told = in_force(asdict(BrokerConfig(flush="async", data_dir="/d")))
+    changed = [setting for setting in told if setting.changed]
+
+    assert [(setting.setting, setting.value, setting.default) for setting in changed] == [
+        ("data_dir", "/d", ""),
+        ("flush", "async", "sync"),
+    ]
+    lines = [line.split() for line in settings_table(told).splitlines()]
+    assert lines[0] == [name.upper() for name in COLUMNS]
+    assert ["flush", "async", "sync"] in lines
+    assert ["data_dir", "/d", '""'] in lines
+    assert ["grace_s", "5.0"] in lines
+    assert max(map(len, settings_table(told).splitlines())) <= 80
+
+
+def test_a_setting_of_a_later_broker_is_shown_all_the_same() -> None:
+    (told,) = in_force({"of_tomorrow": "x\x1b"})
+
+    assert (told.changed, told.default, told.help) == (True, None, "")
+    assert settings_table([told]).splitlines()[1].split() == ["of_tomorrow", "x\\x1b", "None"]
+
+
+@pytest.mark.slow
+def test_the_settings_of_a_running_broker_as_table_toml_and_json(broker: str) -> None:
+    rows = json.loads(config(broker, "--json").stdout)
+    assert [row["setting"] for row in rows] == [field.name for field in fields(BrokerConfig)]
+    assert {row["setting"] for row in rows if row["changed"]} >= {"data_dir", "listen"}
+
+    toml = config(broker, "--toml").stdout
+    told = tomllib.loads(toml)
+    assert told == {row["setting"]: row["value"] for row in rows}
+    assert "\n# host:port to bind; port 0 picks a free one\nlisten = " in toml
+
+    changed = config(broker, "--changed").stdout.splitlines()
+    assert [line.split()[0] for line in changed[1:]] == [row["setting"] for row in rows if row["changed"]]
+
+
+@pytest.mark.slow
+def test_the_file_that_is_printed_can_be_given_to_a_broker(broker: str, tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(config(broker, "--toml").stdout)
+
+    again = load(BrokerConfig, prefix="RMQ_BROKER_", file=file, environ={})
+
+    assert asdict(again) == {row["setting"]: row["value"] for row in json.loads(config(broker, "--json").stdout)}
+
+
+def test_only_one_form_can_be_asked_for() -> None:
+    result = config("127.0.0.1:1", "--toml", "--json")
+
+    assert (result.exit_code, result.stderr) == (
+        exit_codes.USAGE,
+        "rmq-admin: --toml and --json exclude each other\n",
+    )
+
+
+MARK = b"a-body-to-be-found"
+
+
+def admin_answers(*arguments: str) -> Result:
+    return CliRunner().invoke(command, ["broker", *arguments], prog_name="rmq-admin")
+
+
+@pytest.fixture
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copy of a broker with two messages, which has stopped since."""
+    folder = tmp_path_factory.mktemp("copied")
+    with BrokerProcess(folder / "data", "127.0.0.1:0", "-o", "index_file_entries=1") as broker:
+        with Running(
+            "rmq.cli.rmq_produce", "--broker", broker.address, "--topic", "orders", "--key", "k", stdin=MARK + b"\n2\n"
+        ) as producer:
+            assert producer.wait() == 0
+        result = admin_answers("backup", str(folder / "copy"), "--broker", broker.address)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "1 segment, " in result.stdout
+
+        again = admin_answers("backup", str(folder / "copy"), "--broker", broker.address)
+        assert (again.exit_code, again.stdout) == (exit_codes.OS_ERROR, "")
+        assert "name a new or an empty folder" in again.stderr
+        used = admin_answers("verify-store", str(folder / "data"))
+        assert (used.exit_code, used.stdout) == (exit_codes.OS_ERROR, "")
+        assert "stop it first" in used.stderr
+        broker.stop()
+    assert (
+        admin_answers("verify-store", str(folder / "data")).exit_code == 0
+    )  # and an index of a setting that is not ours
+    return folder / "copy"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stats", "backup", "verify-store"])
+def test_help_has_examples_answers(name: str) -> None:
+    assert "Examples:\n  rmq-admin broker " in admin_answers(name, "--help").stdout
+
+
+@pytest.mark.slow
+def test_the_numbers_are_the_same_for_people_and_for_programs(broker: str) -> None:
+    for_people, for_programs = (
+        admin_answers("stats", "--broker", broker),
+        admin_answers("stats", "--broker", broker, "--json"),
+    )
+
+    numbers = json.loads(for_programs.stdout)
+    shown = [tuple(line.split()[:2]) for line in for_people.stdout.splitlines()[1:]]
+    assert shown == [(part, name) for part, values in numbers.items() for name in values]
+    assert numbers["broker"]["address"] == broker
+    assert max(map(len, for_people.stdout.splitlines())) <= 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["stats"], ["backup", "/tmp/rmq-there-is-none"]])
+def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str, arguments: list[str]) -> None:
+    result = admin_answers(*arguments, "--broker", nowhere)
+
+    assert (result.exit_code, result.stdout) == (exit_codes.UNAVAILABLE, "")
+    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
+
+
+@pytest.mark.slow
+def test_a_sound_copy_is_called_sound(copy: Path) -> None:
+    for_people, for_programs = (
+        admin_answers("verify-store", str(copy)),
+        admin_answers("verify-store", str(copy), "--json"),
+    )
+
+    assert (for_people.exit_code, for_programs.exit_code) == (0, 0)
+    assert for_people.stdout.endswith(" 2 messages in 1 queue: sound\n")
+    report = json.loads(for_programs.stdout)
+    assert (report["findings"], report["messages"], report["torn"]) == ([], 2, 0)
+
+
+@pytest.mark.slow
+def test_damage_has_a_code_of_its_own_and_says_which_messages_it_took(copy: Path) -> None:
+    data = copy.with_name("data")  # a clean stop proves what was synced
+    (segment,) = (data / "commitlog").iterdir()
+    whole = segment.read_bytes()
+    segment.write_bytes(whole.replace(MARK, MARK.upper()))
+    try:
+        for_people, for_programs = (
+            admin_answers("verify-store", str(data)),
+            admin_answers("verify-store", str(data), "--json"),
+        )
+    finally:
+        segment.write_bytes(whole)
+
+    assert (for_people.exit_code, for_programs.exit_code) == (exit_codes.DATA_ERROR, exit_codes.DATA_ERROR)
+    assert "it held offsets 0 to " in for_people.stdout
+    assert for_people.stdout.endswith(": damaged\n")
+    assert [finding["in_log"] for finding in json.loads(for_programs.stdout)["findings"]] == [True]
+
+
+@pytest.mark.slow
+def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) -> None:
+    data = copy.with_name("data")
+    lost = next((data / "consumequeue").rglob("0000*"))
+    kept = lost.read_bytes()
+    lost.unlink()
+    try:
+        result = admin_answers("verify-store", str(data))
+    finally:
+        lost.write_bytes(kept)
+
+    assert result.exit_code == exit_codes.FAILURE
+    assert result.stdout.endswith("the log is sound, the next start repairs the rest\n")
+
+
+@pytest.mark.slow
+def test_a_directory_without_a_log_is_told_apart(tmp_path: Path) -> None:
+    result = admin_answers("verify-store", str(tmp_path))
+
+    assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
+    assert "holds no log" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "00000000000000000000").symlink_to("00000000000000000000")  # also root cannot open this
+
+    result = admin_answers("verify-store", str(tmp_path))
+
+    assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
+    assert result.stderr.startswith("rmq-admin: ")
+    assert len(result.stderr.splitlines()) == 1

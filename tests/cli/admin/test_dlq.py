@@ -1,8 +1,16 @@
-"""``rmq-admin dlq list, show, export``: dead letters from the command line."""
+"""
+``rmq-admin dlq list, show, export``: dead letters from the command line.
+
+``rmq-admin dlq replay`` and ``drop``: each dead letter once, in order, told one by one and in sum.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +20,15 @@ from click.testing import CliRunner, Result
 
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
-from rmq.client import Message
+from rmq.client import Admin, Message
+from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.redelivery import DROPPED, DeadResult, DeadRow
 
 from support.broker_thread import BrokerThread
 from support.dead_letters import bury
+from support.terminal import Terminal
+from support.threaded_broker import FakeBroker
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +181,242 @@ def test_without_a_broker_it_says_how_to_start_one(nowhere: str) -> None:
 
     assert result.exit_code == exit_codes.UNAVAILABLE
     assert result.stderr.startswith("rmq-admin: ")
+
+
+@pytest.fixture
+def group(address: str, request: pytest.FixtureRequest) -> str:
+    """A group of this test's own, with five dead letters of the topic of its name."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:]
+    bury(address, name, [Message(name, b"%d" % i, keys=(f"k-{i}",)) for i in range(5)], queue_id=2)
+    return name
+
+
+def dlq_dead_deals(address: str, *arguments: str, typed: io.BytesIO | None = None) -> Result:
+    return CliRunner().invoke(command, ["dlq", *arguments, "--broker", address], input=typed, prog_name="rmq-admin")
+
+
+def bodies(address: str, topic: str, queue_id: int = 0) -> list[bytes]:
+    async def read() -> list[bytes]:
+        async with Admin(address) as admin:
+            return [m.body async for some in admin.read(MessageQueue(topic, queue_id), 0, 1 << 40) for m in some]
+
+    return asyncio.run(read())
+
+
+def counts(address: str, group: str) -> tuple[int, int, int]:
+    (row,) = [row for row in json.loads(dlq_dead_deals(address, "list", "--json").stdout) if row["group"] == group]
+    return row["waiting"], row["replayed"], row["dropped"]
+
+
+def test_replayed_ones_go_to_the_group_in_order_and_once(address: str, group: str) -> None:
+    result = dlq_dead_deals(address, "replay", group, "--offset", "3", "--offset", "0-1")
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        f"{group} @0: replayed to %RETRY%{group}/0 @0",
+        f"{group} @1: replayed to %RETRY%{group}/0 @1",
+        f"{group} @3: replayed to %RETRY%{group}/0 @2",
+        f"{group}: 3 replayed",
+    ]
+    again = dlq_dead_deals(address, "replay", group, "--offset", "0-2")
+    assert again.exit_code == 0
+    assert again.stdout.splitlines() == [
+        f"{group} @0: replayed before",
+        f"{group} @1: replayed before",
+        f"{group} @2: replayed to %RETRY%{group}/0 @3",
+        f"{group}: 2 replayed before, 1 replayed",
+    ]
+    assert bodies(address, f"%RETRY%{group}") == [b"0", b"1", b"3", b"2"]
+    assert counts(address, group) == (1, 4, 0)
+
+
+def test_to_their_topic_they_go_to_the_queue_they_came_from(address: str, group: str) -> None:
+    result = dlq_dead_deals(address, "replay", group, "--to-topic", "--key", "k-4", "--key", "k-1")
+
+    assert result.stdout.splitlines() == [
+        f"{group} @1: replayed to {group}/2 @5",
+        f"{group} @4: replayed to {group}/2 @6",
+        f"{group}: 2 replayed",
+    ]
+    assert bodies(address, group, 2) == [b"0", b"1", b"2", b"3", b"4", b"1", b"4"]
+
+
+def test_dropped_ones_wait_no_longer_and_are_not_replayed(address: str, group: str) -> None:
+    dropped = dlq_dead_deals(address, "drop", group, "--offset", "1", "--offset", "3")
+    assert dropped.stdout.splitlines() == [f"{group} @1: dropped", f"{group} @3: dropped", f"{group}: 2 dropped"]
+    assert (
+        dlq_dead_deals(address, "drop", group, "--offset", "3").stdout.splitlines()[0] == f"{group} @3: dropped before"
+    )
+
+    replayed = dlq_dead_deals(address, "replay", group, "--offset", "0-1")
+
+    assert replayed.stdout.splitlines() == [
+        f"{group} @0: replayed to %RETRY%{group}/0 @0",
+        f"{group} @1: dropped before",
+        f"{group}: 1 replayed, 1 dropped before",
+    ]
+    assert (
+        dlq_dead_deals(address, "drop", group, "--offset", "0").stdout.splitlines()[0] == f"{group} @0: replayed before"
+    )
+    assert counts(address, group) == (2, 1, 2)
+    shown = dlq_dead_deals(address, "show", group, "--state", "all", "--json").stdout.splitlines()
+    assert [json.loads(line)["state"] for line in shown] == ["replayed", "dropped", "waiting", "dropped", "waiting"]
+
+
+@pytest.mark.parametrize("verb", ["replay", "drop"])
+def test_a_dry_run_does_nothing(address: str, group: str, verb: str) -> None:
+    result = dlq_dead_deals(address, verb, group, "--dry-run")
+
+    assert result.exit_code == 0
+    done = {"replay": "replayed", "drop": "dropped"}[verb]
+    to = f" to %RETRY%{group}/0" if verb == "replay" else ""
+    assert result.stdout.splitlines() == [
+        *(f"{group} @{offset}: would be {done}{to}" for offset in range(5)),
+        f"{group}: 5 would be {done}",
+    ]
+    assert result.stderr == "nothing was done: leave --dry-run out to do it\n"
+    assert counts(address, group) == (5, 0, 0)
+
+
+def test_all_that_wait_are_meant_without_a_condition_and_that_needs_a_yes(address: str, group: str) -> None:
+    for more in ([], ["--json"], ["--state", "all"]):
+        refused = dlq_dead_deals(address, "replay", group, *more)
+        assert refused.exit_code == exit_codes.USAGE
+        assert refused.stderr == (
+            "rmq-admin: nobody can be asked whether to replay all of them: give a condition, or --yes\n"
+        )
+    dlq_dead_deals(address, "drop", group, "--offset", "2")
+
+    result = dlq_dead_deals(address, "replay", group, "--yes")
+
+    assert result.stdout.splitlines()[-1] == f"{group}: 4 replayed"
+    assert bodies(address, f"%RETRY%{group}") == [b"0", b"1", b"3", b"4"]
+    again = dlq_dead_deals(address, "replay", group, "--yes")
+    assert (again.exit_code, again.stdout) == (0, f"{group}: there is nothing to replay\n")
+
+
+@pytest.mark.parametrize(("typed", "is_done"), [(b"y\n", True), (b"n\n", False), (b"", False)])
+def test_on_a_terminal_somebody_is_asked(address: str, group: str, typed: bytes, is_done: bool) -> None:
+    result = dlq_dead_deals(address, "drop", group, typed=Terminal(typed))
+
+    assert f"Drop all 5 dead letters of {group}? [y/N]: " in result.stderr
+    assert counts(address, group) == ((0, 0, 5) if is_done else (5, 0, 0))
+    if not is_done:
+        assert result.exit_code == exit_codes.FAILURE
+        assert result.stderr.endswith("rmq-admin: nothing was done; --yes does it without asking\n")
+
+
+def test_as_json_each_is_an_object_and_the_sum_comes_last(address: str, group: str) -> None:
+    dlq_dead_deals(address, "drop", group, "--offset", "1")
+
+    result = dlq_dead_deals(address, "replay", group, "--offset", "0-1", "--json")
+
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {
+            "group": group, "queue_offset": 0, "result": "replayed", "state": "replayed",
+            "to_topic": f"%RETRY%{group}", "to_queue_id": 0, "to_offset": 0,
+        },
+        {"group": group, "queue_offset": 1, "result": "dropped_before", "state": "dropped"},
+        {"summary": {"group": group, "dry_run": False, "total": 2, "replayed": 1, "dropped_before": 1}},
+    ]  # fmt: skip
+
+
+def test_some_that_fail_have_a_code_of_their_own(address: str, group: str) -> None:
+    bury(address, group, [Message(f"{group}-gone", b"x")], queue_id=0)
+
+    async def forget() -> None:
+        async with Admin(address) as admin:
+            await admin.delete_topic(f"{group}-gone")
+
+    asyncio.run(forget())
+
+    some = dlq_dead_deals(address, "replay", group, "--to-topic", "--offset", "4-5", "--json")
+    assert some.exit_code == exit_codes.PARTIAL == 3
+    assert some.stderr == "rmq-admin: 1 of 2 failed\n"
+    good, bad, total = (json.loads(line) for line in some.stdout.splitlines())
+    assert good["result"] == "replayed"
+    assert (bad["queue_offset"], bad["result"], bad["state"], bad["code"]) == (
+        5,
+        "failed",
+        "waiting",
+        "TOPIC_NOT_FOUND",
+    )
+    assert total["summary"]["failed"] == 1
+
+    none = dlq_dead_deals(address, "replay", group, "--to-topic", "--offset", "5")
+    assert none.exit_code == exit_codes.NO_INPUT
+    assert none.stdout.startswith(f"{group} @5: failed: ")
+    assert none.stderr.startswith("rmq-admin: all 1 failed: ")
+
+
+def test_what_is_named_and_does_not_exist_is_told(address: str, group: str) -> None:
+    result = dlq_dead_deals(address, "replay", group, "--offset", "4", "--offset", "99")
+    assert result.exit_code == exit_codes.NO_INPUT
+    assert result.stdout.splitlines()[-1] == f"{group}: 1 replayed"
+    shown = f"`rmq-admin dlq show {group} --state all` shows them"
+    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 99: {shown}\n"
+
+    result = dlq_dead_deals(address, "drop", group, "--offset", "10-20")
+    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 10-20: {shown}\n"
+
+    result = dlq_dead_deals(address, "drop", group, "--id", "f" * 32)
+    assert result.exit_code == exit_codes.NO_INPUT
+    assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter with the id {'f' * 32}: {shown}\n"
+
+
+def test_more_than_one_request_holds_are_replayed_in_order(address: str) -> None:
+    group = "many"
+    bury(address, group, [Message(group, b"%d" % i, keys=("k",)) for i in range(1000)])
+    bury(address, group, [Message(group, b"%d" % i, keys=("k",)) for i in range(1000, 1500)])
+
+    for conditions in (["--offset", "0-1100"], ["--key", "k"]):
+        result = dlq_dead_deals(address, "replay", group, *conditions)
+        assert result.exit_code == 0
+
+    assert bodies(address, f"%RETRY%{group}") == [b"%d" % i for i in range(1500)]
+    assert counts(address, group) == (0, 1500, 0)
+
+
+@pytest.mark.slow
+def test_the_real_command_says_to_scripts_how_it_ended(address: str, group: str) -> None:
+    def admin(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rmq.cli.rmq_admin", "dlq", *arguments, "--broker", address]
+        quiet = subprocess.DEVNULL
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, stdin=quiet)
+
+    refused = admin("replay", group)
+    done = admin("replay", group, "--yes", "--json")
+    missing = admin("replay", group, "--offset", "77")
+
+    assert (refused.returncode, refused.stdout) == (exit_codes.USAGE, "")
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 6)
+    assert missing.returncode == exit_codes.NO_INPUT
+    assert missing.stdout == f"{group}: there is nothing to replay\n"
+
+
+class LeavingBroker(FakeBroker):
+    """Has 1500 dead letters, and goes away after it was asked to drop the first of them."""
+
+    drops = 0
+
+    def serve(self, op: Op, payload: Any) -> Any:
+        if op is Op.LIST_DEAD:
+            return [] if payload[0] else [DeadRow("g", "%DLQ%g", 0, 1500, 1500, 0, 0)]
+        if op is Op.DEAD_STATES:
+            return []
+        if op is Op.DROP_DEAD:
+            self.drops += 1
+            if self.drops == 2:
+                raise OSError("hangs up")
+            return [DeadResult(0, DROPPED, True)] * len(payload[1])
+        return super().serve(op, payload)
+
+
+def test_what_was_done_before_the_broker_went_away_is_told() -> None:
+    with LeavingBroker() as leaving:
+        result = dlq_dead_deals(leaving.address, "drop", "g", "--yes")
+
+    assert result.exit_code == exit_codes.UNAVAILABLE
+    assert len(result.stdout.splitlines()) == 1025
+    assert result.stdout.endswith("g @1023: dropped\ng: 1024 dropped\n")
+    assert len(result.stderr.splitlines()) == 1

@@ -1,4 +1,8 @@
-"""A bar where somebody looks, nothing elsewhere."""
+"""
+A bar where somebody looks, nothing elsewhere.
+
+How much room there is.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import sys
 
 import pytest
 
-from rmq.cli.output.progress import progress
+from rmq.cli.output.progress import columns, fits, progress
 
 
 class Screen(io.StringIO):
@@ -34,3 +38,15 @@ async def test_the_bar_follows_what_is_done(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert "sending" in screen.getvalue()
     assert "50%" in screen.getvalue()
+
+
+def test_there_is_room_for_everything_where_there_is_no_terminal() -> None:
+    assert columns() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "is_so"),
+    [("", 1, True), ("abc\nde\n", 3, True), ("abc\nde\n", 2, False), ("a" * 500, 0, True)],
+)
+def test_a_text_fits_if_each_of_its_lines_does(text: str, room: int, is_so: bool) -> None:
+    assert fits(text, room) is is_so

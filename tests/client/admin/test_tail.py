@@ -86,22 +86,22 @@ async def clock() -> Clock:
 
 
 @pytest.fixture
-async def broker(clock: Clock) -> AsyncIterator[InMemoryBroker]:
+async def broker_plain(clock: Clock) -> AsyncIterator[InMemoryBroker]:
     async with InMemoryBroker(wall_us=clock) as running:
         yield running
 
 
 @pytest.fixture
-async def admin(broker: InMemoryBroker) -> AsyncIterator[Admin]:
-    async with Admin(broker.address) as running:
+async def admin(broker_plain: InMemoryBroker) -> AsyncIterator[Admin]:
+    async with Admin(broker_plain.address) as running:
         yield running
 
 
 async def test_the_newest_over_all_queues_in_the_order_they_were_stored(
-    broker: InMemoryBroker, admin: Admin, clock: Clock
+    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("orders", 3)
-    async with Producer(broker.address) as producer:
+    async with Producer(broker_plain.address) as producer:
         await fill(producer, "orders", clock, 20, queues=3)
 
     newest = await admin.tail("orders").newest(5, now=clock.now)
@@ -131,15 +131,15 @@ class Counting:
 
 
 async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
-    broker: InMemoryBroker, admin: Admin, clock: Clock
+    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("wide", 1024)
-    async with Producer(broker.address) as producer:
+    async with Producer(broker_plain.address) as producer:
         for queue_id in range(1024):  # long ago, one each
             producer.send_nowait(Message("wide", b"old"), queue_id=queue_id)
         await producer.flush()
         await fill(producer, "wide", clock, 20, queues=700)
-    connection = Connection(broker.address)
+    connection = Connection(broker_plain.address)
     await connection.open(timeout_s=5.0)
     counting: Any = Counting(connection)
     found = await Tail(admin, counting, "wide").newest(5, now=clock.now)
@@ -149,23 +149,23 @@ async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
     assert counting.batches < 300
 
 
-async def test_all_queues_of_a_wide_topic_are_followed(broker: InMemoryBroker, admin: Admin) -> None:
+async def test_all_queues_of_a_wide_topic_are_followed(broker_plain: InMemoryBroker, admin: Admin) -> None:
     await admin.create_topic("wide", 1024)
     tail = admin.tail("wide")
     await tail.begin()
-    async with aclosing(tail.follow()) as following, Producer(broker.address) as producer:
+    async with aclosing(tail.follow()) as following, Producer(broker_plain.address) as producer:
         for queue_id in (1023, 0, 512):
             await producer.send(Message("wide", b"%d" % queue_id), queue_id=queue_id)
         assert sorted(await take(following, 3)) == ["0", "1023", "512"]
 
 
 async def test_without_a_time_it_looks_back_only_so_far_and_says_so(
-    broker: InMemoryBroker, admin: Admin, clock: Clock
+    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("orders", 1)
-    connection = Connection(broker.address)
+    connection = Connection(broker_plain.address)
     await connection.open(timeout_s=5.0)
-    async with Producer(broker.address) as producer:
+    async with Producer(broker_plain.address) as producer:
         await producer.send(Message("orders", b"early", tag="rare"), queue_id=0)
         clock.pass_s(86400)
         await producer.send_bodies("orders", [b"x"] * 900, queue_id=0)
@@ -179,10 +179,10 @@ async def test_without_a_time_it_looks_back_only_so_far_and_says_so(
 
 
 async def test_with_a_condition_it_looks_further_back_until_there_are_enough(
-    broker: InMemoryBroker, admin: Admin, clock: Clock
+    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("orders", 2)
-    async with Producer(broker.address) as producer:
+    async with Producer(broker_plain.address) as producer:
         await producer.send_many([Message("orders", b"early", tag="rare")] * 2, queue_id=0)
         clock.pass_s(86400)
         for queue_id in (0, 1):
@@ -199,8 +199,10 @@ async def test_with_a_condition_it_looks_further_back_until_there_are_enough(
     assert bodies(keyed.messages) == ["1", "5"]
 
 
-async def test_more_than_was_asked_for_since_a_time_is_said(broker: InMemoryBroker, admin: Admin, clock: Clock) -> None:
-    async with Producer(broker.address) as producer:
+async def test_more_than_was_asked_for_since_a_time_is_said(
+    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
+) -> None:
+    async with Producer(broker_plain.address) as producer:
         await fill(producer, "orders", clock, 5, queues=2)
     found = await admin.tail("orders").newest(2, now=clock.now, since=START)
 
@@ -230,9 +232,9 @@ async def take(following: AsyncIterator[list[StoredMessage]], count: int) -> lis
 @pytest.mark.virtual_time
 async def test_it_follows_through_growth_and_a_restart_and_ends_with_the_topic() -> None:
     said: list[str] = []
-    async with InMemoryBroker() as broker, Admin(broker.address) as admin:
+    async with InMemoryBroker() as broker_plain, Admin(broker_plain.address) as admin:
         await admin.create_topic("orders", 2)
-        async with Producer(broker.address) as producer:
+        async with Producer(broker_plain.address) as producer:
             await producer.send(Message("orders", b"before"), queue_id=0)
             tail = admin.tail("orders", notice=said.append)
             assert bodies((await tail.newest(0, now=datetime.now(UTC))).messages) == []
@@ -247,12 +249,12 @@ async def test_it_follows_through_growth_and_a_restart_and_ends_with_the_topic()
 
                 coming = asyncio.create_task(take(following, 1))
                 await asyncio.sleep(1)
-                await broker.restart()
+                await broker_plain.restart()
                 await producer.send(Message("orders", b"after"), queue_id=1)
                 assert await coming == ["after"]
                 assert said[-1] == "the broker is there again"
 
-                async with Admin(broker.address) as other:
+                async with Admin(broker_plain.address) as other:
                     await other.delete_topic("orders")
                 with pytest.raises(TopicNotFound, match="was deleted"):
                     await take(following, 1)
@@ -260,7 +262,11 @@ async def test_it_follows_through_growth_and_a_restart_and_ends_with_the_topic()
 
 @pytest.mark.virtual_time
 async def test_only_what_is_wanted_is_followed() -> None:
-    async with InMemoryBroker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
+    async with (
+        InMemoryBroker() as broker_plain,
+        Admin(broker_plain.address) as admin,
+        Producer(broker_plain.address) as producer,
+    ):
         await admin.create_topic("orders", 2)
         tail = admin.tail("orders", queues=[1], expression="new", wanted=lambda message: message.body != b"no")
         await tail.begin()

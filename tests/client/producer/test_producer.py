@@ -1,4 +1,10 @@
-"""The producer's calls: what they return, raise and leave behind."""
+"""
+The producer's calls: what they return, raise and leave behind.
+
+Messages with a delay: which of them share a batch, what is asked of the broker, and what the caller is told.
+
+How a call of the producer ends without an answer: its time runs out, or its caller goes.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,20 @@ import asyncio
 import logging
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from rmq.client import Message, Producer, SendStatus
+from rmq.client import BadDelay, Message, Producer, SendStatus
+from rmq.client.producer.receipts import Receipt
 from rmq.wire import errors
+from rmq.wire.batch import layout
 from rmq.wire.batch.layout import MAX_BODY, MAX_COUNT
 from rmq.wire.protocol.ops.core import Op
 
-from ..fake_broker import FakeBroker
+from ..fake_broker import DropAfter, DropBefore, FakeBroker
 from ..producing import TOPIC, Script, message, numbers, send_each, time, until
 
 pytestmark = pytest.mark.virtual_time
@@ -354,3 +364,311 @@ def test_a_compression_that_is_not_installed_is_refused_at_once_with_the_extra_t
 
     assert "lz4 compression is not installed" in ran.stdout
     assert "pip install 'rmq[lz4]'" in ran.stdout
+
+
+NOW_US = 1_700_000_000_000_000
+NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+NOON_US = 1_769_860_800_000_000
+
+
+class Clock:
+    """A wall clock that stands still unless it is told."""
+
+    def __init__(self) -> None:
+        self.now_us = NOW_US
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+@pytest.fixture
+def wall() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def producer_delays(broker: FakeBroker, wall: Clock) -> AsyncIterator[Producer]:
+    async with Producer(broker.address, wall_us=wall) as opened:
+        yield opened
+
+
+def delayed(number: int, **delay: Any) -> Message:
+    return Message(TOPIC, b"%d" % number, **delay)
+
+
+def told(headers: list[layout.Header]) -> list[tuple[int, int, int]]:
+    """Messages, level and time of each batch."""
+    return [(header.count, header.delay_level, header.deliver_at) for header in headers]
+
+
+async def send_in_one_turn(producer_delays: Producer, *messages: Message) -> list[Receipt]:
+    return await asyncio.gather(*(producer_delays.send(message, queue_id=0) for message in messages))
+
+
+async def test_sends_of_one_turn_are_grouped_by_their_delay_and_keep_their_order(
+    broker: FakeBroker, producer_delays: Producer
+) -> None:
+    levels = [0, 0, 3, 3, 3, 0, 1, 3]
+    receipts = await send_in_one_turn(
+        producer_delays, *(delayed(i, delay_level=level) for i, level in enumerate(levels))
+    )
+
+    assert told(broker.stored) == [(2, 0, 0), (3, 3, 0), (1, 0, 0), (1, 1, 0), (1, 3, 0)]
+    assert broker.bodies(TOPIC, 0) == [b"0", b"1", b"5"]
+    assert broker.parked == [b"2", b"3", b"4", b"6", b"7"]
+    assert [receipt.queue_offset for receipt in receipts] == [0, 1, -1, -1, -1, 2, -1, -1]
+    assert [receipt.is_delayed for receipt in receipts] == [level > 0 for level in levels]
+    assert len({receipt.message_id for receipt in receipts}) == len(levels)
+
+
+async def test_one_call_is_cut_where_the_delay_changes(broker: FakeBroker, producer_delays: Producer) -> None:
+    delays: list[dict[str, Any]] = [
+        *[{"delay_s": 5}] * 2, {}, *[{"deliver_at": NOON}] * 2, {"delay_level": 2}, {"delay_s": 0},
+    ]  # fmt: skip
+    receipts = await producer_delays.send_many([delayed(i, **delay) for i, delay in enumerate(delays)], queue_id=0)
+
+    assert told(broker.stored) == [(2, 0, NOW_US + 5_000_000), (1, 0, 0), (2, 0, NOON_US), (1, 2, 0), (1, 0, 0)]
+    assert [receipt.is_delayed for receipt in receipts] == [True, True, False, True, True, True, False]
+
+
+async def test_many_with_one_delay_are_as_few_batches_as_many_without(
+    broker: FakeBroker, producer_delays: Producer
+) -> None:
+    await producer_delays.send_many([delayed(i, delay_level=1) for i in range(layout.MAX_COUNT + 1)], queue_id=0)
+
+    assert told(broker.stored) == [(layout.MAX_COUNT, 1, 0), (1, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("delay", "level", "deliver_at"),
+    [
+        ({}, 0, 0),
+        ({"delay_level": 7}, 7, 0),
+        ({"delay_s": 0.25}, 0, NOW_US + 250_000),
+        ({"deliver_at": NOON}, 0, NOON_US),
+    ],
+)
+async def test_bodies_and_one_way_messages_wait_as_others_do(
+    broker: FakeBroker, producer_delays: Producer, delay: dict[str, Any], level: int, deliver_at: int
+) -> None:
+    receipts = await producer_delays.send_bodies(TOPIC, [b"1", b"2"], queue_id=0, **delay)
+    producer_delays.send_nowait(delayed(3, **delay), queue_id=0)
+    await producer_delays.flush()
+
+    assert told(broker.stored) == [(2, level, deliver_at), (1, level, deliver_at)]
+    assert {receipt.is_delayed for receipt in receipts} == {bool(delay)}
+    assert producer_delays.failed_one_way == 0
+
+
+async def test_a_delay_of_bodies_that_makes_no_sense_is_refused_before_anything_is_sent(
+    broker: FakeBroker, producer_delays: Producer
+) -> None:
+    with pytest.raises(ValueError, match="give one of delay_level, delay_s and deliver_at"):
+        await producer_delays.send_bodies(TOPIC, [b"1"], delay_level=1, delay_s=1)
+    with pytest.raises(ValueError, match="delay_level must be"):
+        await producer_delays.send_bodies(TOPIC, [], delay_level=-1)
+
+    assert broker.arrived == []
+
+
+async def test_a_batch_that_is_sent_again_keeps_its_time(
+    broker: FakeBroker, producer_delays: Producer, wall: Clock
+) -> None:
+    """Whether its answer was lost, or it is certainly not stored and is cut anew."""
+    broker.before_store = Script({1: DropBefore(), 2: DropAfter()})
+    sends = [
+        asyncio.create_task(producer_delays.send(delayed(1, delay_s=5), queue_id=0)),
+        asyncio.create_task(producer_delays.send(delayed(2, delay_level=4), queue_id=1)),
+    ]
+    await until(lambda: len(broker.hellos) > 1)
+    wall.now_us += 60_000_000
+
+    receipts = await asyncio.gather(*sends)
+
+    assert {header.deliver_at for header in broker.arrived if not header.delay_level} == {NOW_US + 5_000_000}
+    assert sorted(broker.parked) == [b"1", b"2"]
+    assert all(receipt.is_delayed for receipt in receipts)
+
+
+async def test_a_delay_that_the_broker_refuses_fails_its_own_callers_only(
+    broker: FakeBroker, producer_delays: Producer
+) -> None:
+    def before_store(header: layout.Header) -> None:
+        if header.delay_level > 18:
+            raise BadDelay("there are 18 levels, not 19")
+
+    broker.before_store = before_store
+    good, bad, last = await asyncio.gather(
+        producer_delays.send(delayed(1, delay_level=18), queue_id=0),
+        producer_delays.send(delayed(2, delay_level=19), queue_id=0),
+        producer_delays.send(delayed(3, delay_level=18), queue_id=0),
+        return_exceptions=True,
+    )
+
+    assert isinstance(bad, BadDelay)
+    assert isinstance(good, Receipt) and isinstance(last, Receipt)
+    assert broker.parked == [b"1", b"3"]
+    assert len(broker.arrived) == 3, "a permanent refusal is not tried again"
+
+
+async def test_a_time_beyond_the_calendar_fails_alone(broker: FakeBroker, producer_delays: Producer) -> None:
+    far, near = await asyncio.gather(
+        producer_delays.send(delayed(1, delay_s=253_402_300_799.0), queue_id=0),
+        producer_delays.send(delayed(2, delay_s=1), queue_id=0),
+        return_exceptions=True,
+    )
+
+    assert isinstance(far, Exception)
+    assert isinstance(near, Receipt)
+    assert broker.parked == [b"2"]
+
+
+# Time
+
+
+async def test_what_was_never_sent_times_out_as_certainly_not_stored() -> None:
+    async with FakeBroker() as broker:
+        async with Producer(broker.address) as producer:
+            broker.create(TOPIC)
+            await producer.send(message(0), queue_id=0)
+            await broker.stop()
+            await until(lambda: not producer._connection.connected)
+            began = time()
+
+            with pytest.raises(errors.RequestTimeout, match=r"not connected to .*: nothing was stored"):
+                await producer.send(message(1), queue_id=0)
+            assert time() - began == pytest.approx(30)
+
+            await broker.start()
+            await producer.send(message(2), queue_id=0)
+
+        assert numbers(broker) == [0, 2]
+
+
+async def test_what_was_sent_and_not_answered_has_an_unknown_outcome_and_stays_in_line(broker: FakeBroker) -> None:
+    broker.tells_outcomes = False
+    async with Producer(broker.address, delivery_timeout_s=10) as producer:
+        await producer.send(message(0), queue_id=0)
+        broker.holding = True
+        began = time()
+        first = asyncio.create_task(producer.send(message(1), queue_id=0))
+        await asyncio.sleep(0.1)
+        broker.producers[producer.producer_id].last = 1  # as if it had been lost on the way
+        broker.queues[TOPIC, 0].pop()
+        broker.held.clear()
+
+        with pytest.raises(errors.OutcomeUnknown, match=r"0 of 1 messages .* may or may not be"):
+            await first
+        assert time() - began == pytest.approx(10)
+
+        broker.holding = False
+        broker.drop_all()
+        await producer.send(message(2), queue_id=0)
+
+    assert numbers(broker) == [0, 1, 2], "the unknown one was sent again before the next"
+
+
+async def test_what_a_full_disk_refused_until_the_end_is_certainly_not_stored(broker: FakeBroker) -> None:
+    def full(_header: object) -> None:
+        raise errors.DiskFull("no space")
+
+    async with Producer(broker.address, delivery_timeout_s=5) as producer:
+        await producer.send(message(0), queue_id=0)
+        broker.before_store = full
+        outcomes = await send_each(producer, range(1, 5))
+        assert [type(outcome) for outcome in outcomes] == [errors.DiskFull] * 4
+        assert str(outcomes[3]) == "nothing was stored in 'orders' within 5 s: no space"
+
+        broker.before_store = None
+        await producer.send(message(9), queue_id=0)
+
+    assert numbers(broker) == [0, 9]
+
+
+async def test_a_route_that_does_not_come_times_out(broker: FakeBroker) -> None:
+    async with Producer(broker.address, delivery_timeout_s=4) as producer:
+        broker.holding = True
+        with pytest.raises(errors.RequestTimeout, match="nothing was stored"):
+            await producer.send(message(0))
+        assert time() == pytest.approx(4, abs=0.1)
+        broker.release()
+        await producer.send(message(1))
+
+    assert numbers(broker) == [1]
+
+
+async def test_a_part_that_was_stored_makes_the_outcome_of_the_whole_unknown(broker: FakeBroker) -> None:
+    async with Producer(broker.address, delivery_timeout_s=5, max_in_flight=1) as producer:
+        await producer.send(message(0), queue_id=0)
+        broker.before_store = lambda header: _refuse_after(header.sequence, 2)
+
+        with pytest.raises(errors.OutcomeUnknown, match=f"{MAX_COUNT} of {MAX_COUNT + 1} messages"):
+            await producer.send_bodies(TOPIC, [b"1"] * (MAX_COUNT + 1), queue_id=0)
+        broker.before_store = None
+
+
+def _refuse_after(sequence: int, last: int) -> None:
+    if sequence > last:
+        raise errors.DiskFull("no space")
+
+
+# Cancelling
+
+
+async def _send(producer: Producer) -> object:
+    return await producer.send(message(500), sharding_key="k")
+
+
+async def _send_many(producer: Producer) -> object:
+    return await producer.send_many([message(i) for i in range(500, 500 + MAX_COUNT + 5)], sharding_key="k")
+
+
+async def _flush(producer: Producer) -> object:
+    return await producer.flush()
+
+
+@pytest.mark.parametrize("call", [_send, _send_many, _flush])
+@pytest.mark.parametrize("known", [True, False])
+async def test_cancelling_at_any_step_leaks_nothing_and_keeps_the_order_of_others(
+    broker: FakeBroker, call: Callable[[Producer], Awaitable[object]], known: bool
+) -> None:
+    for steps in range(14):
+        async with Producer(broker.address) as producer:
+            broker.topics.clear()
+            broker.queues.clear()
+            if known:
+                await producer.send(message(0), sharding_key="k")
+            before = asyncio.create_task(producer.send(message(1), sharding_key="k"))
+            await asyncio.sleep(0)
+            cancelled = asyncio.ensure_future(call(producer))
+            await asyncio.sleep(0)
+            after = asyncio.create_task(producer.send(message(2), sharding_key="k"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.wait([before, cancelled, after])
+            await producer.flush()
+            others = [number for number in numbers(broker) if number < 500]
+
+            assert others == ([0] if known else []) + [1, 2]
+            assert not producer._deadlines._parcels and not producer._sender._line._batches
+            assert all(not route.waiting for route in producer._router._topics.values())
+            theirs = [number for number in numbers(broker) if number >= 500]
+            assert theirs == list(range(500, 500 + len(theirs))), "a first part, without a gap"
+
+
+async def test_one_that_was_cancelled_before_it_was_sent_is_not_sent(broker: FakeBroker) -> None:
+    async with Producer(broker.address, max_in_flight=1) as producer:
+        broker.create(TOPIC)
+        await producer.send(message(0), queue_id=0)
+        broker.holding = True
+        first = asyncio.create_task(producer.send(message(1), queue_id=0))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(producer.send(message(2), queue_id=0))
+        await asyncio.sleep(0.1)
+        second.cancel()
+        await asyncio.wait([second])
+        broker.release()
+        await first
+
+    assert numbers(broker) == [0, 1]

@@ -1,241 +1,587 @@
-"""Which offsets are read, and by how many tasks."""
+"""
+A scan is planned with a few questions, and then frozen.
+
+A scan that starts at saved offsets never misses what a restored store holds after them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from rmq.broker.offline.backup import restore
+from rmq.broker.store.consume_queue import MAX_EPOCHS
+from rmq.client import Admin, MessageQueue, starting_offsets
 from rmq.client.scan.options import ScanOptions
-from rmq.client.scan.ranges import (
-    MIN_SPLIT_ROWS,
-    QueueHolds,
-    QueueRange,
-    TopicHolds,
-    check_topics,
-    chosen_queues,
-    ranges,
-    resolve,
-    split,
+from rmq.client.scan.plan import plan
+from rmq.client.scan.ranges import QueueRange
+from rmq.client.scan.table import read_table
+from rmq.engine.native.blocking import BlockingConnection
+from rmq.runtime.clock import wall_us
+from rmq.testing.broker import BrokerThread
+from rmq.wire.batch.batch import Rows, encode
+from rmq.wire.errors import (
+    ConfigError,
+    ConnectionLost,
+    Damaged,
+    LogTruncated,
+    MessagesLost,
+    OffsetOutOfRange,
+    OtherHistory,
+    QueueNotFound,
+    TopicNotFound,
 )
-from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
+from rmq.wire.protocol.ops import core as ops
+from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-HELD = QueueHolds(100, 500)
-BIG = 100 * MIN_SPLIT_ROWS
+from support.threaded_broker import STORE_ID, STORED_AT, FakeBroker
+
+AFTER = str(STORED_AT // 1000 + 1)
 
 
-def parsed(**options: str) -> ScanOptions:
-    return ScanOptions.parse({"broker": "h:1", "topic": "t", **options})
+@pytest.fixture
+def broker_scan(fake_broker: FakeBroker) -> FakeBroker:
+    """Queues with 10, 0 and 5 messages."""
+    fake_broker.create("orders", queues=3)
+    fake_broker.append("orders", 0, Rows([b"x"] * 10, 0))
+    fake_broker.append("orders", 2, Rows([b"y"] * 5, 0))
+    return fake_broker
 
 
-def at(offset: object) -> str:
-    return json.dumps({"t": {"0": offset}})
+def options(at: FakeBroker, /, **given: str) -> ScanOptions:
+    chosen = {} if "topicPattern" in given else {"topic": "orders"}
+    return ScanOptions.parse({"broker": at.address, **chosen, **given})
 
 
-def queue(rows: int, queue_id: int = 0, start: int = 0) -> QueueRange:
-    return QueueRange("h:1", StoreIds(1), "t", 1, queue_id, start, start + rows)
+def planned(at: FakeBroker, /, **given: str) -> list[tuple[str, int, int, int]]:
+    return [(part.topic, part.queue_id, part.start, part.end) for part in plan(options(at, **given))]
 
 
-# ---- one queue
+def asked(broker_scan: FakeBroker) -> list[Op]:
+    return [op for op, _ in broker_scan.requests]
 
 
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        ({}, (100, 500)),
-        ({"startingOffsets": at(200), "endingOffsets": at(300)}, (200, 300)),
-        ({"startingOffsets": at(100), "endingOffsets": at(500)}, (100, 500)),
-        ({"startingOffsets": at(500)}, (500, 500)),
-        ({"startingOffsets": at("earliest"), "endingOffsets": at("latest")}, (100, 500)),
-        ({"endingOffsets": at(50)}, (100, 100)),
-        ({"startingOffsets": at(-2), "endingOffsets": at(50)}, (100, 100)),
-        ({"startingOffsets": at(300), "endingOffsets": at(300)}, (300, 300)),
-        ({"startingOffsets": at(50), "failOnDataLoss": "false"}, (50, 500)),
-        ({"startingOffsets": at(50), "endingOffsets": at(60), "failOnDataLoss": "false"}, (50, 60)),
-    ],
-)
-def test_a_range_is_what_lies_between_the_asked_offsets(options: dict[str, str], found: tuple[int, int]) -> None:
-    assert resolve(parsed(**options), "t", 0, HELD) == found
+def test_each_queue_that_holds_messages_is_a_range_that_knows_everything(broker_scan: FakeBroker) -> None:
+    assert plan(options(broker_scan)) == [
+        QueueRange(broker_scan.address, StoreIds(STORE_ID), "orders", 1, 0, 0, 10),
+        QueueRange(broker_scan.address, StoreIds(STORE_ID), "orders", 1, 2, 0, 5),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("options", "held", "found"),
-    [
-        ({"startingTimestamp": "1"}, QueueHolds(100, 500, start_at=230), (230, 500)),
-        ({"endingTimestamp": "1"}, QueueHolds(100, 500, end_at=230), (100, 230)),
-        ({"startingTimestamp": "1", "endingTimestamp": "2"}, QueueHolds(100, 500, 200, 300), (200, 300)),
-        ({"startingTimestamp": "1"}, QueueHolds(100, 500, start_at=520), (520, 520)),  # it grew between two answers
-        ({"endingTimestamp": "1"}, QueueHolds(100, 500, end_at=520), (100, 520)),
-        ({"startingOffsets": at(400), "endingTimestamp": "1"}, QueueHolds(100, 500, end_at=300), (400, 400)),
-    ],
-)
-def test_a_time_lies_where_the_log_says(options: dict[str, str], held: QueueHolds, found: tuple[int, int]) -> None:
-    assert resolve(parsed(**options), "t", 0, held) == found
+def test_one_connection_and_two_requests_make_the_plan(broker_scan: FakeBroker) -> None:
+    plan(options(broker_scan))
+
+    assert asked(broker_scan) == [Op.HELLO, Op.ROUTE, Op.RANGES]
+    assert broker_scan.wait_for_connections(0)
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "sentence"),
+    ("given", "found"),
     [
+        ({"queues": "2"}, [(2, 0, 5)]),
+        ({"queues": "1"}, []),
         (
-            {"startingOffsets": at(99)},
-            OffsetOutOfRange,
-            "topic t, queue 0: the messages from offset 99 to 100 are deleted; startingOffsets earliest reads what is",
+            {"startingOffsets": '{"orders":{"0":3,"1":0,"2":-2}}', "endingOffsets": '{"orders":{"0":7,"1":0,"2":5}}'},
+            [(0, 3, 7), (2, 0, 5)],
         ),
-        ({"startingOffsets": at(501)}, OffsetOutOfRange, "t, queue 0 holds 100 to 500: startingOffsets is 501"),
-        ({"endingOffsets": at(501)}, OffsetOutOfRange, "t, queue 0 holds 100 to 500: endingOffsets is 501"),
-        ({"endingOffsets": at(501), "failOnDataLoss": "false"}, OffsetOutOfRange, "endingOffsets is 501"),
-        (
-            {"startingOffsets": at(300), "endingOffsets": at(200)},
-            ConfigError,
-            "topic t, queue 0: startingOffsets 300 lies behind endingOffsets 200",
-        ),
+        ({"maxRecordsPerPartition": "5"}, [(0, 0, 5), (0, 5, 10), (2, 0, 5)]),
+        ({"minPartitions": "3"}, [(0, 0, 5), (0, 5, 10), (2, 0, 5)]),
+        ({"startingTimestamp": AFTER}, []),
+        ({"startingTimestamp": "0"}, [(0, 0, 10), (2, 0, 5)]),
+        ({"endingTimestamp": AFTER}, [(0, 0, 10), (2, 0, 5)]),
+        ({"endingTimestamp": "0"}, []),
+        ({"startingTimestamp": "0", "endingTimestamp": AFTER}, [(0, 0, 10), (2, 0, 5)]),
     ],
 )
-def test_what_cannot_be_read_as_asked_is_an_error(
-    options: dict[str, str], error: type[Exception], sentence: str
+def test_options_choose_the_ranges(
+    broker_scan: FakeBroker, given: dict[str, str], found: list[tuple[int, int, int]]
 ) -> None:
-    with pytest.raises(error, match=sentence):
-        resolve(parsed(**options), "t", 0, HELD)
+    assert planned(broker_scan, **given) == [("orders", *part) for part in found]
 
 
-# ---- which queues and topics
+def test_times_are_asked_for_once_and_after_what_there_is(broker_scan: FakeBroker) -> None:
+    planned(broker_scan, startingTimestamp="0", endingTimestamp=AFTER)
+
+    assert asked(broker_scan) == [Op.HELLO, Op.ROUTE, Op.RANGES, Op.OFFSETS_AT, Op.OFFSETS_AT]
 
 
-def test_all_queues_are_read_unless_some_are_named() -> None:
-    assert chosen_queues("t", [2, 0, 1], parsed()) == [0, 1, 2]
-    assert chosen_queues("t", [0, 1, 2], parsed(queues="2,1")) == [1, 2]
+def test_several_topics_are_read_in_the_order_they_are_named(broker_scan: FakeBroker) -> None:
+    broker_scan.create("a", queues=2)
+    broker_scan.append("a", 1, Rows([b"z"], 0))
+
+    assert planned(broker_scan, topic="orders,a") == [("orders", 0, 0, 10), ("orders", 2, 0, 5), ("a", 1, 0, 1)]
+    assert planned(broker_scan, topic="a,orders", queues="1") == [("a", 1, 0, 1)]
 
 
-def test_a_queue_that_does_not_exist_is_told_with_those_that_do() -> None:
-    with pytest.raises(QueueNotFound, match="topic t has no queue 7, 9; the topic has the queues 0, 1, 2"):
-        chosen_queues("t", [0, 1, 2], parsed(queues="7,0,9"))
+def test_offsets_are_by_topic(broker_scan: FakeBroker) -> None:
+    broker_scan.create("a")
+    broker_scan.append("a", 0, Rows([b"z"] * 4, 0))
+    starts = json.dumps({"a": {"0": 3}, "orders": {"0": 9, "1": 0, "2": 5}})
+
+    assert planned(broker_scan, topic="a,orders", startingOffsets=starts) == [("a", 0, 3, 4), ("orders", 0, 9, 10)]
 
 
 @pytest.mark.parametrize(
-    ("named", "faults"),
+    ("pattern", "topics"),
     [
-        ({"0": 1}, "names the queues of topic t 0, but 0, 1, 2 are read: 1, 2 missing"),
-        ({"0": 1, "1": 1, "2": 1, "3": 1}, "names the queues of topic t 0, 1, 2, 3, but 0, 1, 2 are read: 3 too many"),
-        ({"0": 1, "7": 1, "10": 1}, "0, 7, 10, but 0, 1, 2 are read: 1, 2 missing and 7, 10 too many"),
-        ({}, "names the queues of topic t none, but 0, 1, 2 are read: 0, 1, 2 missing"),
+        ("orders", ["orders"]),
+        ("order", []),
+        ("rders", []),
+        ("orders.*", ["orders", "orders_eu"]),
+        (".*", ["orders", "orders_eu"]),
+        ("a|orders_eu", ["orders_eu"]),
+        (".*%.*", ["%DLQ%billing"]),
     ],
 )
-@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
-def test_offsets_for_other_queues_than_are_read_are_refused_with_both_sides(
-    name: str, named: dict[str, int], faults: str
+def test_a_pattern_has_to_match_whole_names_and_finds_copies_only_when_it_names_them(
+    broker_scan: FakeBroker, pattern: str, topics: list[str]
 ) -> None:
-    with pytest.raises(ConfigError, match=f'the option "{name}" .*{faults}'):
-        chosen_queues("t", [0, 1, 2], parsed(**{name: json.dumps({"t": named})}))
+    for topic in ("orders_eu", "%DLQ%billing"):
+        broker_scan.create(topic)
+        broker_scan.append(topic, 0, Rows([b"z"], 0))
+    if not topics:
+        with pytest.raises(TopicNotFound, match=r"no topic matches; there are %DLQ%billing, orders, orders_eu"):
+            planned(broker_scan, topicPattern=pattern)
+        return
+
+    found = planned(broker_scan, topicPattern=pattern)
+
+    assert sorted({topic for topic, *_ in found}) == topics
 
 
-def test_offsets_are_for_the_queues_that_are_read_not_for_all() -> None:
-    options = parsed(queues="1", startingOffsets='{"t": {"1": 5}}')
+def test_a_pattern_sees_all_pages_of_topics(broker_scan: FakeBroker) -> None:
+    for i in range(5):
+        broker_scan.create(f"t{i}")
+        broker_scan.append(f"t{i}", 0, Rows([b"z"], 0))
+    broker_scan.topics_a_page = 2
 
-    assert chosen_queues("t", [0, 1, 2], options) == [1]
+    assert [topic for topic, *_ in planned(broker_scan, topicPattern=r"t\d")] == [f"t{i}" for i in range(5)]
 
 
-def test_offsets_for_other_topics_than_are_read_are_refused_with_both_sides() -> None:
-    options = parsed(topic="a,b", startingOffsets='{"b": {"0": 1}, "c": {"0": 1}}')
+def test_many_queues_are_asked_for_in_several_requests(broker_scan: FakeBroker) -> None:
+    broker_scan.create("wide", queues=ops.MAX_ENTRIES + 1)
+    broker_scan.append("wide", ops.MAX_ENTRIES, Rows([b"z"], 0))
 
+    assert planned(broker_scan, topic="wide") == [("wide", ops.MAX_ENTRIES, 0, 1)]
+    assert asked(broker_scan) == [Op.HELLO, Op.ROUTE, Op.RANGES, Op.RANGES]
+
+
+def test_an_empty_topic_has_no_ranges(broker_scan: FakeBroker) -> None:
+    broker_scan.create("empty", queues=2)
+
+    assert plan(options(broker_scan, topic="empty")) == []
+
+
+def test_a_missing_topic_is_told_with_those_that_exist(broker_scan: FakeBroker) -> None:
     with pytest.raises(
-        ConfigError, match='"startingOffsets" names the topics b, c, but a, b are read: a missing and c too many'
+        TopicNotFound, match=rf"broker {broker_scan.address}: there is no topic order; there are orders"
     ):
-        check_topics(["a", "b"], options)
-    check_topics(["c", "b"], options)
+        planned(broker_scan, topic="order")
 
 
-def test_the_ranges_of_a_scan_follow_topics_and_queues() -> None:
-    topics = [
-        TopicHolds("b", 7, {1: QueueHolds(0, 5), 0: QueueHolds(2, 2)}),
-        TopicHolds("a", 3, {0: QueueHolds(4, 9)}),
+def test_a_broker_without_topics_says_so(fake_broker: FakeBroker) -> None:
+    with pytest.raises(TopicNotFound, match="there is no topic at all"):
+        planned(fake_broker)
+
+
+def test_a_queue_that_does_not_exist_is_named(broker_scan: FakeBroker) -> None:
+    with pytest.raises(QueueNotFound, match="topic orders has no queue 7; the topic has the queues 0, 1, 2"):
+        planned(broker_scan, queues="0,7")
+
+
+def test_missing_and_extra_queues_of_offsets_are_named(broker_scan: FakeBroker) -> None:
+    with pytest.raises(ConfigError, match=r"but 0, 1, 2 are read: 1, 2 missing and 7 too many"):
+        planned(broker_scan, startingOffsets='{"orders": {"0": 1, "7": 1}}')
+
+
+def test_missing_and_extra_topics_of_offsets_are_named(broker_scan: FakeBroker) -> None:
+    with pytest.raises(ConfigError, match=r"names the topics other, but orders are read: orders missing and other too"):
+        planned(broker_scan, endingOffsets='{"other": {"0": 1}}')
+
+
+def test_deleted_messages_that_were_asked_for_are_an_error(broker_scan: FakeBroker) -> None:
+    broker_scan.topics["orders"][0].min_offset = 4
+    starts = '{"orders": {"0": 2, "1": 0, "2": 0}}'
+
+    with pytest.raises(OffsetOutOfRange, match=r"topic orders, queue 0: the messages from offset 2 to 4 are deleted"):
+        planned(broker_scan, startingOffsets=starts)
+    assert planned(broker_scan, startingOffsets=starts, failOnDataLoss="false")[0] == ("orders", 0, 2, 10)
+
+
+def test_no_broker_is_told_with_the_topic(broker_scan: FakeBroker) -> None:
+    with pytest.raises(ConnectionLost, match=r"topic orders, broker 127\.0\.0\.1:1: no broker at 127\.0\.0\.1:1"):
+        planned(broker_scan, broker="127.0.0.1:1")
+    with pytest.raises(ConnectionLost, match=rf"topics {re.escape('a.*')}, broker 127\.0\.0\.1:1: no broker"):
+        planned(broker_scan, broker="127.0.0.1:1", topicPattern="a.*")
+
+
+def test_a_refusal_of_one_queue_is_told_with_it(broker_scan: FakeBroker) -> None:
+    def gone(answer: list[ops.Range]) -> list[ops.Range]:
+        return [*answer[:2], ops.Range(TopicNotFound.code, text="the topic 'orders' does not exist")]
+
+    broker_scan.fail_next(Op.RANGES, gone)
+
+    with pytest.raises(TopicNotFound, match="queue 2 of topic orders: the topic 'orders' does not exist"):
+        planned(broker_scan)
+
+
+QUEUES = [MessageQueue("orders", queue_id) for queue_id in range(2)]
+NOON_US = 1_798_718_400_000_000  # of a clock that stands still
+EPOCH = 1  # of all messages of the fake broker
+DAYS_US = 10 * 86_400_000_000
+
+
+# ---- what is asked, and what answers mean
+
+
+@pytest.fixture
+def broker_scan_history(fake_broker: FakeBroker) -> FakeBroker:
+    """Queues with 10 and 5 messages."""
+    fake_broker.create("orders", queues=2)
+    fake_broker.append("orders", 0, Rows([b"x"] * 10, 0))
+    fake_broker.append("orders", 1, Rows([b"y"] * 5, 0))
+    return fake_broker
+
+
+def with_history(starts: dict[str, Any], epochs: dict[str, int], store_id: int = STORE_ID) -> str:
+    history = {"store": f"{store_id:016x}", "epochs": {"orders": epochs}}
+    return json.dumps({"orders": starts, "@history": history})
+
+
+def planned_scan_history(broker_scan_history: FakeBroker, **given: str) -> list[tuple[int, int, int]]:
+    options = ScanOptions.parse({"broker": broker_scan_history.address, "topic": "orders", **given})
+    return [(part.queue_id, part.start, part.end) for part in plan(options)]
+
+
+def compared(broker_scan_history: FakeBroker) -> list[list[Any]]:
+    """Return queue, offset and log epoch of every pull; an epoch is given where the broker has to judge."""
+    pulls = [payload for op, payload in broker_scan_history.requests if op is Op.PULL]
+    assert all(pull[:3] == [None, 0, 1] and len(pull[3]) == 1 for pull in pulls)
+    return [[pull[3][0][1], pull[3][0][2], pull[3][0][5]] for pull in pulls]
+
+
+def refusing(code: int, next_offset: int, text: str | None = "the text of the broker") -> Callable[[Any], Any]:
+    return lambda answer: [ops.PullResult(0, code, next_offset, 0, 10, b"", text)]
+
+
+def right(answer: Any) -> Any:
+    return answer
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "rmq.client.scan.plan"]
+
+
+def test_each_offset_is_compared_by_the_message_before_it_and_then_read_as_it_is(
+    broker_scan_history: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts = with_history({"0": 7, "1": 5}, {"0": EPOCH, "1": EPOCH})
+
+    assert planned_scan_history(broker_scan_history, startingOffsets=starts) == [(0, 7, 10)]
+    assert compared(broker_scan_history) == [[0, 6, 0], [1, 4, 0]]
+    assert warnings(caplog) == []
+
+
+def test_where_another_message_lies_before_an_offset_the_broker_judges(broker_scan_history: FakeBroker) -> None:
+    broker_scan_history.fail_next(Op.PULL, right, refusing(LogTruncated.code, 3))
+
+    assert planned_scan_history(
+        broker_scan_history, startingOffsets=with_history({"0": 7, "1": 5}, {"0": 900, "1": EPOCH})
+    ) == [(0, 3, 10)]
+    assert compared(broker_scan_history) == [[0, 6, 0], [0, 7, 900], [1, 4, 0]]
+
+
+def test_an_offset_that_the_broker_agrees_with_although_the_message_is_another_is_refused(
+    broker_scan_history: FakeBroker,
+) -> None:
+    with pytest.raises(OtherHistory, match=r"orders/0 has another message before offset 7 .*: begin anew with"):
+        planned_scan_history(broker_scan_history, startingOffsets=with_history({"0": 7, "1": 0}, {"0": 900}))
+
+
+def test_before_offset_0_and_at_the_earliest_there_is_nothing_to_compare(broker_scan_history: FakeBroker) -> None:
+    starts = with_history({"0": 0, "1": "earliest"}, {"0": 900, "1": 900})
+
+    assert planned_scan_history(broker_scan_history, startingOffsets=starts) == [(0, 0, 10), (1, 0, 5)]
+    assert compared(broker_scan_history) == []
+
+
+def test_offsets_of_a_store_that_this_one_never_was_are_refused(broker_scan_history: FakeBroker) -> None:
+    with pytest.raises(OtherHistory) as caught:
+        planned_scan_history(
+            broker_scan_history, startingOffsets=with_history({"0": 7, "1": 0}, {"0": 900}, store_id=5)
+        )
+
+    assert str(caught.value) == (
+        f'broker {broker_scan_history.address}: "startingOffsets" is of the store 0000000000000005; '
+        f"this one is {STORE_ID:016x}, "
+        "which is not a copy of it: read from the store that the offsets were saved of, or begin anew with "
+        '"earliest"'
+    )
+    assert compared(broker_scan_history) == []
+
+
+def test_another_history_is_an_error_that_names_where_the_histories_part(broker_scan_history: FakeBroker) -> None:
+    broker_scan_history.fail_next(Op.PULL, right, refusing(OtherHistory.code, 3, "up to offset 3"))
+
+    with pytest.raises(OtherHistory, match=rf"^broker {broker_scan_history.address}: up to offset 3$"):
+        planned_scan_history(broker_scan_history, startingOffsets=with_history({"0": 7, "1": 5}, {"0": 900, "1": 900}))
+
+
+def test_a_log_that_lost_messages_is_read_from_there_with_one_warning(
+    broker_scan_history: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker_scan_history.fail_next(Op.PULL, right, refusing(LogTruncated.code, 3, "the log lost"), right)
+    broker_scan_history.fail_next(Op.PULL, refusing(LogTruncated.code, 4))
+
+    assert planned_scan_history(
+        broker_scan_history, startingOffsets=with_history({"0": 7, "1": 5}, {"0": 900, "1": 900})
+    ) == [
+        (0, 3, 10),
+        (1, 4, 5),
+    ]
+    assert warnings(caplog) == [
+        f"broker {broker_scan_history.address}: the log lost; reading from offset 3 of orders/0, 4 of orders/1"
     ]
 
-    found = ranges(parsed(topic="b,a"), topics, stores=StoreIds(77))
 
-    assert found == [
-        QueueRange("h:1", StoreIds(77), "b", 7, 0, 2, 2),
-        QueueRange("h:1", StoreIds(77), "b", 7, 1, 0, 5),
-        QueueRange("h:1", StoreIds(77), "a", 3, 0, 4, 9),
+def test_the_warning_names_ten_queues_at_most(
+    broker_scan_history: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker_scan_history.create("orders", queues=12)
+    for queue_id in range(12):
+        broker_scan_history.append("orders", queue_id, Rows([b"x"] * 2, 0))
+    broker_scan_history.fail_next(Op.PULL, *[right, refusing(LogTruncated.code, 1)] * 12)
+    starts = {str(queue_id): 2 for queue_id in range(12)}
+
+    planned_scan_history(broker_scan_history, startingOffsets=with_history(starts, dict.fromkeys(starts, 900)))
+
+    (line,) = warnings(caplog)
+    assert line.endswith("1 of orders/9 and 2 other queues") and "orders/10" not in line
+
+
+@pytest.mark.parametrize("code", [ops.EMPTY, MessagesLost.code, OffsetOutOfRange.code, Damaged.code])
+def test_a_message_before_the_offset_that_cannot_be_read_is_left_to_the_broker(
+    broker_scan_history: FakeBroker, code: int
+) -> None:
+    broker_scan_history.fail_next(Op.PULL, refusing(code, 3), refusing(code, 3))
+
+    assert planned_scan_history(broker_scan_history, startingOffsets=with_history({"0": 7, "1": 0}, {"0": 900})) == [
+        (0, 7, 10),
+        (1, 0, 5),
     ]
 
 
-def test_a_place_names_topic_queue_offset_and_where_it_lies() -> None:
-    assert queue(5).place(3) == "topic t, queue 0, offset 3, broker h:1"
-    assert QueueRange("", 1, "t", 1, 2, 0, 9, "/data").place(3) == "topic t, queue 2, offset 3, directory /data"
-
-
-# ---- into pieces
+def test_a_start_beyond_the_end_is_an_error_as_without_a_history(broker_scan_history: FakeBroker) -> None:
+    with pytest.raises(OffsetOutOfRange, match="queue 0 holds 0 to 10: startingOffsets is 11"):
+        planned_scan_history(broker_scan_history, startingOffsets=with_history({"0": 11, "1": 0}, {"0": 900}))
 
 
 @pytest.mark.parametrize(
-    ("lengths", "max_records", "cores", "pieces"),
+    ("given", "count"),
     [
-        ([], 10, 4, []),
-        ([0, 0], 10, 4, []),
-        ([1], 10, 4, [1]),
-        ([10], 10, 1, [10]),
-        ([11], 10, 1, [5, 6]),
-        ([MIN_SPLIT_ROWS], BIG, 4, [MIN_SPLIT_ROWS]),
-        ([2 * MIN_SPLIT_ROWS], BIG, 2, [MIN_SPLIT_ROWS] * 2),
-        ([BIG], BIG, 2, [BIG // 2] * 2),
-        ([BIG, BIG, BIG, BIG], BIG, 2, [BIG] * 4),
-        ([BIG, 10], BIG, 3, [BIG // 2] * 2 + [10]),
+        ({"startingOffsets": '{"orders": {"0": 7, "1": 5}}'}, 1),
+        ({"startingOffsets": '{"orders": {"0": 7, "1": 0}, "@history": null}'}, 1),
+        ({"startingOffsets": '{"orders": {"0": 0, "1": "earliest"}}'}, 0),
+        ({"startingOffsets": "earliest"}, 0),
+        ({"startingTimestamp": "0"}, 0),
+        ({"endingOffsets": '{"orders": {"0": 7, "1": 5}}'}, 0),
     ],
 )
-def test_long_queues_are_cut_where_a_core_would_be_idle(
-    lengths: list[int], max_records: int, cores: int, pieces: list[int]
+def test_offsets_without_a_history_are_read_as_they_are_with_one_warning(
+    broker_scan_history: FakeBroker, caplog: pytest.LogCaptureFixture, given: dict[str, str], count: int
 ) -> None:
-    parts = [queue(rows, queue_id) for queue_id, rows in enumerate(lengths)]
+    planned_scan_history(broker_scan_history, **given)
 
-    assert [part.rows for part in split(parts, max_records=max_records, min_partitions=None, cores=cores)] == pieces
+    assert compared(broker_scan_history) == []
+    expected = [f'broker {broker_scan_history.address}: the option "startingOffsets" has no "@history"'] * count
+    assert [line.split(": if")[0] for line in warnings(caplog)] == expected
 
 
-@pytest.mark.parametrize(
-    ("lengths", "max_records", "wanted", "pieces"),
-    [
-        ([100], 1000, 1, [100]),
-        ([100], 1000, 4, [25] * 4),
-        ([100, 100], 1000, 2, [100, 100]),
-        ([100, 100, 100], 1000, 2, [100, 100, 100]),
-        ([100, 100], 1000, 4, [50] * 4),
-        ([300, 100], 1000, 4, [100, 100, 100, 100]),  # in proportion
-        ([1000, 1, 1], 1000, 4, [500, 500, 1, 1]),  # short ones stay whole and leave the rest to the long one
-        ([10, 10, 10], 1000, 4, [5, 5, 10, 10]),  # where rounding would give too few
-        ([100], 10, 4, [10] * 10),  # the cap counts too
-        ([3], 1000, 10, [1, 1, 1]),  # no more pieces than messages
-        ([0, 4], 1000, 2, [2, 2]),
-        ([], 1000, 5, []),
-    ],
-)
-def test_at_least_so_many_pieces_as_asked_for_are_cut_in_proportion(
-    lengths: list[int], max_records: int, wanted: int, pieces: list[int]
+# ---- real stores
+
+
+def send(broker_scan_history: BrokerThread, *bodies: str) -> None:
+    """Store each message in a batch of its own, in queue 0."""
+    with BlockingConnection(broker_scan_history.address) as connection:
+        for body in bodies:
+            batch = ops.OutgoingBatch(0, bytes(encode("orders", 0, Rows([body.encode()], 0))))
+            connection.request(Op.SEND, ops.Send([batch]))
+
+
+def ends(broker_scan_history: BrokerThread) -> dict[str, Any]:
+    async def asked() -> dict[str, Any]:
+        async with Admin(broker_scan_history.address) as admin:
+            return starting_offsets(QUEUES, await admin.ranges(QUEUES))
+
+    return asyncio.run(asked())
+
+
+def accept(broker_scan_history: BrokerThread) -> None:
+    async def asked() -> None:
+        async with Admin(broker_scan_history.address) as admin:
+            await admin.accept_history()
+
+    asyncio.run(asked())
+
+
+def read(place: BrokerThread | Path, start: dict[str, Any]) -> list[str]:
+    where = {"broker": None, "path": place} if isinstance(place, Path) else {"broker": place.address}
+    return [body.decode() for body in read_table(topic="orders", start=start, **where).column("body").to_pylist()]
+
+
+def restored(backup: Path, target: Path) -> None:
+    restore(backup, target)
+
+
+def copied(backup: Path, target: Path) -> None:
+    shutil.copytree(backup, target)
+
+
+AHEAD = {"a clock that goes on": None, "a clock that stands still": 0, "a clock that was 10 days ahead": DAYS_US}
+
+
+@pytest.mark.parametrize("clock", AHEAD)
+@pytest.mark.parametrize("starts", range(4))
+@pytest.mark.parametrize("how", [restored, copied])
+def test_after_a_restore_a_saved_range_stops_until_it_is_accepted_and_then_misses_nothing(
+    memory_path: Path, caplog: pytest.LogCaptureFixture, how: Callable[[Path, Path], None], starts: int, clock: str
 ) -> None:
-    parts = [queue(rows, queue_id) for queue_id, rows in enumerate(lengths)]
+    ahead = AHEAD[clock]
+    before: dict[str, Any] = {} if ahead is None else {"wall_us": lambda: NOON_US + ahead}
+    after: dict[str, Any] = {} if ahead is None else {"wall_us": lambda: NOON_US}
+    live, backup, data = memory_path / "live", memory_path / "backup", memory_path / "data"
+    with BrokerThread(data_dir=str(live), **before) as broker_scan_history:
+        broker_scan_history.create_topic("orders", 2)
+        send(broker_scan_history, "a", "b", "c")
+    shutil.copytree(live, backup)
+    for _ in range(starts):
+        with BrokerThread(data_dir=str(live), **before):
+            pass
+    with BrokerThread(data_dir=str(live), **before) as broker_scan_history:
+        at_backup = ends(broker_scan_history)
+        send(broker_scan_history, "d", "e")
+        saved = ends(broker_scan_history)
+    how(backup, data)
 
-    assert [part.rows for part in split(parts, max_records=max_records, min_partitions=wanted)] == pieces
+    with BrokerThread(data_dir=str(data), **after) as broker_scan_history:
+        with pytest.raises(OtherHistory, match=r"orders/0 is what the reader has read up to offset 3, not 5"):
+            read(broker_scan_history, saved)  # the queue ends before the saved offset
+        send(broker_scan_history, "D", "E", "F")
+        with pytest.raises(OtherHistory, match="`rmq-admin broker accept-history` lets readers continue at 3"):
+            read(broker_scan_history, saved)  # and now after it
+        assert read(broker_scan_history, at_backup) == ["D", "E", "F"]  # both histories have what was read
+    with pytest.raises(OtherHistory, match="up to offset 3, not 5"):
+        read(data, saved)
+    assert read(data, at_backup) == ["D", "E", "F"]
+    assert warnings(caplog) == []
+
+    with BrokerThread(data_dir=str(data), **after) as broker_scan_history:
+        accept(broker_scan_history)
+        assert read(broker_scan_history, saved) == ["D", "E", "F"]
+        (line,) = warnings(caplog)
+        assert line.endswith("up to offset 3, not 5; reading from offset 3 of orders/0")
+        following = ends(broker_scan_history)
+    assert read(data, saved) == ["D", "E", "F"]
+    assert read(data, following) == []
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 1 << 50)), max_size=6),
-    st.integers(1, 5000),
-    st.none() | st.integers(1, 200),
-    st.integers(1, 64),
-)
-def test_pieces_are_disjoint_cover_every_offset_and_are_in_order(
-    lengths: list[tuple[int, int]], max_records: int, wanted: int | None, cores: int
+def test_offsets_that_were_saved_in_the_restored_store_are_read_on_after_more_restarts(memory_path: Path) -> None:
+    live, data = memory_path / "live", memory_path / "data"
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        broker_scan_history.create_topic("orders", 2)
+        send(broker_scan_history, "a")
+    shutil.copytree(live, data)
+    with BrokerThread(data_dir=str(data)) as broker_scan_history:
+        send(broker_scan_history, "b")
+        saved = ends(broker_scan_history)
+    with BrokerThread(data_dir=str(data)) as broker_scan_history:
+        send(broker_scan_history, "c")
+        assert read(broker_scan_history, saved) == ["c"]
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        send(broker_scan_history, "x", "y")
+        with pytest.raises(OtherHistory, match="is not a copy of it"):
+            read(broker_scan_history, saved)  # the original has never been this copy
+
+
+def test_a_stopped_folder_that_ends_before_the_offsets_were_saved_is_not_called_a_copy(memory_path: Path) -> None:
+    live, backup = memory_path / "live", memory_path / "backup"
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        broker_scan_history.create_topic("orders", 2)
+        send(broker_scan_history, "a", "b", "c")
+    shutil.copytree(live, backup)
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        send(broker_scan_history, "d", "e")
+        saved = ends(broker_scan_history)
+
+    with pytest.raises(OtherHistory, match=r"backup ends before offset 5 of orders/0 was saved: read a later backup$"):
+        read(backup, saved)
+
+
+def test_a_log_that_a_disk_rolled_back_is_read_again_from_what_is_left(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts = [queue(rows, queue_id, start) for queue_id, (rows, start) in enumerate(lengths)]
+    live, snapshot = memory_path / "live", memory_path / "snapshot"
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        broker_scan_history.create_topic("orders", 2)
+        send(broker_scan_history, "a", "b", "c")
+    shutil.copytree(live, snapshot)
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        send(broker_scan_history, "d", "e")
+        saved = ends(broker_scan_history)
 
-    pieces = split(parts, max_records=max_records, min_partitions=wanted, cores=cores)
+    later = wall_us() + 7_200_000_000  # further than chance takes the epoch of a start
+    with BrokerThread(data_dir=str(snapshot), recognise_copies=False, wall_us=lambda: later) as broker_scan_history:
+        send(broker_scan_history, "D", "E", "F")
+        assert read(broker_scan_history, saved) == ["D", "E", "F"]
+    assert read(snapshot, saved) == ["D", "E", "F"]
+    assert [line.split("; ")[1] for line in warnings(caplog)] == ["reading from offset 3 of orders/0"] * 2
 
-    assert all(0 < part.rows <= max_records for part in pieces)
-    assert [(part.queue_id, part.start) for part in pieces] == sorted((part.queue_id, part.start) for part in pieces)
-    for queue_id, part in enumerate(parts):
-        mine = [piece for piece in pieces if piece.queue_id == queue_id]
-        joints = [piece.end for piece in mine]
-        assert [piece.start for piece in mine] == ([part.start, *joints[:-1]] if mine else [])
-        assert (joints[-1] if mine else part.start) == part.end
-    assert len(pieces) >= min(wanted or 1, sum(part.rows for part in parts))
+
+def test_a_broker_that_was_started_too_often_to_know_where_histories_part_is_not_believed(memory_path: Path) -> None:
+    live, data = memory_path / "live", memory_path / "data"
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        broker_scan_history.create_topic("orders", 2)
+        send(broker_scan_history, "a")
+        at_backup = ends(broker_scan_history)
+    shutil.copytree(live, data)
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        send(broker_scan_history, "b", "c")
+        saved = ends(broker_scan_history)
+    later = [str(number) for number in range(MAX_EPOCHS + 3)]
+    for body in later:
+        with BrokerThread(data_dir=str(data)) as broker_scan_history:
+            send(broker_scan_history, body)
+
+    with BrokerThread(data_dir=str(data)) as broker_scan_history:
+        with pytest.raises(OtherHistory, match="nothing shows how far"):
+            read(broker_scan_history, saved)
+        assert read(broker_scan_history, at_backup) == later
+    with pytest.raises(OtherHistory, match="nothing shows how far"):
+        read(data, saved)
+    assert read(data, at_backup) == later
+
+
+def test_without_a_history_the_same_range_misses_messages_as_the_warning_says(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    live, data = memory_path / "live", memory_path / "data"
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        broker_scan_history.create_topic("orders", 2)
+        send(broker_scan_history, "a")
+    shutil.copytree(live, data)
+    with BrokerThread(data_dir=str(live)) as broker_scan_history:
+        send(broker_scan_history, "b", "c")
+        saved = ends(broker_scan_history)
+    with BrokerThread(data_dir=str(data)) as broker_scan_history:
+        send(broker_scan_history, "B", "C", "D")
+        assert read(broker_scan_history, {"orders": saved["orders"]}) == ["D"]
+    (line,) = warnings(caplog)
+    assert "messages are missed and nothing shows it; save what rmq.client.starting_offsets() returns" in line

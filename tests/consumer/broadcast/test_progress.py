@@ -1,10 +1,26 @@
-"""The progress of a broadcasting member: what counts in which store, and what came into being later."""
+"""
+The progress of a broadcasting member: what counts in which store, and what came into being later.
+
+When the progress of a broadcasting member is written, and that two writes never meet.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
 from rmq.consumer.broadcast.offsets_file import OffsetsContent, QueueProgress
-from rmq.consumer.broadcast.progress import OF_ANOTHER_LOG, LocalProgress, in_copy
+from rmq.consumer.broadcast.progress import OF_ANOTHER_LOG, LocalOffsets, LocalProgress, in_copy
+from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.wire.model import MessageQueue
+from rmq.wire.stores import StoreIds
 
 QUEUE = MessageQueue("t", 0)
 FOUND = OffsetsContent("g", "a", 7, frozenset({"t", "later"}), {QUEUE: QueueProgress(3, 17, 2)})
@@ -108,3 +124,400 @@ def test_positions_of_a_start_that_the_store_has_not_seen_are_of_an_epoch_that_n
 
     progress.disown(2)
     assert progress.of(QUEUE, 3) == QueueProgress(3, 17, OF_ANOTHER_LOG)
+
+
+class FakeFile:
+    """Keeps what is written; ``gate`` holds a write up, ``errors`` are raised in turn."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[float, int]] = []
+        self.errors: list[OSError] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.running = 0
+        self.closed_after: int | None = None
+        self.loop = asyncio.get_running_loop()
+        self.aside: list[OffsetsContent] = []
+
+    def put_aside(self, content: OffsetsContent) -> None:
+        assert not self.running, "put aside while it is written"
+        self.aside.append(content)
+
+    def kept(self, store_id: int) -> OffsetsContent | None:
+        return next((content for content in self.aside if content.store_id == store_id), None)
+
+    def write(self, content: OffsetsContent) -> None:
+        self.running += 1
+        assert self.running == 1, "two writes at a time"
+        assert self.closed_after is None, "a write after the file was given away"
+        try:
+            self.gate.wait(10)
+            if self.errors:
+                raise self.errors.pop(0)
+            self.writes.append((round(self.loop.time(), 6), content.queues[QUEUE].offset))
+        finally:
+            self.running -= 1
+
+    def close(self) -> None:
+        assert not self.running, "given away while it is written"
+        self.closed_after = len(self.writes)
+
+
+class Rig:
+    """A generation whose progress a test sets, and the offsets that are written of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.file = FakeFile()
+        self.generations: dict[MessageQueue, Generation] = {}
+        progress = LocalProgress("g", "a")
+        progress.enter(7)
+        config = ConsumerConfig(group="g", **settings)
+        self.offsets = LocalOffsets(self.generations, config, progress, self.file, now=asyncio.get_running_loop().time)
+        self.at(0)
+
+    def at(self, offset: int, log_epoch: int = 0) -> Generation:
+        cache = ProcessQueue(offset)
+        if log_epoch:
+            cache.log_epochs.fetched(offset - 1, log_epoch)
+        generation = Generation(Lease(QUEUE, 0, 0.0), cache, on_lost=lambda *_: None, topic_generation=1)
+        self.generations[QUEUE] = generation
+        return generation
+
+    def progressed(self, offset: int) -> Generation:
+        generation = self.at(offset)
+        self.offsets.turned()
+        return generation
+
+
+async def running(rig: Rig) -> Callable[[], Any]:
+    task = asyncio.create_task(rig.offsets.run())
+
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    return stop
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_progress_is_written_5_s_after_it_began_and_not_before() -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.progressed(3)
+
+    await asyncio.sleep(4.999)
+    assert rig.file.writes == []
+    await asyncio.sleep(0.002)
+
+    assert rig.file.writes == [(5.0, 3)]
+    await stop()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_while_turns_run_it_is_written_every_5_s_and_once_after_the_last() -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.offsets.busy = lambda: True
+    rig.progressed(1)
+    await asyncio.sleep(7)
+    rig.at(2)
+    await asyncio.sleep(7)
+    rig.offsets.busy = lambda: False
+    rig.at(3)
+    await asyncio.sleep(60)
+
+    assert rig.file.writes == [(5.0, 1), (10.0, 2), (15.0, 3)]
+    await stop()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_nothing_is_written_while_nothing_changes() -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.offsets.busy = lambda: True
+    rig.progressed(1)
+
+    await asyncio.sleep(60)
+
+    assert rig.file.writes == [(5.0, 1)]
+    await stop()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_nothing_is_written_before_a_store_is_known() -> None:
+    rig = Rig()
+    rig.offsets.progress = LocalProgress("g", "a")
+
+    assert await rig.offsets.write()
+
+    assert rig.file.writes == []
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    rig.at(3)
+    await rig.offsets.write()
+    before = rig.offsets.progress.content()
+
+    rig.offsets.enter(StoreIds(7))
+    rig.offsets.enter(StoreIds(8))
+    rig.at(0)
+    await rig.offsets.write()
+
+    assert rig.file.aside == [before]
+    assert [offset for _, offset in rig.file.writes] == [3, 0]
+    assert "offsets.other_store" in caplog.text
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+@pytest.mark.parametrize("is_written", [False, True], ids=["at once", "after a write"])
+async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_written: bool) -> None:
+    rig = Rig()
+    rig.at(3)  # done, and not written yet
+    rig.offsets.enter(StoreIds(8))
+    rig.at(0)
+    if is_written:
+        await rig.offsets.write()
+    rig.generations.clear()
+
+    rig.offsets.enter(StoreIds(7))
+
+    assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 3, 0)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_store_that_changes_while_another_is_put_aside_is_put_aside_as_well() -> None:
+    rig = Rig()
+    inner = rig.file.put_aside
+
+    def put_aside(content: OffsetsContent) -> None:
+        rig.file.put_aside = inner  # type: ignore[method-assign]
+        rig.offsets.enter(StoreIds(9))  # the loop's turn, as this runs in a thread
+        inner(content)
+
+    rig.file.put_aside = put_aside  # type: ignore[method-assign]
+    rig.at(3)
+    rig.offsets.enter(StoreIds(8))
+    rig.at(5)
+    await rig.offsets.write()
+
+    assert [(content.store_id, content.queues[QUEUE].offset) for content in rig.file.aside] == [(7, 3), (8, 5)]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.offsets.progress = LocalProgress("g", "a")
+
+    rig.offsets.enter(StoreIds(8))
+
+    assert "offsets.other_store" not in caplog.text
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> None:
+    rig = Rig()
+    generation = rig.at(5, log_epoch=3)
+
+    await rig.offsets.write()
+
+    assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 5, 3)
+    assert generation.reported == 5
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+@pytest.mark.parametrize("why", ["not begun", "its topic is gone", "its topic is unknown"])
+async def test_progress_that_means_nothing_is_not_noted(why: str) -> None:
+    rig = Rig()
+    generation = rig.at(-1 if why == "not begun" else 4)
+    generation.topic_gone = why == "its topic is gone"
+    if why == "its topic is unknown":
+        generation.topic_generation = None
+
+    rig.offsets.note(generation)
+
+    assert rig.offsets.progress.content().queues == {}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_write_that_fails_is_tried_again_and_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.file.errors = [OSError(28, "No space left on device")] * 14
+    rig.progressed(3)
+
+    await asyncio.sleep(80)
+
+    assert rig.file.writes == [(75.0, 3)]
+    told = [record for record in caplog.records if "offsets.not_written" in record.getMessage()]
+    assert len(told) == 2
+    assert "No space left on device" in told[0].getMessage()
+    await stop()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_stop_writes_at_once_and_gives_the_file_away() -> None:
+    rig = Rig()
+    rig.at(9)
+
+    await rig.offsets.close()
+
+    assert rig.file.writes == [(0.0, 9)]
+    assert rig.file.closed_after == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_stop_during_a_write_waits_for_it_and_writes_what_came_since() -> None:
+    rig = Rig()
+    rig.at(3)
+    rig.file.gate.clear()
+    writing = asyncio.create_task(rig.offsets.write())
+    await asyncio.sleep(0)
+    rig.at(4)
+    closing = asyncio.create_task(rig.offsets.close())
+    await asyncio.sleep(0)
+
+    rig.file.gate.set()
+    await closing
+
+    assert [offset for _, offset in rig.file.writes] == [3, 4]
+    assert rig.file.closed_after == 2
+    await writing
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_cancelled_write_goes_on_and_the_next_one_waits_for_it() -> None:
+    rig = Rig()
+    rig.at(3)
+    rig.file.gate.clear()
+    writing = asyncio.create_task(rig.offsets.write())
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    rig.at(4)
+    closing = asyncio.create_task(rig.offsets.close())
+    await asyncio.sleep(0)
+
+    rig.file.gate.set()
+    await closing
+
+    assert [offset for _, offset in rig.file.writes] == [3, 4]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_cancelled_stop_gives_the_file_away_when_its_write_has_ended() -> None:
+    rig = Rig()
+    rig.at(3)
+    rig.file.gate.clear()
+    closing = asyncio.create_task(rig.offsets.close())
+    await asyncio.sleep(0)
+
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert rig.file.closed_after is None
+    rig.file.gate.set()
+    while rig.file.closed_after is None:
+        await asyncio.sleep(0.001)
+
+    assert rig.file.closed_after == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_stop_whose_write_fails_gives_the_file_away_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.at(3)
+    rig.file.errors = [OSError(28, "No space left on device")] * 2
+    await rig.offsets.write()
+
+    await rig.offsets.close()
+
+    assert rig.file.closed_after == 0
+    assert sum("offsets.not_written" in record.getMessage() for record in caplog.records) == 2
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_nothing_is_written_after_the_file_was_given_away() -> None:
+    rig = Rig()
+    stop = await running(rig)
+    rig.file.errors = [OSError(28, "No space left on device")] * 2
+    rig.progressed(3)
+    await asyncio.sleep(6)  # the first failed, and is due again in 4 s
+
+    await rig.offsets.close()
+    rig.progressed(4)
+
+    assert not await rig.offsets.write()
+    await asyncio.sleep(60)
+    assert rig.file.writes == []
+    await stop()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_program_that_ends_without_a_stop_writes_all_the_same() -> None:
+    """No pool begins anything then, and the loop of a consumer without asyncio runs on in its thread."""
+    rig = Rig()
+    pool = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    pool.shutdown()
+    rig.at(3)
+
+    await rig.offsets.close()
+
+    assert [offset for _, offset in rig.file.writes] == [3]
+    assert rig.file.closed_after == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_two_that_wait_for_a_write_do_not_write_at_the_same_time() -> None:
+    rig = Rig()
+    rig.at(3)
+    rig.file.gate.clear()
+    tasks = [asyncio.create_task(rig.offsets.write()) for _ in range(3)]
+    await asyncio.sleep(0)
+    rig.at(4)
+
+    rig.file.gate.set()
+    await asyncio.gather(*tasks)
+
+    assert [offset for _, offset in rig.file.writes] == [3, 4]

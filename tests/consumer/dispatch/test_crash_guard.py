@@ -14,7 +14,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from ..fake_broker import FakeBroker
 from ..recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
-from .test_orderly import Harness
+from .test_orderly import Harness_plain
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -325,7 +325,7 @@ async def test_a_listener_that_keeps_its_progress_is_announced_with_that(broker:
     assert now() >= 1.0
 
 
-class SlowBroker(Harness):
+class SlowBroker(Harness_plain):
     """A scheduler whose every request takes a while."""
 
     async def starting(self, *args: Any) -> None:

@@ -1,4 +1,10 @@
-"""Messages the listener failed at: each with its own count, given again or buried, and nothing starts anew."""
+"""
+Messages the listener failed at: each with its own count, given again or buried, and nothing starts anew.
+
+Failed messages of a broadcasting member that does not consume in order: told, and passed.
+
+Failed messages on their way back to the broker: what is asked for, and what each answer means.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,20 @@ from typing import Any
 import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus
-from rmq.wire.errors import ConnectionLost, Fenced, Internal, RequestTimeout
+from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.dispatch.failures import Fate, Passing, SendBacks
+from rmq.consumer.fetch.concurrent_queue import ConcurrentQueue
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.wire.errors import BadDelay, ConnectionLost, Fenced, Internal, RequestTimeout
+from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.hello import AttemptRun
-from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op
+from rmq.wire.protocol.ops.redelivery import DEAD
 
 from ..fake_broker import FakeBroker
+from ..fetch.test_process_queue import made_plain
 from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now
-
-pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 
 class Picky:
@@ -39,8 +51,8 @@ def dead(broker: FakeBroker) -> list[int]:
 
 
 # Attempts, message by message
-
-
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c")
@@ -53,6 +65,8 @@ async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeB
     assert broker.sent(Op.ATTEMPT)[0].payload.runs == [AttemptRun(0, 3, 1)]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -63,6 +77,8 @@ async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, 
     assert broker.sent(Op.ATTEMPT)[0].payload[4:] == (0, 1, [])
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 5)
@@ -78,6 +94,8 @@ async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broke
     assert second.calls == [[(0, 3), (1, 3), (2, 1)], [(3, 1), (4, 1)]]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
@@ -90,6 +108,8 @@ async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: 
     assert broker.runs["g", QUEUE] == {0: 1, 1: 5, 2: 5, 3: 1}
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_commit_forgets_the_attempts_below_it_only(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
@@ -101,8 +121,8 @@ async def test_a_commit_forgets_the_attempts_below_it_only(broker: FakeBroker, m
 
 
 # Dead letters
-
-
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("most", [1, 2, 3, 16])
 async def test_after_n_deliveries_a_message_is_a_dead_letter_and_the_next_is_delivered(
     broker: FakeBroker, make: Make, most: int
@@ -124,6 +144,8 @@ async def test_after_n_deliveries_a_message_is_a_dead_letter_and_the_next_is_del
     assert len(broker.sent(Op.ATTEMPT)) == most - 1
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -136,6 +158,8 @@ async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker,
     assert broker.dead == []
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_there_is_no_pause_when_all_of_a_batch_are_dead_letters(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c")
@@ -150,6 +174,8 @@ async def test_there_is_no_pause_when_all_of_a_batch_are_dead_letters(broker: Fa
     assert len(broker.sent(Op.DEAD_LETTER)) == 1
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("exhausted", "rest", "committed"),
     [(0, [(1, 2), (2, 2)], 1), (1, [(0, 2), (2, 2)], 0), (2, [(0, 2), (1, 2)], 0)],
@@ -179,6 +205,8 @@ async def test_of_a_batch_of_three_with_one_exhausted_only_the_rest_is_repeated(
     assert listener.times == [0.0, 1.0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_is_offered_again(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -196,6 +224,8 @@ async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_i
     assert broker.offsets["g", QUEUE] == 2
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [ConnectionLost("x"), RequestTimeout("x")])
 async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_another_call(
     broker: FakeBroker, make: Make, error: Exception
@@ -213,6 +243,8 @@ async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_ano
     assert dead(broker) == [0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_once(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -231,6 +263,8 @@ async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_on
     assert listener.calls == [[(0, 1)], [(1, 1)]]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_fenced_dead_letter_drops_the_generation(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -245,6 +279,8 @@ async def test_a_fenced_dead_letter_drops_the_generation(broker: FakeBroker, mak
     assert dead(broker) == [0]  # under the new epoch
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_counts_as_done_and_commits_nothing_that_the_listener_has_not_committed(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -261,6 +297,8 @@ async def test_a_dead_letter_counts_as_done_and_commits_nothing_that_the_listene
     assert broker.offsets["g", QUEUE] == 0
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_commit_behind_a_dead_letter_passes_it(broker: FakeBroker, make: Make) -> None:
     def manual(status: ConsumeStatus) -> Any:
         def answer(context: ConsumeContext) -> ConsumeStatus:
@@ -280,6 +318,8 @@ async def test_a_commit_behind_a_dead_letter_passes_it(broker: FakeBroker, make:
     assert broker.offsets["g", QUEUE] == 3
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(broker: FakeBroker, make: Make) -> None:
     def rolled(context: ConsumeContext) -> ConsumeStatus:
         context.auto_commit = False
@@ -301,6 +341,8 @@ async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(brok
     assert dead(broker) == [0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b")
@@ -315,6 +357,8 @@ async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker
     assert suspended == "delivery 1 failed: the listener asked for it again"
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b")
@@ -326,6 +370,8 @@ async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBr
     assert (asked.payload.queue_offsets, asked.payload.attempts) == ([0], [3])
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -347,6 +393,8 @@ async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, m
     assert broker.offsets["g", QUEUE] == 2
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_drop_while_a_dead_letter_is_asked_for_waits_for_the_answer_and_no_longer(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -367,6 +415,8 @@ async def test_a_drop_while_a_dead_letter_is_asked_for_waits_for_the_answer_and_
     assert [request.op for request in broker.requests][-1] is Op.LEAVE
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_next_owner(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -386,6 +436,8 @@ async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_ne
     assert dead(broker) == [0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost_one(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -407,3 +459,129 @@ async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost
     assert listener.calls[-1] == [(1, 1)]
     assert broker.runs["g", QUEUE] == {}
     assert len(broker.sent(Op.ATTEMPT)) == 1
+
+
+def held(count: int) -> Generation:
+    cache = ProcessQueue(4)
+    cache.put(made_plain(4, count))
+    return Generation(Lease(MessageQueue("t", 0), 0, 0.0), cache, on_lost=lambda *_: None)
+
+
+async def test_failed_messages_are_told_in_one_line_and_passed(caplog: pytest.LogCaptureFixture) -> None:
+    generation = held(2)
+    messages = generation.cache.take(2)  # type: ignore[attr-defined]
+
+    fate = await Passing().give_back(generation, messages, progress=lambda: 6, delay_level=-1, reason="odd price")
+
+    assert fate is Fate.GIVEN_BACK
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "message.passed" in line
+    assert "queue_offset=4 count=2 attempts=1 reason='odd price'" in line
+
+
+async def test_messages_of_a_queue_whose_stay_ended_are_not_passed(caplog: pytest.LogCaptureFixture) -> None:
+    generation = held(1)
+    messages = generation.cache.take(1)  # type: ignore[attr-defined]
+    generation.lose("the topic was deleted")
+
+    assert await Passing().give_back(generation, messages, progress=lambda: 5) is Fate.LOST
+
+    assert "message.passed" not in caplog.text
+
+
+QUEUE_SEND_BACKS = MessageQueue("t", 0)
+
+
+class Broker:
+    """Answers SEND_BACK with fates, or raises; keeps what was asked for."""
+
+    log_epoch = 7
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def send_back(self, *given: Any, **named: Any) -> list[int]:
+        self.asked.append((*given, named))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        fates: list[int] = self.answer
+        return fates
+
+
+def held_send_backs(*, agreed: int = 7) -> tuple[Generation, list[Any]]:
+    """A generation with two messages, the second of which was delivered four times before, both taken."""
+    queue = ConcurrentQueue(5)
+    queue.put(made_plain(5, 2, attempts=[0, 4]))
+    taken = queue.take_chunk(2)
+    assert taken is not None
+    return Generation(Lease(QUEUE_SEND_BACKS, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
+
+
+async def give_back(broker: Broker, generation: Generation, messages: list[Any], progress: int = 7) -> Fate:
+    backs = SendBacks(ConsumerConfig(max_attempts=9), broker)  # type: ignore[arg-type]
+    return await backs.give_back(generation, messages, progress=lambda: progress, delay_level=4, reason="r" * 300)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("progress", "stored"), [(7, 7), (5, NO_OFFSET)])
+async def test_a_request_names_each_message_its_deliveries_and_the_progress_if_that_is_new(
+    progress: int, stored: int
+) -> None:
+    broker, (generation, messages) = Broker([3, DEAD]), held_send_backs()
+
+    assert await give_back(broker, generation, messages, progress) is Fate.GIVEN_BACK
+
+    assert broker.asked == [
+        (QUEUE_SEND_BACKS, 3, [5, 6], [1, 5], {
+            "delay_level": 4, "max_attempts": 9, "commit_offset": stored, "reason": "r" * 200,
+        })
+    ]  # fmt: skip
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (BadDelay("level 99"), Fate.REFUSED),
+        (RequestTimeout("late"), Fate.UNKNOWN),
+        (ConnectionLost("cut"), Fate.UNKNOWN),
+        (Fenced("gone"), Fate.LOST),
+    ],
+)
+async def test_an_error_says_whether_the_messages_are_still_ours(error: Exception, fate: Fate) -> None:
+    generation, messages = held_send_backs()
+
+    assert await give_back(Broker(error), generation, messages) is fate
+
+    assert generation.lease.lost is (fate is Fate.LOST)
+
+
+@pytest.mark.virtual_time
+async def test_nothing_is_asked_of_a_broker_that_may_have_lost_the_messages() -> None:
+    """It may have given their offsets to others, which must not be taken for these."""
+    broker, (generation, messages) = Broker([3, 3]), held_send_backs(agreed=6)
+
+    assert await give_back(broker, generation, messages) is Fate.UNKNOWN
+    assert broker.asked == []
+
+
+@pytest.mark.virtual_time
+async def test_nothing_is_asked_under_a_lease_that_is_lost() -> None:
+    broker, (generation, messages) = Broker([3, 3]), held_send_backs()
+    generation.lose("reset")
+
+    assert await give_back(broker, generation, messages) is Fate.LOST
+    assert broker.asked == []
+
+
+@pytest.mark.virtual_time
+async def test_dead_letters_are_told_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rmq.consumer")
+    generation, messages = held_send_backs()
+
+    await give_back(Broker([3, DEAD]), generation, messages)
+
+    assert "message.dead_lettered" in caplog.text
+    assert "message.sent_back" in caplog.text
+    assert "queue_offset=6" in caplog.text

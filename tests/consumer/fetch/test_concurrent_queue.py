@@ -10,12 +10,12 @@ from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.group.tag_filter import Subscription
 from rmq.wire.protocol.hello import AttemptRun
 
-from .test_process_queue import made, offsets
+from .test_process_queue import made_plain, offsets_plain
 
 
 def filled(start: int, count: int, **settings: int) -> ConcurrentQueue:
     queue = ConcurrentQueue(start, **settings)
-    queue.put(made(start, count))
+    queue.put(made_plain(start, count))
     return queue
 
 
@@ -32,10 +32,10 @@ def test_ten_messages_with_a_batch_of_four_are_chunks_of_4_4_and_2() -> None:
 
     taken = [queue.take_chunk(4) for _ in range(4)]
 
-    assert [None if each is None else offsets(each[1]) for each in taken] == [
+    assert [None if each is None else offsets_plain(each[1]) for each in taken] == [
         [0, 1, 2, 3], [4, 5, 6, 7], [8, 9], None,
     ]  # fmt: skip
-    assert offsets(queue.in_flight) == list(range(10))
+    assert offsets_plain(queue.in_flight) == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_any_order_of_completions_gives_the_right_progress(data: st.DataObject) 
     queue, open_chunks, undone, total = ConcurrentQueue(0), list[Chunk](), set(range(sum(sizes))), sum(sizes)
     base = 0
     for size in sizes:
-        queue.put(made(base, size))
+        queue.put(made_plain(base, size))
         base += size
     while undone:
         if queue.ready and (not open_chunks or data.draw(st.booleans(), label="take")):
@@ -71,7 +71,7 @@ def test_any_order_of_completions_gives_the_right_progress(data: st.DataObject) 
             open_chunks.append(taken[0])
             continue
         chunk = data.draw(st.sampled_from(open_chunks), label="which")
-        messages = offsets(queue.messages_of(chunk))
+        messages = offsets_plain(queue.messages_of(chunk))
         if data.draw(st.integers(0, 3), label="again") == 3:
             open_chunks.remove(chunk)
             queue.try_again(chunk)
@@ -92,7 +92,7 @@ def test_any_order_of_completions_gives_the_right_progress(data: st.DataObject) 
 def test_what_is_tried_again_comes_first_and_is_the_same_chunk() -> None:
     queue = filled(0, 6)
     first, second, _ = all_chunks(queue, 2)
-    queue.put(made(6, 2))
+    queue.put(made_plain(6, 2))
 
     queue.try_again(second)
     queue.try_again(first)
@@ -100,10 +100,10 @@ def test_what_is_tried_again_comes_first_and_is_the_same_chunk() -> None:
     for chunk, expected in ((second, [2, 3]), (first, [0, 1])):
         taken = queue.take_chunk(9)
         assert taken is not None
-        assert (taken[0], offsets(taken[1])) == (chunk, expected)
+        assert (taken[0], offsets_plain(taken[1])) == (chunk, expected)
     taken = queue.take_chunk(9)
     assert taken is not None
-    assert offsets(taken[1]) == [6, 7]
+    assert offsets_plain(taken[1]) == [6, 7]
 
 
 def test_a_part_that_is_done_leaves_the_rest_of_its_chunk() -> None:
@@ -113,14 +113,14 @@ def test_a_part_that_is_done_leaves_the_rest_of_its_chunk() -> None:
     queue.done_first(chunk, 0)
     queue.done_first(chunk, 3)
 
-    assert (queue.commit_offset, offsets(queue.messages_of(chunk)), chunk.gone) == (3, [3], 3)
+    assert (queue.commit_offset, offsets_plain(queue.messages_of(chunk)), chunk.gone) == (3, [3], 3)
     queue.done_first(chunk, 9)
     assert (queue.commit_offset, chunk.count, chunk.gone) == (4, 0, 4)
 
 
 def test_attempts_are_those_of_the_log_and_of_owners_before_us_and_one_more() -> None:
     queue = ConcurrentQueue(0, runs=[AttemptRun(1, 2, 5)])
-    queue.put(made(0, 3, attempts=[2, 0, 16]))
+    queue.put(made_plain(0, 3, attempts=[2, 0, 16]))
 
     taken = queue.take_chunk(3)
 
@@ -130,7 +130,7 @@ def test_attempts_are_those_of_the_log_and_of_owners_before_us_and_one_more() ->
 
 def test_unwanted_messages_are_passed_with_those_before_them() -> None:
     queue = ConcurrentQueue(0, subscription=Subscription("a"))
-    queue.put(made(0, 6, tags=["a", "b", "a", "b", "a", "b"]))
+    queue.put(made_plain(0, 6, tags=["a", "b", "a", "b", "a", "b"]))
     first, second, third = all_chunks(queue, 1)
 
     queue.done(third)
@@ -158,7 +158,7 @@ def test_the_span_is_from_the_first_to_the_last_that_is_not_done(last: int, span
 def test_nothing_held_and_what_was_left_out_have_no_span() -> None:
     queue = ConcurrentQueue(0)
     assert queue.span == 0
-    queue.put(made(0, 1))
+    queue.put(made_plain(0, 1))
     queue.skip_to(5000)  # nothing wanted lies there
 
     assert queue.span == 0
@@ -238,5 +238,5 @@ def test_discarding_leaves_the_progress_and_nothing_to_take() -> None:
     queue.discard()
 
     assert (queue.commit_offset, queue.messages, queue.ready, queue.in_flight) == (2, 0, False, [])
-    queue.put(made(2, 4))
+    queue.put(made_plain(2, 4))
     assert [chunk.count for chunk in all_chunks(queue, 3)] == [3, 1]

@@ -1,26 +1,44 @@
-"""Pulling: from the right place, never too much, and with the progress on board."""
+"""
+Pulling: from the right place, never too much, and with the progress on board.
+
+Answers of a broker that filters: what it left out is passed, in its turn, and nothing else is.
+
+Compressed batches are consumed as others are, and take no more memory than others do.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from rmq.client import Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
-from rmq.consumer.fetch.puller import FEW
-from rmq.wire.errors import Damaged, Fenced, Internal, OffsetOutOfRange, RequestTimeout
+from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.fetch.puller import FEW, Asked, Intake
+from rmq.consumer.group.assignment import Gap, Generation, Lease
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.batch.compression import CODECS
+from rmq.wire.batch.tags import ALL
+from rmq.wire.errors import Damaged, Fenced, Internal, OffsetOutOfRange, OtherHistory, RequestTimeout
 from rmq.wire.model import MessageQueue
-from rmq.wire.protocol.ops.core import NO_OFFSET, Op, PullResult
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, PullResult
 
 from ..fake_broker import FakeBroker
-from ..recorder import Recorder
+from ..filtering_broker import FilteringBroker
+from ..recorder import QUEUE, Make, Messages, Recorder
+from support.batches import every_codec
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-Make = Callable[..., Consumer]
-QUEUE = MessageQueue("t", 0)
+Make_plain = Callable[..., Consumer]
+QUEUE_PLAIN = MessageQueue("t", 0)
 
 
 def asked(broker: FakeBroker) -> list[int]:
@@ -28,11 +46,11 @@ def asked(broker: FakeBroker) -> list[int]:
 
 
 async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committed_offset(
-    broker: FakeBroker, make: Make
+    broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 10)
-    broker.offsets["g", QUEUE] = 7
+    broker.offsets["g", QUEUE_PLAIN] = 7
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}):
@@ -45,7 +63,7 @@ async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committe
     assert listener.offsets == [7, 8, 9]
 
 
-async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: Make) -> None:
+async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
 
     async with make(topics={"t": "*"}):
@@ -54,7 +72,7 @@ async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: M
     assert broker.times(Op.PULL) == [0.0, 15.0, 30.0, 45.0]
 
 
-async def test_a_pull_without_an_answer_is_asked_again_after_30_s(broker: FakeBroker, make: Make) -> None:
+async def test_a_pull_without_an_answer_is_asked_again_after_30_s(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     hold = broker.hold_request(Op.PULL)
 
@@ -65,7 +83,7 @@ async def test_a_pull_without_an_answer_is_asked_again_after_30_s(broker: FakeBr
 
 
 async def test_pulls_that_found_something_are_followed_by_the_interval_and_others_are_not(
-    broker: FakeBroker, make: Make
+    broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t")
     for _ in range(3):
@@ -79,7 +97,9 @@ async def test_pulls_that_found_something_are_followed_by_the_interval_and_other
     assert listener.times == [0.0, 2.0, 4.0]
 
 
-async def test_pulls_that_found_something_are_counted_with_their_response_time(broker: FakeBroker, make: Make) -> None:
+async def test_pulls_that_found_something_are_counted_with_their_response_time(
+    broker: FakeBroker, make: Make_plain
+) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
 
@@ -96,7 +116,7 @@ async def test_pulls_that_found_something_are_counted_with_their_response_time(b
     assert pulled.mean_s == pytest.approx((2 + 1) / 2)
 
 
-async def test_a_message_is_delivered_when_it_arrives(broker: FakeBroker, make: Make) -> None:
+async def test_a_message_is_delivered_when_it_arrives(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     listener = Recorder()
 
@@ -110,7 +130,7 @@ async def test_a_message_is_delivered_when_it_arrives(broker: FakeBroker, make: 
 
 @pytest.mark.parametrize(("count", "listener_first"), [(1, True), (FEW, True), (FEW + 1, False)])
 async def test_a_listener_that_was_idle_has_few_messages_before_more_are_asked_for(
-    broker: FakeBroker, make: Make, count: int, listener_first: bool
+    broker: FakeBroker, make: Make_plain, count: int, listener_first: bool
 ) -> None:
     broker.create("t")
     pulls_at_call: list[int] = []
@@ -127,7 +147,7 @@ async def test_a_listener_that_was_idle_has_few_messages_before_more_are_asked_f
     assert pulls_at_call[0] == (1 if listener_first else 2)
 
 
-async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker: FakeBroker, make: Make) -> None:
+async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     listener = Recorder(takes_s=0.5)
 
@@ -135,12 +155,12 @@ async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker:
         await asyncio.sleep(1)
         broker.send("t", 0, b"a")
         await asyncio.sleep(0.75)
-        assert broker.offsets["g", QUEUE] == 1
+        assert broker.offsets["g", QUEUE_PLAIN] == 1
         broker.send("t", 0, b"b")
         await asyncio.sleep(1)
         broker.send("t", 0, b"c")
         await asyncio.sleep(1)
-        assert broker.offsets["g", QUEUE] == 3
+        assert broker.offsets["g", QUEUE_PLAIN] == 3
 
     # Where it began rode on the first pull; the rest came while a pull was parked.
     assert broker.sent(Op.PULL)[0].payload.queues[0].commit_offset == 0
@@ -150,7 +170,7 @@ async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker:
     assert all(0 < at - end <= 0.2 for at, end in zip(broker.times(Op.COMMIT), done, strict=True))
 
 
-async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: FakeBroker, make: Make) -> None:
+async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
 
     async with make(topics={"t": "*"}):
@@ -164,19 +184,19 @@ async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: Fake
 
 
 async def test_the_first_pull_of_a_new_lease_begins_where_the_owner_before_has_committed_meanwhile(
-    broker: FakeBroker, make: Make
+    broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 10)
-    broker.offsets["g", QUEUE] = 2
-    broker.give("g", QUEUE, "owner")
+    broker.offsets["g", QUEUE_PLAIN] = 2
+    broker.give("g", QUEUE_PLAIN, "owner")
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}):
         await asyncio.sleep(1)  # asked for the lock in vain
         assert broker.sent(Op.PULL) == []
-        broker.offsets["g", QUEUE] = 6
-        broker.free("g", QUEUE)
+        broker.offsets["g", QUEUE_PLAIN] = 6
+        broker.free("g", QUEUE_PLAIN)
         await asyncio.sleep(1)
 
     assert asked(broker)[0] == 6
@@ -184,7 +204,7 @@ async def test_the_first_pull_of_a_new_lease_begins_where_the_owner_before_has_c
 
 
 async def test_a_queue_that_is_given_away_is_not_pulled_any_more_and_nobody_is_told(
-    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+    broker: FakeBroker, make: Make_plain, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.create("t")
 
@@ -197,23 +217,23 @@ async def test_a_queue_that_is_given_away_is_not_pulled_any_more_and_nobody_is_t
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make) -> None:
+async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
 
     async with consumer:
         await asyncio.sleep(1)
-        broker.give("g", QUEUE, "thief")  # which answers the parked pull
+        broker.give("g", QUEUE_PLAIN, "thief")  # which answers the parked pull
         await asyncio.sleep(0.5)
         assert consumer.assignment == []
-        broker.free("g", QUEUE)
+        broker.free("g", QUEUE_PLAIN)
         await asyncio.sleep(0.5)
-        assert consumer.assignment == [QUEUE]
+        assert consumer.assignment == [QUEUE_PLAIN]
 
 
 @pytest.mark.parametrize("refused", [True, False])
 async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
-    broker: FakeBroker, make: Make, refused: bool
+    broker: FakeBroker, make: Make_plain, refused: bool
 ) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -227,10 +247,10 @@ async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
     assert len(broker.sent(Op.ACQUIRE)) == (1 if refused else 2)
 
 
-async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, make: Make) -> None:
+async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 5)
-    broker.offsets["g", QUEUE] = 9
+    broker.offsets["g", QUEUE_PLAIN] = 9
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}):
@@ -239,7 +259,7 @@ async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, m
         await asyncio.sleep(1)
 
         # The queue has recovered by itself, and the group was not rewound.
-        assert broker.offsets["g", QUEUE] >= 6
+        assert broker.offsets["g", QUEUE_PLAIN] >= 6
 
     assert asked(broker)[:2] == [9, 5]
     assert listener.offsets == [5]
@@ -271,7 +291,7 @@ class Scripted(FakeBroker):
     ],
     ids=["damaged here", "out of range", "internal", "bad batch", "nothing", "no result"],
 )
-async def test_odd_answers(make: Make, answer: Any, delivered: list[int], at: float) -> None:
+async def test_odd_answers(make: Make_plain, answer: Any, delivered: list[int], at: float) -> None:
     broker = Scripted(answer)
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c", b"d")
@@ -288,7 +308,7 @@ async def test_odd_answers(make: Make, answer: Any, delivered: list[int], at: fl
     assert listener.times[0] == at
 
 
-async def test_progress_of_a_pull_that_failed_is_sent_again(broker: FakeBroker, make: Make) -> None:
+async def test_progress_of_a_pull_that_failed_is_sent_again(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
     listener = Recorder(takes_s=0.1)
@@ -302,10 +322,10 @@ async def test_progress_of_a_pull_that_failed_is_sent_again(broker: FakeBroker, 
         carried = [request.payload.queues[0].commit_offset for request in broker.sent(Op.PULL)]
         assert carried.count(1) == 2
         assert NO_OFFSET in carried
-        assert broker.offsets["g", QUEUE] == 1
+        assert broker.offsets["g", QUEUE_PLAIN] == 1
 
 
-async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: FakeBroker, make: Make) -> None:
+async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 3
     listener = Recorder(takes_s=5.0)
@@ -316,14 +336,14 @@ async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: Fa
         await asyncio.sleep(7.9)
         # The belief ended at 30 s, the call at 33.5; the renewals asked for at 33.51 and before came to nothing.
         assert len(listener.ended) == 1
-        assert broker.offsets["g", QUEUE] == 0
+        assert broker.offsets["g", QUEUE_PLAIN] == 0
         await asyncio.sleep(0.6)
-        assert broker.offsets["g", QUEUE] == 1
+        assert broker.offsets["g", QUEUE_PLAIN] == 1
 
 
 @pytest.mark.parametrize("foreign", ["hole", "topic", "queue"])
 async def test_a_batch_that_is_not_what_was_asked_for_is_refused_and_asked_for_again(
-    make: Make, foreign: str, caplog: pytest.LogCaptureFixture
+    make: Make_plain, foreign: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Scripted()
     for topic in ("t", "u"):
@@ -331,7 +351,9 @@ async def test_a_batch_that_is_not_what_was_asked_for_is_refused_and_asked_for_a
         for queue_id in (0, 1):
             broker.send(topic, queue_id, b"a")
             broker.send(topic, queue_id, b"b")
-    log, index = {"hole": (QUEUE, 1), "topic": (MessageQueue("u", 0), 0), "queue": (MessageQueue("t", 1), 0)}[foreign]
+    log, index = {"hole": (QUEUE_PLAIN, 1), "topic": (MessageQueue("u", 0), 0), "queue": (MessageQueue("t", 1), 0)}[
+        foreign
+    ]
     broker.answers = [PullResult(0, 0, 2, 0, 2, broker.logs[log][index].data)]
     broker.topics = {"t": 1}
     listener = Recorder()
@@ -346,3 +368,423 @@ async def test_a_batch_that_is_not_what_was_asked_for_is_refused_and_asked_for_a
     assert listener.offsets == [0, 1]
     assert listener.times[0] == 3.0
     assert "pull.bad_batch" in caplog.text
+
+
+@pytest_asyncio.fixture
+async def broker_intake() -> FilteringBroker:
+    broker_intake = FilteringBroker()
+    broker_intake.create("t")
+    return broker_intake
+
+
+def consume(broker_intake: FilteringBroker, listener: Any, expression: str = "a", **settings: Any) -> Consumer:
+    return Consumer(
+        "fake:1", group="g", listener=listener, topics={"t": expression}, connect=broker_intake.connect,
+        now=asyncio.get_running_loop().time, **settings,
+    )  # fmt: skip
+
+
+def send(broker_intake: FilteringBroker, *tags: str) -> None:
+    """One batch for each word, with a message for each letter, which is its tag."""
+    for word in tags:
+        broker_intake.send("t", 0, *[b"x"] * len(word), tags=list(word))
+
+
+def asked_intake(broker_intake: FilteringBroker) -> list[int]:
+    return [request.payload.queues[0].queue_offset for request in broker_intake.sent(Op.PULL)]
+
+
+def carried(broker_intake: FilteringBroker) -> list[int]:
+    return [request.payload.queues[0].commit_offset for request in broker_intake.sent(Op.PULL)]
+
+
+@pytest.mark.parametrize(
+    ("batches", "wanted"),
+    [
+        (["bb", "a"], [2]),
+        (["a", "bb", "a"], [0, 3]),
+        (["a", "bb"], [0]),
+        (["bb", "ab", "b", "ba", "bbb"], [2, 6]),
+        (["bb", "b"], []),
+        (["b"] * 50, []),
+    ],
+    ids=["before", "between", "behind", "everywhere", "only", "many"],
+)
+async def test_what_the_broker_left_out_is_passed_and_the_lag_goes_to_0(
+    broker_intake: FilteringBroker, batches: list[str], wanted: list[int]
+) -> None:
+    send(broker_intake, *batches)
+    listener = Recorder()
+
+    async with consume(broker_intake, listener):
+        await asyncio.sleep(16)
+        assert broker_intake.offsets["g", QUEUE] == broker_intake.max_offset(QUEUE)
+
+    assert listener.offsets == wanted
+
+
+async def test_progress_passes_what_was_left_out_only_when_all_before_it_is_done(
+    broker_intake: FilteringBroker,
+) -> None:
+    send(broker_intake, "a", "bbb", "a", "bb")
+    listener = Recorder(takes_s=5.0)
+
+    async with consume(broker_intake, listener):
+        await asyncio.sleep(4.9)
+        assert broker_intake.offsets["g", QUEUE] == 0
+        await asyncio.sleep(0.4)
+        assert broker_intake.offsets["g", QUEUE] == 4
+        await asyncio.sleep(5)
+        assert broker_intake.offsets["g", QUEUE] == 7
+
+    assert listener.times == [0.0, 5.0]
+
+
+async def test_however_far_apart_the_messages_lie_an_ordered_queue_is_pulled_further(
+    broker_intake: FilteringBroker,
+) -> None:
+    """RocketMQ: a span of more than 2000 stops pulls of the concurrent mode only."""
+    send(broker_intake, "a", "b" * 3000, "a")
+
+    async with consume(broker_intake, Recorder(takes_s=100.0), drain_s=0.0):
+        await asyncio.sleep(1)
+        assert asked_intake(broker_intake) == [0, 3002]
+
+
+async def test_an_empty_answer_that_moves_on_is_progress_that_rides_on_the_next_pull(
+    broker_intake: FilteringBroker,
+) -> None:
+    """RocketMQ: NO_NEW and NO_MATCHED with an empty process queue advance the stored offset."""
+    async with consume(broker_intake, Recorder()):
+        await asyncio.sleep(1)
+        send(broker_intake, "b", "bb")  # which does not wake the parked pull
+        await asyncio.sleep(13.9)
+        assert broker_intake.times(Op.PULL) == [0.0]
+        await asyncio.sleep(0.2)
+
+        assert broker_intake.times(Op.PULL) == [0.0, 15.0]
+        assert (asked_intake(broker_intake)[-1], carried(broker_intake)[-1]) == (3, 3)
+        assert broker_intake.offsets["g", QUEUE] == 3
+
+
+async def test_an_empty_answer_that_moves_on_is_no_progress_over_messages_that_are_not_done(
+    broker_intake: FilteringBroker,
+) -> None:
+    send(broker_intake, "a")
+
+    async with consume(broker_intake, Recorder(takes_s=100.0), drain_s=0.0):
+        await asyncio.sleep(1)
+        send(broker_intake, "b", "bb")
+        await asyncio.sleep(20)
+
+        assert asked_intake(broker_intake)[-1] == 4
+        assert broker_intake.offsets["g", QUEUE] == 0
+
+
+class ScriptedIntake(FilteringBroker):
+    """A broker whose first pulls are answered from a script."""
+
+    def __init__(self, *answers: PullResult) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.create("t")
+
+    async def _pull(self, connection: Any, pull: Any) -> Any:
+        return [self.answers.pop(0)] if self.answers else await super()._pull(connection, pull)
+
+
+@pytest.mark.parametrize(
+    ("expression", "status", "next_offset", "at", "first"),
+    [
+        ("a", 0, 3, 0.0, 3),  # filtered
+        ("a", EMPTY, 3, 0.0, 3),
+        ("a", 0, 0, 3.0, 0),  # nothing at all: not asked for again at once
+        ("a", 0, 6, 3.0, 0),  # behind the end of the queue: not believed
+        ("a", EMPTY, 6, 0.0, 0),
+        ("*", 0, 3, 3.0, 0),  # every message is wanted: nothing can be filtered
+        ("*", EMPTY, 3, 0.0, 0),
+    ],
+)
+async def test_an_answer_without_batches_moves_on_only_with_a_filter_and_then_without_a_pause(
+    expression: str, status: int, next_offset: int, at: float, first: int
+) -> None:
+    broker_intake = ScriptedIntake(PullResult(0, status, next_offset, 0, 5, b""))
+    send(broker_intake, "aaaaa")
+    listener = Recorder()
+
+    async with consume(broker_intake, listener, expression):
+        await asyncio.sleep(4)
+
+    assert (listener.times[0], asked_intake(broker_intake)[1]) == (at, first)
+    assert listener.offsets == list(range(first, 5))
+
+
+async def test_a_batch_behind_the_end_of_its_answer_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    broker_intake = ScriptedIntake()
+    send(broker_intake, "a", "bb", "a")
+    broker_intake.answers = [PullResult(0, 0, 2, 0, 4, broker_intake.logs[QUEUE][2].data)]
+    listener = Recorder()
+
+    async with consume(broker_intake, listener):
+        await asyncio.sleep(4)
+
+    assert listener.offsets == [0, 3]
+    assert "pull.bad_batch" in caplog.text
+
+
+async def test_tags_that_the_broker_cannot_tell_apart_are_told_apart_here(broker_intake: FilteringBroker) -> None:
+    """RocketMQ filters by the hash of a tag: messages of another tag with the same hash arrive."""
+    broker_intake.colliding = {"c"}
+    send(broker_intake, "c", "a", "cc", "ac", "c")
+    listener = Recorder()
+
+    async with consume(broker_intake, listener):
+        await asyncio.sleep(1)
+        assert broker_intake.offsets["g", QUEUE] == 7
+
+    assert listener.offsets == [1, 4]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_log_is_delivered_exactly_and_leaves_no_lag(broker_intake: FilteringBroker, seed: int) -> None:
+    chance = Random(seed)
+    wanted = chance.choice(["a", "a || b", "*"])
+    broker_intake.colliding = {"c"} if chance.random() < 0.5 else set()
+    tags = ""
+
+    def grow() -> None:
+        nonlocal tags
+        for _ in range(chance.randrange(12)):
+            word = "".join(chance.choices("abcd", [chance.random() for _ in "abcd"], k=chance.randint(1, 6)))
+            send(broker_intake, word)
+            tags += word
+
+    grow()
+    listener = Recorder(takes_s=chance.choice([0.0, 0.01]))
+    settings = {"pull_bytes": chance.choice([1, 400, 1 << 20]), "cache_messages": chance.choice([1, 5, 1000])}
+    settings |= {"batch": chance.choice([1, 3, 32]), "pull_when_drained": chance.random() < 0.3}
+    async with consume(broker_intake, listener, wanted, **settings):
+        for _ in range(3):
+            await asyncio.sleep(chance.choice([0.0, 0.05, 16.0]))
+            grow()
+            if chance.random() < 0.3:
+                broker_intake.crash(QUEUE, batches=len(broker_intake.logs[QUEUE]))  # and nothing is lost
+                broker_intake.come_up()
+        await asyncio.sleep(40)
+        assert broker_intake.offsets.get(("g", QUEUE), 0) == len(tags)
+
+    assert listener.offsets == [i for i, tag in enumerate(tags) if wanted == "*" or tag in wanted]
+
+
+# A subscription that changes while a pull is under way
+
+
+@pytest.mark.parametrize(("expression", "wanted"), [("b", [0, 1, 2]), ("*", [0, 1, 2]), ("a", [])])
+async def test_what_was_left_out_for_another_subscription_is_asked_for_again(
+    broker_intake: FilteringBroker, expression: str, wanted: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Recorder()
+    consumer = consume(broker_intake, listener)
+
+    async with consumer:
+        await asyncio.sleep(1)
+        send(broker_intake, "b", "bb")
+        hold = broker_intake.hold_reply(Op.PULL)
+        await hold.reached.wait()  # at 15 s: nothing for "a"
+        consumer.subscribe("t", expression)
+        await asyncio.sleep(0.5)
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+
+    assert listener.offsets == wanted
+    assert "pull.bad_batch" not in caplog.text
+
+
+async def test_an_answer_that_held_nothing_for_another_subscription_is_no_reason_to_wait() -> None:
+    broker_intake, listener = ScriptedIntake(PullResult(0, 0, 3, 0, 3, b"")), Recorder()
+    send(broker_intake, "bbb")
+    consumer, hold = consume(broker_intake, listener), broker_intake.hold_reply(Op.PULL)
+
+    async with consumer:
+        await hold.reached.wait()
+        consumer.subscribe("t", "b")
+        await asyncio.sleep(0.5)
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+
+    assert listener.times == [0.5] * 3
+
+
+async def test_batches_up_to_the_first_hole_are_used_when_the_subscription_changed(
+    broker_intake: FilteringBroker,
+) -> None:
+    send(broker_intake, "ab", "b", "a")
+    listener = Recorder()
+    consumer = consume(broker_intake, listener)
+    hold = broker_intake.hold_reply(Op.PULL)
+
+    async with consumer:
+        await hold.reached.wait()
+        consumer.subscribe("t", "*")
+        await asyncio.sleep(0.5)
+        hold.let_go.set()
+        await asyncio.sleep(0.5)
+
+    assert listener.offsets == [0, 1, 2, 3]
+    assert asked_intake(broker_intake)[:2] == [0, 2]
+
+
+# A log that lost what was passed
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_broker_that_lost_what_was_passed_over_delivers_what_took_its_place(
+    broker_intake: FilteringBroker, lost: int
+) -> None:
+    send(broker_intake, "a", "b", "b")
+    listener = Recorder()
+
+    async with consume(broker_intake, listener):
+        await asyncio.sleep(16)
+        assert asked_intake(broker_intake)[-1] == 3
+        broker_intake.crash(QUEUE, batches=3 - lost)
+        send(broker_intake, *["a"] * (lost + 1))
+        broker_intake.come_up()
+        await asyncio.sleep(1)
+
+    assert listener.offsets == [0, *range(3 - lost, 4)]
+
+
+async def test_a_broker_that_lost_nothing_of_what_was_passed_over_goes_on(broker_intake: FilteringBroker) -> None:
+    send(broker_intake, "a", "b", "b")
+    listener = Recorder()
+
+    async with consume(broker_intake, listener):
+        await asyncio.sleep(16)
+        broker_intake.crash(QUEUE, batches=3)
+        send(broker_intake, "a")
+        broker_intake.come_up()
+        await asyncio.sleep(1)
+
+    assert listener.offsets == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("batches", "selected", "left_out"),
+    [([], 0, 0), (["bb", "b"], 0, 3), (["bb", "a", "b"], 1, 3), (["ab"], 2, 0)],
+    ids=["nothing was sent", "no match", "one match", "a batch that came counts whole"],
+)
+async def test_what_a_filter_selects_and_leaves_out_is_counted(
+    broker_intake: FilteringBroker, batches: list[str], selected: int, left_out: int
+) -> None:
+    send(broker_intake, *batches)
+    async with consume(broker_intake, Recorder()) as consumer:
+        await asyncio.sleep(20)
+        (queue,) = consumer.running_info()["queues"]
+
+    assert (queue["selected"], queue["left_out"]) == (selected, left_out)
+
+
+async def test_another_filter_counts_anew_and_without_one_nothing_is_counted(broker_intake: FilteringBroker) -> None:
+    send(broker_intake, "bb")
+    async with consume(broker_intake, Recorder()) as consumer:
+        await asyncio.sleep(20)
+        consumer.subscribe("t", "c")
+        await asyncio.sleep(40)
+        send(broker_intake, "b")
+        await asyncio.sleep(40)
+        (queue,) = consumer.running_info()["queues"]
+        assert (queue["selected"], queue["left_out"]) == (0, 1)
+
+    async with consume(broker_intake, Recorder(), "*") as consumer:
+        await asyncio.sleep(20)
+        (queue,) = consumer.running_info()["queues"]
+        assert (queue["selected"], queue["left_out"]) == (0, 0)
+
+
+async def test_a_member_that_skips_gaps_stops_at_messages_of_another_history() -> None:
+    generation = Generation(Lease(QUEUE, 0, 0.0), ProcessQueue(15), on_lost=lambda *_: None, topic_generation=1)
+    unused: Any = None
+    broker_intake: Any = SimpleNamespace(now=lambda: 0.0)
+    config = ConsumerConfig(group="g", on_gap="skip")
+    intake = Intake(config, broker_intake, topics=unused, progressed=unused, room=unused)
+
+    await intake.take_in(generation, PullResult(0, OtherHistory.code, 5, 0, 30, b""), Asked(1, ALL))
+
+    assert generation.stopped is not None and generation.stopped.gap == Gap(OtherHistory.code, 5, 15)
+
+
+MIB = 1 << 20
+ZLIB = CODECS.by_name("zlib")
+
+
+@every_codec
+async def test_messages_of_a_producer_that_compresses_are_delivered_in_order(name: str) -> None:
+    bodies = [b"%d " % i * 50 for i in range(3000)]
+    seen: list[bytes] = []
+
+    async def listener(messages: Messages, context: Any) -> ConsumeStatus:
+        seen.extend(message.body for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    async with InMemoryBroker(min_free_bytes=0) as broker:
+        async with Producer(broker.address, compression=name) as producer:
+            await producer.send_bodies("orders", bodies, queue_id=0)
+        now = asyncio.get_running_loop().time
+        async with Consumer(
+            broker.address, group="g", listener=listener, topics={"orders": "*"}, now=now, orderly=True
+        ):
+            await asyncio.sleep(2)
+
+    assert seen == bodies
+
+
+async def test_what_was_pulled_is_unpacked_only_as_there_is_room(broker: FakeBroker, make: Make) -> None:
+    """One pull may hold a thousand times the bytes that were asked for."""
+    broker.create("t")
+    for _ in range(60):
+        broker.send("t", 0, bytes(MIB), codec=ZLIB)
+    listener = Recorder(takes_s=0.1)
+
+    tracemalloc.start()
+    try:
+        async with make(listener, topics={"t": "*"}, cache_bytes=3 * MIB):
+            await asyncio.sleep(20)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert listener.offsets == list(range(60))
+    assert listener.times[-1] == pytest.approx(listener.times[0] + 5.9, abs=0.2), "never left waiting for messages"
+    asked = [request.payload.queues[0].queue_offset for request in broker.sent(Op.PULL)]
+    assert asked == [0, 60], "all of the first answer was used"
+    assert peak < 10 * MIB
+
+
+async def test_a_listener_that_commits_late_gets_more_than_there_is_room_for(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    for _ in range(12):
+        broker.send("t", 0, bytes(10_000), codec=ZLIB)
+    calls = 0
+
+    async def listener(messages: Messages, context: Any) -> ConsumeStatus:
+        nonlocal calls
+        calls += 1
+        context.auto_commit = False
+        return ConsumeStatus.SUCCESS if calls < 12 else ConsumeStatus.COMMIT
+
+    async with make(listener, topics={"t": "*"}, cache_bytes=20_000):
+        await asyncio.sleep(1)
+        assert calls == 12
+
+
+async def test_a_stop_does_not_wait_for_what_is_still_packed(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    for _ in range(20):
+        broker.send("t", 0, bytes(10_000), codec=ZLIB)
+    listener = Recorder(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}, cache_bytes=20_000):
+        await asyncio.sleep(2.5)
+
+    assert listener.offsets == [0, 1, 2]

@@ -1,4 +1,8 @@
-"""Where a group without progress begins: as it is told, never guessed, never negative, and recorded."""
+"""
+Where a group without progress begins: as it is told, never guessed, never negative, and recorded.
+
+What failed is asked again: at once, with the next connection, or after a pause that a drop ends.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,30 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.wire.errors import ConnectionLost, Internal, RequestTimeout
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.fetch.start_offset import after_failure, says_gone
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.engine.native.group import GroupClient
+from rmq.wire.errors import (
+    ConnectionLost,
+    Internal,
+    QueueNotFound,
+    Refused,
+    RequestTimeout,
+    RmqError,
+    TooManyInFlight,
+    TopicNotFound,
+)
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Range
 from rmq.wire.protocol.ops.messages import OffsetAt
 
 from ..fake_broker import FakeBroker
-from ..recorder import Recorder
+from ..recorder import QUEUE, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
 Make = Callable[..., Consumer]
-QUEUE = MessageQueue("t", 0)
+QUEUE_PLAIN = MessageQueue("t", 0)
 NOON = "timestamp:2026-01-31T12:00Z"
 NOON_US = 1_769_860_800_000_000
 
@@ -36,13 +52,13 @@ async def test_a_group_without_progress_begins_where_it_is_told(
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
     broker.send("t", 0, *[b"x"] * 6)
-    broker.min_offsets[QUEUE] = 4
+    broker.min_offsets[QUEUE_PLAIN] = 4
 
     async with make(topics={"t": "*"}, start_from=start_from):
         await asyncio.sleep(0.5)
         assert asked(broker)[0] == first
         # The decision is recorded: "last" means the last of now for whoever goes on.
-        assert broker.offsets["g", QUEUE] >= first
+        assert broker.offsets["g", QUEUE_PLAIN] >= first
 
 
 @pytest.mark.parametrize("start_from", ["first", "last", NOON])
@@ -58,7 +74,7 @@ async def test_the_retries_of_a_group_are_for_it_whenever_they_were_given_back(
 
     async with make(listener, topics={"t": "*"}, start_from=start_from) as consumer:
         await asyncio.sleep(1)
-        assert consumer.assignment == [QUEUE]
+        assert consumer.assignment == [QUEUE_PLAIN]
 
     assert listener.offsets == [2]
 
@@ -155,9 +171,9 @@ async def test_stored_progress_counts_and_without_any_the_setting(
 ) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 10)
-    broker.offsets_at[QUEUE, NOON_US] = 5
+    broker.offsets_at[QUEUE_PLAIN, NOON_US] = 5
     if stored is not None:
-        broker.offsets["g", QUEUE] = stored
+        broker.offsets["g", QUEUE_PLAIN] = stored
 
     async with make(topics={"t": "*"}, start_from=start_from):
         await asyncio.sleep(0.5)
@@ -196,3 +212,69 @@ async def test_last_does_not_pass_a_queue_that_was_made_while_nobody_of_the_grou
         await asyncio.sleep(1)
 
     assert listener.calls == [(1.0, 1, [0])]
+
+
+def generation() -> Generation:
+    return Generation(Lease(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda generation, reason: None)
+
+
+def client(broker: FakeBroker) -> GroupClient:
+    link = broker.connect(
+        "fake:1",
+        on_push=lambda push, payload: None,
+        on_connected=lambda hello: None,
+        on_lost=lambda error: None,
+        keep_alive=True,
+        now=now,
+    )
+    link.start()
+    return GroupClient(link, "g", now=now, timeout_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "waited_s"),
+    [
+        (RequestTimeout("x"), 0.0),
+        (Internal("x"), 3.0),
+        (TooManyInFlight("x"), 0.1),
+        (Refused("x", code=TooManyInFlight.code), 0.1),
+    ],
+)
+async def test_a_time_out_was_a_wait_already_and_a_refusal_is_followed_by_a_pause_a_short_one_if_it_is_busy(
+    broker: FakeBroker, error: RmqError, waited_s: float
+) -> None:
+    """RocketMQ asks again after 20 ms where the broker said that it is busy, and else after a second or three."""
+    group = client(broker)
+
+    await after_failure(generation(), error, group, pause_s=3.0)
+
+    assert now() == waited_s
+    await group.link.close()
+
+
+async def test_a_lost_connection_is_waited_for(broker: FakeBroker) -> None:
+    group = client(broker)
+    broker.up = False
+    asyncio.get_running_loop().call_later(7.0, broker.come_up)
+
+    await after_failure(generation(), ConnectionLost("x"), group, pause_s=3.0)
+
+    assert now() == 7.0
+    await group.link.close()
+
+
+async def test_a_connection_closed_for_good_is_a_pause_until_somebody_drops_us(broker: FakeBroker) -> None:
+    group, ours = client(broker), generation()
+    await group.link.close()
+    asyncio.get_running_loop().call_later(1.0, ours.drop)
+
+    await after_failure(ours, ConnectionLost("x"), group, pause_s=3.0)
+
+    assert now() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "gone"), [(TopicNotFound("x"), True), (QueueNotFound("x"), True), (Internal("x"), False)]
+)
+async def test_only_a_missing_topic_or_queue_is_gone(error: RmqError, gone: bool) -> None:
+    assert says_gone(error) is gone

@@ -1,4 +1,12 @@
-"""Renewals: at a fixed rate, all leases in one request, never for what is not ours any more."""
+"""
+Renewals: at a fixed rate, all leases in one request, never for what is not ours any more.
+
+What is lost together is told together.
+
+Renewals and heartbeats: as configured, and often enough for the broker at hand.
+
+Queues that are nobody's: always believed in, until their stay ends.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +17,26 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer
+from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.group import leases
+from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.leases import GATHER_S, MOST_NAMED, LossLog, Unleased, listed
 from rmq.wire.errors import Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
+from rmq.wire.protocol.hello import Limits
 from rmq.wire.protocol.ops.core import Op
 
 from ..fake_broker import FakeBroker
-from ..recorder import Recorder
+from ..recorder import Make, Recorder
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-Make = Callable[..., Consumer]
+Make_plain = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
 
 
-async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t", 4)
 
     async with make(topics={"t": "*"}):
@@ -32,7 +46,9 @@ async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker:
     assert [len(request.payload.leases) for request in broker.sent(Op.RENEW)] == [4, 4, 4]
 
 
-async def test_a_slow_answer_does_not_shift_the_renewals_behind_it(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_slow_answer_does_not_shift_the_renewals_behind_it(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.RENEW)
 
@@ -45,7 +61,9 @@ async def test_a_slow_answer_does_not_shift_the_renewals_behind_it(broker: FakeB
     assert broker.times(Op.RENEW) == [1.0, 21.0, 41.0, 61.0]
 
 
-async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.RENEW)
 
@@ -57,15 +75,19 @@ async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, mak
     assert broker.times(Op.RENEW) == [1.0, 61.0, 81.0]
 
 
-async def test_nothing_is_asked_without_leases(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_nothing_is_asked_without_leases(broker: FakeBroker, make: Make_plain) -> None:
     async with make(topics={"t": "*"}):
         await asyncio.sleep(50)
 
     assert broker.sent(Op.RENEW) == []
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_refused_renewal_drops_the_generation_and_the_queue_is_asked_for_again(
-    broker: FakeBroker, make: Make
+    broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
@@ -79,7 +101,9 @@ async def test_a_refused_renewal_drops_the_generation_and_the_queue_is_asked_for
     assert broker.times(Op.ACQUIRE) == [0.0, 1.0]
 
 
-async def test_a_renewal_without_an_answer_leaves_the_belief_as_it_is(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_renewal_without_an_answer_leaves_the_belief_as_it_is(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     broker.refuse[Op.RENEW] = [Internal("log id 7")]
     consumer = make(topics={"t": "*"})
@@ -91,7 +115,11 @@ async def test_a_renewal_without_an_answer_leaves_the_belief_as_it_is(broker: Fa
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(
+    broker: FakeBroker, make: Make_plain
+) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 100)
     hold, listener = broker.hold_reply(Op.RENEW), Recorder(takes_s=1.0)
@@ -105,7 +133,9 @@ async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(br
     assert listener.times[30:33] == [30.0, 31.0, 38.01]
 
 
-async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: FakeBroker, make: Make) -> None:
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: FakeBroker, make: Make_plain) -> None:
     ended: list[float] = []
 
     async def listener(messages: Any, context: Any) -> Any:
@@ -125,10 +155,10 @@ async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: F
 
 
 # Relock reply against unlock, in both orders
-
-
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_granted_before_the_unlock_and_answered_after_it_revives_nothing(
-    broker: FakeBroker, make: Make
+    broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.RENEW)
@@ -148,8 +178,10 @@ async def test_a_renewal_granted_before_the_unlock_and_answered_after_it_revives
     ]  # fmt: skip
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_that_the_unlock_overtook_is_no_loss(
-    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+    broker: FakeBroker, make: Make_plain, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.create("t")
     hold = broker.hold_request(Op.RENEW)
@@ -169,3 +201,187 @@ async def test_a_renewal_that_the_unlock_overtook_is_no_loss(
 
     assert len(broker.sent(Op.ACQUIRE)) == 2
     assert "lease.lost" not in caplog.text
+
+
+EPS = 0.001
+
+
+def lost(queue_id: int, losses: LossLog, reason: str = "FENCED") -> None:
+    Generation(Lease(MessageQueue("t", queue_id), 7 + queue_id, 0.0), ProcessQueue(0), on_lost=losses.add).lose(reason)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "lease.lost" in record.getMessage()]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_queues_lost_at_once_are_one_line_with_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    losses = LossLog()
+    for queue_id in range(3):
+        lost(queue_id, losses)
+    await asyncio.sleep(GATHER_S + EPS)
+
+    assert lines(caplog) == ["lease.lost queues=t/0,t/1,t/2 epochs=7,8,9 count=3 reason=FENCED"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_what_is_lost_later_than_the_gathering_is_another_line(caplog: pytest.LogCaptureFixture) -> None:
+    losses = LossLog()
+    lost(0, losses)
+    await asyncio.sleep(GATHER_S - EPS)
+    assert lines(caplog) == []
+    lost(1, losses)
+    await asyncio.sleep(2 * EPS)
+    lost(2, losses)
+    await asyncio.sleep(GATHER_S + EPS)
+
+    assert [line.split()[1] for line in lines(caplog)] == ["queues=t/0,t/1", "queues=t/2"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_the_reason_is_that_of_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    losses = LossLog()
+    lost(0, losses, "first")
+    lost(1, losses, "second")
+    await asyncio.sleep(GATHER_S + EPS)
+
+    assert [line.split()[-1] for line in lines(caplog)] == ["reason=first"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_stop_tells_at_once_and_nothing_is_told_twice(caplog: pytest.LogCaptureFixture) -> None:
+    losses = LossLog()
+    lost(0, losses)
+    losses.tell()
+    assert len(lines(caplog)) == 1
+
+    losses.tell()
+    await asyncio.sleep(GATHER_S + EPS)
+    assert len(lines(caplog)) == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+def test_of_thousands_the_first_are_named() -> None:
+    assert listed([]) == ""
+    assert listed(range(MOST_NAMED)).endswith(",98,99")
+    assert listed(range(MOST_NAMED + 1)).endswith(",98,99,...")
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+@pytest.mark.parametrize(
+    ("config", "lease_s", "expiry_s", "effective"),
+    [
+        ({}, None, None, (30.0, 20.0, 30.0)),
+        ({}, 60.0, 120.0, (30.0, 20.0, 30.0)),
+        ({}, 600.0, 1200.0, (30.0, 20.0, 30.0)),
+        ({}, 12.0, 8.0, (6.0, 4.0, 2.0)),
+        ({"lock_ttl_s": 5.0, "relock_every_s": 2.0, "heartbeat_s": 1.0}, 12.0, 8.0, (5.0, 2.0, 1.0)),
+    ],
+)
+async def test_the_broker_bounds_what_is_configured(
+    config: dict[str, float], lease_s: float | None, expiry_s: float | None, effective: tuple[float, ...]
+) -> None:
+    limits = None
+    if lease_s is not None and expiry_s is not None:
+        limits = Limits(1 << 24, 1 << 22, 256, 5.0, 1.0, lease_s, expiry_s)
+    made = ConsumerConfig(**config)  # type: ignore[arg-type]
+
+    assert (
+        leases.lock_ttl_s(made, limits),
+        leases.relock_every_s(made, limits),
+        leases.heartbeat_s(made, limits),
+    ) == effective
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_short_leases_are_renewed_and_short_memberships_reported_in_time(make: Make, broker: FakeBroker) -> None:
+    broker.lease_s, broker.expiry_s = 12.0, 20.0
+    broker.create("t")
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(10.5)
+
+    assert broker.times(Op.RENEW) == [1.0, 5.0, 9.0]
+    assert broker.times(Op.JOIN) == [0.0, 0.0, 5.0, 10.0]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_broker_with_shorter_leases_that_is_met_later_brings_the_renewal_forward(
+    make: Make, broker: FakeBroker
+) -> None:
+    broker.lease_s = 12.0
+    broker.up = False
+    broker.create("t")
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(3)
+        broker.come_up()
+        await asyncio.sleep(9)
+
+    assert broker.times(Op.RENEW) == [7.0, 11.0]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_short_lease_is_believed_in_for_half_of_it(make: Make, broker: FakeBroker) -> None:
+    broker.lease_s = 12.0
+    broker.create("t")
+    broker.send("t", 0, *[b"x"] * 100)
+    listener = Recorder(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}, lock_timeout_s=100.0):
+        hold = broker.hold_reply(Op.RENEW)
+        await asyncio.sleep(20)
+        # The renewal sent at 1 s has no answer: the lock of 0 s is believed in until 6 s.
+        assert listener.times[:7] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+        assert len(listener.times) == 7 or listener.times[7] > 7.0
+        hold.let_go.set()
+
+
+def taken() -> tuple[Unleased, Generation, list[Generation]]:
+    begun: list[Generation] = []
+    unleased = Unleased(begun.append)
+    generation = Generation(
+        Lease(MessageQueue("t", 0), 0, 17.0), ProcessQueue(0), on_lost=lambda *_: None, topic_generation=1
+    )
+    unleased.added(generation)
+    return unleased, generation, begun
+
+
+async def test_a_queue_is_believed_in_however_long_nothing_is_heard() -> None:
+    unleased, generation, begun = taken()
+
+    assert unleased.believed(generation)
+    assert unleased.believed_until(generation) == float("inf")
+    assert not generation.lost
+    assert begun == [generation]
+
+
+async def test_renewing_asks_nobody_and_changes_nothing() -> None:
+    unleased, generation, _ = taken()
+
+    await unleased.renew_one(generation)
+    await unleased.renew_these([generation])
+    unleased.connected()
+    unleased.proven(generation)
+
+    assert unleased.believed(generation)
+
+
+async def test_a_stay_that_ended_is_not_believed_in_any_more() -> None:
+    unleased, generation, _ = taken()
+
+    generation.lose("the topic was deleted")
+    unleased.proven(generation)
+
+    assert not unleased.believed(generation)
+    assert unleased.believed_until(generation) == float("-inf")
+    assert generation.lost

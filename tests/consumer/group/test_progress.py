@@ -1,21 +1,26 @@
-"""Progress that no pull takes along: reported in one request, again if that fails, and never for a lost lease."""
+"""
+Progress that no pull takes along: reported in one request, again if that fails, and never for a lost lease.
+
+What was done while the broker was away is said when a queue is given up, if the broker still has the messages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.wire.errors import ConfigError, Fenced, Internal, RequestTimeout
+from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.progress import AGREEING, agree
+from rmq.wire.errors import ConfigError, Fenced, Internal, LogTruncated, OffsetOutOfRange, RequestTimeout
 from rmq.wire.model import MessageQueue
-from rmq.wire.protocol.ops.core import Op, Outcome
+from rmq.wire.protocol.ops.core import NO_OFFSET, Op, Outcome, PullQueue, PullResult
 
 from ..fake_broker import FakeBroker
 from ..recorder import Recorder
-
-pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 Make = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
@@ -25,6 +30,8 @@ def commits(broker: FakeBroker) -> list[list[tuple[int, int]]]:
     return [[(e.queue_id, e.queue_offset) for e in request.payload.entries] for request in broker.sent(Op.COMMIT)]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_progress_of_all_queues_is_one_request(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 3)
 
@@ -37,6 +44,8 @@ async def test_the_progress_of_all_queues_is_one_request(broker: FakeBroker, mak
     assert commits(broker) == [[(0, 1), (1, 1), (2, 1)]]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_long_turn_reports_while_it_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 50)
@@ -49,6 +58,8 @@ async def test_a_long_turn_reports_while_it_runs(broker: FakeBroker, make: Make)
     assert max(gaps) <= 0.2 + 1e-6
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [RequestTimeout("x"), Internal("log id")])
 async def test_a_failed_report_is_sent_again(broker: FakeBroker, make: Make, error: Exception) -> None:
     broker.create("t")
@@ -63,6 +74,8 @@ async def test_a_failed_report_is_sent_again(broker: FakeBroker, make: Make, err
     assert commits(broker) == [[(0, 1)], [(0, 1)]]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_progress_made_while_the_lease_was_doubted_is_reported_once_it_is_proven(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -93,6 +106,8 @@ class Judging(FakeBroker):
         return super()._commit(connection, payload)  # type: ignore[arg-type]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("code", "acquired"), [(Fenced.code, 2), (Internal.code, 1)])
 async def test_a_fenced_report_drops_the_generation_and_another_refusal_does_not(code: int, acquired: int) -> None:
     broker = Judging()
@@ -112,6 +127,8 @@ async def test_a_fenced_report_drops_the_generation_and_another_refusal_does_not
     assert len(broker.sent(Op.ACQUIRE)) == acquired
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_reported_for_a_queue_that_is_not_ours_any_more(broker: FakeBroker, make: Make) -> None:
     """RocketMQ: offsets of queues that left are dropped from what is persisted."""
     broker.create("t", 2)
@@ -140,6 +157,8 @@ async def test_nothing_is_reported_for_a_queue_that_is_not_ours_any_more(broker:
         assert broker.offsets["g", QUEUE] == 3  # the fourth was done at 2.0 s, and nobody had asked yet
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("every_s", [0.2, 1.0, 5.0])
 async def test_progress_waits_no_longer_than_configured_and_never_more_than_5_s(
     broker: FakeBroker, make: Make, every_s: float
@@ -161,6 +180,8 @@ async def test_progress_waits_no_longer_than_configured_and_never_more_than_5_s(
         make(topics={"t": "*"}, commit_every_s=5.001)
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_progress_of_a_queue_that_is_given_back_goes_with_its_unlock_only(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,3 +203,97 @@ async def test_the_progress_of_a_queue_that_is_given_back_goes_with_its_unlock_o
 
     assert broker.offsets["g", QUEUE] == 1
     assert "lease.lost" not in caplog.text
+
+
+class Cache:
+    """Progress up to 5, behind a message that was stored under log epoch 3."""
+
+    commit_offset = 5
+
+    class log_epochs:
+        """As far as it is asked."""
+
+        @staticmethod
+        def before(queue_offset: int) -> int:
+            return 3 if queue_offset == 5 else 0
+
+
+class Lease:
+    """Held, until it is lost."""
+
+    lost = False
+
+
+class Given:
+    """A queue that is being given up."""
+
+    queue, epoch = QUEUE, 7
+
+    def __init__(self, agreed: int) -> None:
+        self.cache, self.lease, self.agreed = Cache(), Lease(), agreed
+        self.why_lost = ""
+
+    def agrees(self, log_epoch: int) -> bool:
+        return Generation.agrees(self, log_epoch)  # type: ignore[arg-type]
+
+    def lose(self, why: str) -> None:
+        self.why_lost = why
+
+
+class Broker:
+    """Started under log epoch 4; answers with a status, or raises."""
+
+    log_epoch = 4
+
+    def __init__(self, answer: int | Exception | None) -> None:
+        self._answer = answer
+        self.asked: list[PullQueue] = []
+
+    async def pull(self, queue: PullQueue, **_: Any) -> PullResult | None:
+        self.asked.append(queue)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return None if self._answer is None else PullResult(0, self._answer, 5, 0, 5, b"")
+
+
+async def asked(given: Given, broker: Broker) -> Given:
+    await agree(given, broker, timeout_s=1.0)  # type: ignore[arg-type]
+    return given
+
+
+async def test_a_broker_that_is_known_to_agree_is_not_asked() -> None:
+    broker = Broker(0)
+
+    assert (await asked(Given(4), broker)).agreed == 4
+    assert broker.asked == []
+
+
+@pytest.mark.parametrize("status", AGREEING)
+async def test_a_broker_that_started_anew_is_asked_for_what_follows_our_progress(status: int) -> None:
+    broker = Broker(status)
+
+    assert (await asked(Given(3), broker)).agreed == 4
+    assert broker.asked == [PullQueue("t", 0, 5, 7, NO_OFFSET, 3)]
+
+
+@pytest.mark.parametrize("answer", [LogTruncated.code, OffsetOutOfRange.code, None])
+async def test_one_that_does_not_have_it_or_does_not_say_is_told_nothing(answer: int | None) -> None:
+    assert (await asked(Given(3), Broker(answer))).agreed == 3
+
+
+async def test_a_queue_that_turns_out_to_be_another_s_is_lost() -> None:
+    given = await asked(Given(3), Broker(Fenced("another has it")))
+
+    assert given.why_lost == "another has it"
+    assert given.agreed == 3
+
+
+async def test_nothing_is_asked_under_a_lease_that_is_lost_or_without_progress() -> None:
+    lost, fresh, broker = Given(3), Given(3), Broker(0)
+    lost.lease.lost = True
+    fresh.cache.commit_offset = NO_OFFSET
+
+    await asked(lost, broker)
+    await asked(fresh, broker)
+
+    assert broker.asked == []

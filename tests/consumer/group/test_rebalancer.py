@@ -1,4 +1,8 @@
-"""Who has which queue, and how it changes hands: dropped before locked, the running call first, nothing lost."""
+"""
+Who has which queue, and how it changes hands: dropped before locked, the running call first, nothing lost.
+
+Drop, keep, add: what is held compared with what should be, and queues that nobody pulls.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,15 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.wire.errors import ConnectionLost, GroupMismatch, Internal, NotAMember, RequestTimeout
+from rmq.consumer.fetch.process_queue import ProcessQueue
+from rmq.consumer.group.assignment import Gap, Generation, Lease, Stopped
+from rmq.consumer.group.rebalancer import compare, is_pull_expired
+from rmq.wire.errors import ConnectionLost, GroupMismatch, Internal, MessagesLost, NotAMember, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Push
 
 from ..fake_broker import FakeBroker
 from ..recorder import SUSPEND, Recorder
-
-pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 Make = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
@@ -26,6 +31,8 @@ def ids(consumer: Consumer) -> list[int]:
     return [queue.queue_id for queue in consumer.assignment]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_all_locks_are_asked_for_in_one_request(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 5)
     consumer = make(topics={"t": "*"})
@@ -37,6 +44,8 @@ async def test_all_locks_are_asked_for_in_one_request(broker: FakeBroker, make: 
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_more_locks_than_a_request_may_have_are_asked_for_in_several(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1000)
     broker.create("u", 100)
@@ -50,6 +59,8 @@ async def test_more_locks_than_a_request_may_have_are_asked_for_in_several(broke
     assert [len(request.payload.leases) for request in broker.sent(Op.LEAVE)] == [1024]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_locks_behind_a_request_that_failed_are_asked_for_with_it_again(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1000)
     broker.create("u", 100)
@@ -61,6 +72,8 @@ async def test_locks_behind_a_request_that_failed_are_asked_for_with_it_again(br
         assert len(ids(consumer)) == 1100
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_two_members_share_and_the_one_that_stays_takes_all(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     first, second = make(topics={"t": "*"}), make(topics={"t": "*"})
@@ -74,6 +87,8 @@ async def test_two_members_share_and_the_one_that_stays_takes_all(broker: FakeBr
         assert ids(first) == [0, 1, 2, 3]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_is_dropped_is_unlocked_before_others_are_asked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     broker.set_members("g", "a", "z")
@@ -90,6 +105,8 @@ async def test_what_is_dropped_is_unlocked_before_others_are_asked_for(broker: F
     assert [queue.queue_id for queue in moves[-1].payload.queues] == [0, 1]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_notices_are_gathered_for_100_ms(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     consumer = make(topics={"t": "*"})
@@ -107,6 +124,8 @@ async def test_notices_are_gathered_for_100_ms(broker: FakeBroker, make: Make) -
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_list_without_ourselves_is_ignored(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     consumer = make(topics={"t": "*"})
@@ -119,6 +138,8 @@ async def test_a_list_without_ourselves_is_ignored(broker: FakeBroker, make: Mak
         assert ids(consumer) == [0, 1, 2, 3]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_list_pushed_while_joining_is_not_overwritten_by_the_older_answer(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -134,6 +155,8 @@ async def test_a_list_pushed_while_joining_is_not_overwritten_by_the_older_answe
         assert ids(consumer) == [2, 3]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_list_from_before_a_stop_does_not_overwrite_the_newer_answer(broker: FakeBroker, make: Make) -> None:
     """What was pushed while a process was stopped is read after it has asked to join again, and before the answer."""
     broker.create("t", 4)
@@ -152,6 +175,8 @@ async def test_a_list_from_before_a_stop_does_not_overwrite_the_newer_answer(bro
         assert ids(consumer) == [3]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_group_hears_of_us_every_30_s(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
 
@@ -161,6 +186,8 @@ async def test_the_group_hears_of_us_every_30_s(broker: FakeBroker, make: Make) 
     assert broker.times(Op.JOIN) == [0.0, 0.0, 30.0, 60.0]  # the second as a queue came to us
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_refused_lock_is_tried_again_every_3_s_and_at_once_when_it_is_free(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -182,6 +209,8 @@ async def test_a_refused_lock_is_tried_again_every_3_s_and_at_once_when_it_is_fr
     assert len(broker.sent(Op.ACQUIRE)) == 4
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lock_that_becomes_free_before_its_refusal_is_read_is_asked_for_again_at_once(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -200,6 +229,8 @@ async def test_a_lock_that_becomes_free_before_its_refusal_is_read_is_asked_for_
     assert broker.times(Op.ACQUIRE) == [0.0, 0.0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_free_lease_that_is_not_ours_to_have_is_left_alone(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.set_members("g", "a")
@@ -213,6 +244,8 @@ async def test_a_free_lease_that_is_not_ours_to_have_is_left_alone(broker: FakeB
     assert broker.sent(Op.ACQUIRE) == []
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_running_call_ends_before_its_queue_is_released_with_its_progress(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -234,6 +267,8 @@ async def test_the_running_call_ends_before_its_queue_is_released_with_its_progr
     assert broker.offsets["g", QUEUE] == 2
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_failed_call_of_a_dropped_queue_is_counted_before_the_release(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -251,6 +286,8 @@ async def test_a_failed_call_of_a_dropped_queue_is_counted_before_the_release(br
     assert broker.attempts["g", QUEUE] == (0, 1)
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_that_comes_back_during_its_last_call_is_taken_again_right_after(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -271,6 +308,8 @@ async def test_a_queue_that_comes_back_during_its_last_call_is_taken_again_right
     assert listener.offsets == [0, 1]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_release_of_a_queue_that_was_lost_meanwhile_changes_nothing(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -288,6 +327,8 @@ async def test_a_release_of_a_queue_that_was_lost_meanwhile_changes_nothing(brok
     assert broker.offsets["g", QUEUE] == 0
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_release_without_an_answer_is_sent_again(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.refuse[Op.RELEASE] = [RequestTimeout("x"), ConnectionLost("x")]
@@ -301,6 +342,8 @@ async def test_a_release_without_an_answer_is_sent_again(broker: FakeBroker, mak
     assert len(broker.sent(Op.RELEASE)) == 3
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_locks_whose_answer_was_lost_are_asked_for_again(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.ACQUIRE)
@@ -316,6 +359,8 @@ async def test_locks_whose_answer_was_lost_are_asked_for_again(broker: FakeBroke
         hold.let_go.set()
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lock_whose_answer_was_lost_is_given_back_if_it_is_not_ours_any_more(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -334,6 +379,8 @@ async def test_a_lock_whose_answer_was_lost_is_given_back_if_it_is_not_ours_any_
     assert broker.sent(Op.PULL) == []
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [NotAMember("join first"), Internal("log id")])
 async def test_a_refused_request_for_locks_is_made_again(broker: FakeBroker, make: Make, error: Exception) -> None:
     broker.create("t")
@@ -347,6 +394,8 @@ async def test_a_refused_request_for_locks_is_made_again(broker: FakeBroker, mak
     assert len(broker.sent(Op.JOIN)) == (3 if isinstance(error, NotAMember) else 2)
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [Internal("log id"), RequestTimeout("x")])
 async def test_a_join_that_fails_is_made_again_within_a_second(
     broker: FakeBroker, make: Make, error: Exception
@@ -360,6 +409,8 @@ async def test_a_join_that_fails_is_made_again_within_a_second(
         assert consumer.assignment == [QUEUE]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_another_mode_of_the_group_ends_the_consumer_with_the_brokers_sentence(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -371,6 +422,8 @@ async def test_another_mode_of_the_group_ends_the_consumer_with_the_brokers_sent
         await consumer.run()
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_topic_that_is_made_later_is_consumed_at_once(broker: FakeBroker, make: Make) -> None:
     listener = Recorder()
 
@@ -383,6 +436,8 @@ async def test_a_topic_that_is_made_later_is_consumed_at_once(broker: FakeBroker
     assert listener.times == [33.0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_topic_that_grows_gives_its_new_queues(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1)
     consumer = make(topics={"t": "*"})
@@ -394,6 +449,8 @@ async def test_a_topic_that_grows_gives_its_new_queues(broker: FakeBroker, make:
         assert ids(consumer) == [0, 1, 2]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_unsubscribing_hands_the_queues_over(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.create("u")
@@ -407,6 +464,8 @@ async def test_unsubscribing_hands_the_queues_over(broker: FakeBroker, make: Mak
         assert broker.holder("g", MessageQueue("u", 0)) is None
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.give("g", QUEUE, "other")
@@ -418,6 +477,8 @@ async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make
     assert broker.times(Op.ACQUIRE) == [0.0, 20.0, 40.0]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.usefixtures("nothing_left_running")
 async def test_hand_overs_of_several_queues_wait_for_their_calls_side_by_side(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 2)
     broker.send("t", 0, b"a")
@@ -434,3 +495,55 @@ async def test_hand_overs_of_several_queues_wait_for_their_calls_side_by_side(br
         await asyncio.sleep(10)
 
     assert broker.times(Op.RELEASE) == [5.0, 9.0]
+
+
+QUEUES = [MessageQueue("t", i) for i in range(4)]
+
+
+def held(queue: MessageQueue, **marks: Any) -> Generation:
+    generation = Generation(Lease(queue, 1, 0.0), ProcessQueue(0), on_lost=lambda generation, reason: None)
+    generation.pulled_at = 0.0
+    for name, value in marks.items():
+        setattr(generation, name, value)
+    return generation
+
+
+def test_what_is_not_ours_leaves_what_is_stays_and_what_we_lack_is_missing() -> None:
+    generations = {queue: held(queue) for queue in QUEUES[:2]}
+
+    result = compare(generations, {QUEUES[1], QUEUES[3], QUEUES[2]}, now=1.0, pull_expiry_s=120.0)
+
+    assert result == ([generations[QUEUES[0]]], [], [QUEUES[2], QUEUES[3]])
+
+
+def test_what_was_dropped_before_is_neither_dropped_again_nor_missing_until_it_is_gone() -> None:
+    generations = {QUEUES[0]: held(QUEUES[0], dropped=True), QUEUES[1]: held(QUEUES[1], dropped=True)}
+
+    assert compare(generations, {QUEUES[0]}, now=500.0, pull_expiry_s=120.0) == ([], [], [])
+
+
+@pytest.mark.parametrize(("now", "expired"), [(119.999, False), (120.0, False), (120.001, True)])
+def test_a_queue_expires_when_it_was_not_pulled_for_longer_than_120_s(now: float, expired: bool) -> None:
+    """RocketMQ's PULL_MAX_IDLE_TIME, which is strict."""
+    assert is_pull_expired(held(QUEUES[0]), now=now, pull_expiry_s=120.0) is expired
+
+
+def test_an_expired_queue_that_is_not_ours_leaves_and_is_not_taken_anew() -> None:
+    generations = {QUEUES[0]: held(QUEUES[0]), QUEUES[1]: held(QUEUES[1])}
+
+    result = compare(generations, {QUEUES[1]}, now=121.0, pull_expiry_s=120.0)
+
+    assert (result.leaving, result.expired) == ([generations[QUEUES[0]]], [generations[QUEUES[1]]])
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"paused": True},
+        {"crash_loop": "a message ended 5 processes"},
+        {"stopped": Stopped(Gap(MessagesLost.code, 0, 1))},
+        {"pulled_at": float("-inf")},
+    ],
+)
+def test_a_queue_that_stands_still_for_a_known_reason_never_expires(marks: dict[str, Any]) -> None:
+    assert not is_pull_expired(held(QUEUES[0], **marks), now=1000.0, pull_expiry_s=120.0)

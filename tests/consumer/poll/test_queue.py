@@ -1,21 +1,28 @@
-"""What a pull consumer holds of a queue: returned, done, marked, and begun anew by a seek."""
+"""
+What a pull consumer holds of a queue: returned, done, marked, and begun anew by a seek.
+
+What a poll returns beside the messages.
+"""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rmq.consumer.group.assignment import Generation, Lease
 from rmq.consumer.group.tag_filter import Subscription
-from rmq.consumer.poll.queue import PullCache
+from rmq.consumer.poll.queue import NotAssigned, PullCache, PulledBatch
+from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.hello import AttemptRun
 
-from ..fetch.test_process_queue import made, offsets
+from ..fetch.test_process_queue import made_plain, offsets_plain
 
 
 def test_only_what_was_marked_is_told_to_the_broker() -> None:
     cache = PullCache(0)
-    cache.put(made(0, 6))
+    cache.put(made_plain(0, 6))
 
     cache.take(2)
     assert (cache.position, cache.done, cache.commit_offset, cache.unmarked) == (2, 0, 0, False)
@@ -31,13 +38,13 @@ def test_only_what_was_marked_is_told_to_the_broker() -> None:
 
 def test_room_is_made_by_what_is_done_marked_or_not() -> None:
     cache, told = PullCache(0), []
-    cache.put(made(0, 4))
+    cache.put(made_plain(0, 4))
     assert (cache.messages, cache.ready, cache.used, cache.head) == (4, True, True, (0, 1))
     assert (cache.span, cache.may_starve) == (0, False)
     cache.when_room(0, 1 << 20, lambda: told.append("room"))
 
     cache.take(4)
-    assert (told, offsets(cache.in_flight), cache.has_room(0, 1 << 20)) == ([], [0, 1, 2, 3], False)
+    assert (told, offsets_plain(cache.in_flight), cache.has_room(0, 1 << 20)) == ([], [0, 1, 2, 3], False)
     cache.commit()
 
     assert (told, cache.messages, cache.size, cache.commit_offset) == (["room"], 0, 0, 0)
@@ -56,7 +63,7 @@ def test_where_a_group_begins_is_told_without_a_commit_and_what_is_skipped_later
 
 def test_a_seek_forwards_passes_what_lies_between_with_the_next_mark() -> None:
     cache = PullCache(0)
-    cache.put(made(0, 4))
+    cache.put(made_plain(0, 4))
     cache.take(2)
 
     cache.seek(100)
@@ -68,7 +75,7 @@ def test_a_seek_forwards_passes_what_lies_between_with_the_next_mark() -> None:
 
 def test_after_a_seek_backwards_progress_stays_until_it_is_passed() -> None:
     cache = PullCache(0)
-    cache.put(made(0, 4))
+    cache.put(made_plain(0, 4))
     cache.take(4)
     cache.commit()
     cache.mark()
@@ -76,7 +83,7 @@ def test_after_a_seek_backwards_progress_stays_until_it_is_passed() -> None:
 
     cache.seek(1)
     assert (cache.position, cache.done, cache.unmarked) == (1, 1, False)
-    cache.put(made(0, 6))
+    cache.put(made_plain(0, 6))
     told = []
     for _ in range(5):
         assert len(cache.take(1)) == 1
@@ -90,14 +97,14 @@ def test_after_a_seek_backwards_progress_stays_until_it_is_passed() -> None:
 def test_the_broker_is_told_of_no_mark_beyond_what_was_fetched_again() -> None:
     """It has the mark; after a crash only a pull can show that the messages up to there are still the same."""
     cache = PullCache(0)
-    cache.put(made(0, 8))
+    cache.put(made_plain(0, 8))
     cache.take(8)
     cache.commit()
     cache.mark()
 
     cache.seek(2)
     assert cache.commit_offset == 2
-    cache.put(made(2, 3))
+    cache.put(made_plain(2, 3))
     assert cache.commit_offset == 5
 
     assert cache.cut(4)
@@ -106,7 +113,7 @@ def test_the_broker_is_told_of_no_mark_beyond_what_was_fetched_again() -> None:
 
 def test_a_log_that_lost_messages_takes_marks_back_unless_the_user_has_one_of_them() -> None:
     cache = PullCache(0)
-    cache.put(made(0, 6))
+    cache.put(made_plain(0, 6))
     cache.take(4)
     cache.commit()
     cache.mark()
@@ -125,11 +132,11 @@ def test_a_seek_keeps_the_subscription_and_the_numbers_of_deliveries() -> None:
     cache = PullCache(0, runs=[AttemptRun(1, 2, 3)])
     cache.subscription = Subscription("a")
     tags: list[str | None] = ["a", "a", "b"]
-    cache.put(made(0, 3, tags))
+    cache.put(made_plain(0, 3, tags))
     assert [message.attempt for message in cache.take(9)] == [1, 4]
 
     cache.seek(0)
-    cache.put(made(0, 3, tags))
+    cache.put(made_plain(0, 3, tags))
 
     assert [message.attempt for message in cache.take(9)] == [1, 4]
     assert cache.subscription.expression == "a"
@@ -145,12 +152,12 @@ class Polling(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5))
     def put(self, count: int) -> None:
-        self.cache.put(made(self.end, count))
+        self.cache.put(made_plain(self.end, count))
         self.end += count
 
     @rule(most=st.integers(1, 4))
     def take(self, most: int) -> None:
-        taken = offsets(self.cache.take(most))
+        taken = offsets_plain(self.cache.take(most))
         assert taken == list(range(self.position, min(self.position + most, self.end)))
         self.position += len(taken)
 
@@ -189,3 +196,39 @@ class Polling(RuleBasedStateMachine):
 
 TestPolling = Polling.TestCase
 TestPolling.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def generation() -> Generation:
+    return Generation(Lease(MessageQueue("t", 0), 7, 0.0), PullCache(0), on_lost=lambda generation, reason: None)
+
+
+def test_a_batch_is_a_list_that_knows_its_queue_and_its_epoch() -> None:
+    of = generation()
+    of.cache.put(made_plain(0, 2))
+    messages = PullCache(0)
+    messages.put(made_plain(0, 2))
+
+    batch = PulledBatch(messages.take(2), of)
+
+    assert isinstance(batch, list)
+    assert (len(batch), batch.queue, batch.epoch, batch.lost) == (2, ("t", 0), 7, False)
+
+
+def test_a_batch_is_lost_with_its_lease_or_when_its_queue_was_given_back_without_it() -> None:
+    of = generation()
+    first, second = PulledBatch((), of), PulledBatch((), of)
+
+    second.given_back = True
+    assert (first.lost, second.lost) == (False, True)
+
+    of.lose("somebody else has it")
+    assert first.lost
+
+
+def test_an_empty_batch_is_of_no_queue() -> None:
+    batch = PulledBatch()
+
+    assert (batch, batch.lost) == ([], False)
+    for name in ("queue", "epoch"):
+        with pytest.raises(NotAssigned, match="an empty batch is of no queue"):
+            getattr(batch, name)

@@ -1,4 +1,10 @@
-"""The record batch: golden bytes, any rows round trip, any damage is refused, limits are exact."""
+"""
+The record batch: golden bytes, any rows round trip, any damage is refused, limits are exact.
+
+A raw batch is judged as a whole as any other, and holds the same columns.
+
+A batch of one plain message is the one that the general way makes.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,13 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq.wire.batch import batch, layout
-from rmq.wire.batch.batch import ProducerMark, Rows
-from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, UnsupportedFormat, WireError
+from rmq.wire.batch.batch import OLDEST, SMALL, ProducerMark, Rows, encode, encode_single, read, read_raw
+from rmq.wire.batch.compression import CODECS
+from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, RmqError, UnsupportedFormat, WireError
 from rmq.wire.model import from_us
 from rmq.wire.stores import StoreIds
 
@@ -26,6 +33,7 @@ from support.batches import (
     STORE_ID,
     any_rows,
     assemble,
+    every_codec,
     golden,
     little,
     quick,
@@ -427,3 +435,97 @@ def test_message_ids_can_be_taken_apart(store_id: int, word: int, index: int) ->
 def test_what_is_no_message_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a message id has 32 hex digits"):
         batch.split_message_id(text)
+
+
+ROWS = Rows([b"first" * 30, b"second" * 30], [1, 2], tags=["a", None])
+
+
+def stored(codec: str | None = None) -> bytearray:
+    data = encode("orders", 0, ROWS, codec=None if codec is None else CODECS.by_name(codec))
+    by = layout.Stamp(1, 4096, 5, 1_700_000_000_000_000, 0, 0, 1, 0, layout.KIND_DATA)
+    data[: layout.BROKER_PART] = layout.stamp(data, layout.parse_header(data).header_size, by)
+    return data
+
+
+def test_it_holds_what_lies_in_the_batch() -> None:
+    data = stored()
+    whole = read(data, stores=StoreIds(1))
+
+    raw = read_raw(memoryview(data))
+
+    assert raw.header == whole.header
+    assert bytes(raw.bodies) == b"".join(ROWS.bodies) == whole.bodies
+    assert raw.columns[0] == whole.columns.lengths.tobytes()
+    assert raw.columns[1] == [["a"], b"\1\0\0\0"]
+
+
+@every_codec
+def test_compressed_bodies_are_unpacked_unless_nobody_wants_them(name: str) -> None:
+    data = memoryview(stored(name))
+
+    assert read_raw(data).bodies == b"".join(ROWS.bodies)
+    assert read_raw(data, bodies=False).bodies == b""
+
+
+def test_a_batch_is_found_behind_another() -> None:
+    data = stored()
+
+    assert read_raw(memoryview(data + data), len(data)) == read_raw(memoryview(data))
+
+
+def test_every_changed_byte_is_noticed() -> None:
+    data = stored()
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 0x10
+        with pytest.raises(RmqError):
+            read_raw(memoryview(changed))
+
+
+def test_without_verify_only_the_content_goes_unjudged() -> None:
+    data = stored()
+    header = layout.parse_header(data)
+    for at in (0, 5, 30, header.header_size - 1, len(data) - 1):
+        changed = bytearray(data)
+        changed[at] ^= 0x10
+        with pytest.raises(RmqError):
+            read_raw(memoryview(changed), verify=False)
+    data[header.content_size - 1] ^= 1
+
+    assert bytes(read_raw(memoryview(data), verify=False).bodies) != b"".join(ROWS.bodies)
+
+
+@pytest.mark.parametrize("meta", [b"\xc1", b"\x01", b"\x91\x01"])
+def test_a_meta_that_is_no_array_of_columns_is_refused(meta: bytes) -> None:
+    data = stored()
+    header = layout.parse_header(data)
+    data[header.header_size : header.header_size + header.meta_size] = meta.ljust(header.meta_size, b"\0")
+
+    with pytest.raises(BadBatch, match="the meta is not"):
+        read_raw(memoryview(data), verify=False)
+
+
+MARKS = st.builds(
+    ProducerMark, st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 16) - 1)
+)
+
+
+@given(
+    st.text(max_size=30).filter(lambda text: len(text.encode(errors="ignore")) == len(text.encode(errors="replace"))),
+    st.integers(0, (1 << 32) - 1),
+    st.binary(max_size=60),
+    st.integers(OLDEST, layout.MAX_TIME - 1),
+    MARKS,
+)
+@example("orders", 3, bytes(SMALL), OLDEST, ProducerMark(1, 2, 3))
+@example("orders", 3, bytes(SMALL + 1), OLDEST, ProducerMark(1, 2, 3))
+def test_it_has_the_same_bytes(topic: str, queue_id: int, body: bytes, born_at: int, by: ProducerMark) -> None:
+    parts = encode_single(topic, queue_id, body, born_at, by)
+
+    assert b"".join(parts) == encode(topic, queue_id, Rows([body], born_at), by=by)
+
+
+def test_a_long_body_is_not_copied() -> None:
+    body = bytes(SMALL + 1)
+
+    assert encode_single("orders", 0, body, OLDEST, ProducerMark())[1] is body
