@@ -1,1 +1,0 @@
-"""The tables behind the broker: locks, parked pulls, offsets, members, topics."""
