@@ -39,11 +39,11 @@ chaos: install
 	$(BIN)/pytest tests/scenarios/test_unreadable_log.py --chaos-seeds $(SEEDS) $(ARGS)
 	$(BIN)/pytest tests/scenarios/test_restores.py --chaos-seeds $(SEEDS) $(ARGS)
 	$(BIN)/pytest tests/broker/store/test_bit_flips.py --chaos-seeds 20 $(ARGS)
-	$(BIN)/python tests/scenarios/chaos_kills.py --cycles 25
-	$(BIN)/python tests/scenarios/chaos_processes.py --seconds 600
-	$(BIN)/python tests/scenarios/chaos_retries.py --seconds 120
-	$(BIN)/python tests/scenarios/chaos_restarts.py --stops 20 --kills 20
-	$(BIN)/python tests/scenarios/chaos_input.py --minutes 2
+	$(BIN)/python tests/chaos/kills.py --cycles 25
+	$(BIN)/python tests/chaos/processes.py --seconds 600
+	$(BIN)/python tests/chaos/retries.py --seconds 120
+	$(BIN)/python tests/chaos/restarts.py --stops 20 --kills 20
+	$(BIN)/python tests/chaos/input.py --minutes 2
 
 cov: install
 	$(BIN)/coverage run $(BIN)/pytest $(ARGS) && $(BIN)/coverage report

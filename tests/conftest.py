@@ -15,9 +15,9 @@ import structlog
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
-from support.no_skips import NoSkips, wanted
-from support.recorded_numbers import RecordedNumbers
-from support.virtual_time import VirtualTimeLoop
+from rigs.no_skips import NoSkips, wanted
+from rigs.recorded_numbers import RecordedNumbers
+from rigs.virtual_time import VirtualTimeLoop
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "scripts" / "packages").read_text().split()

@@ -9,7 +9,7 @@ import pytest
 from rmq.bench.figures import Figure, Verdict
 from rmq.bench.findings import NotAReport, is_target, read, score, whose
 
-from support.made_up_findings import everything
+from rigs.made_up_findings import everything
 
 
 def test_figures_and_targets_are_what_they_were() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rmq.bench.findings import NotAReport
 from rmq.bench.report import BEGINS, ENDS, placed, report, stale_plots
 
-from support.made_up_findings import everything
+from rigs.made_up_findings import everything
 
 DOCS = Path(__file__).parents[2] / "docs"
 

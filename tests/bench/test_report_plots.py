@@ -7,7 +7,7 @@ import re
 from rmq.bench.findings import read
 from rmq.bench.report_plots import plots
 
-from support.made_up_findings import everything
+from rigs.made_up_findings import everything
 
 
 def test_there_is_a_plot_of_the_targets_and_one_of_each_command_that_found_something() -> None:

@@ -8,7 +8,7 @@ from rmq.bench.findings import read
 from rmq.bench.report_plots import plots
 from rmq.bench.report_text import NOTHING, text
 
-from support.made_up_findings import everything
+from rigs.made_up_findings import everything
 
 
 def made() -> str:

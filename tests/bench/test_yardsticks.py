@@ -8,7 +8,7 @@ from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
 from rmq.bench.yardsticks import Tried, machine, native_rate, rivals
 
-from support.bench_stand_ins import FixedPeer
+from rigs.bench_stand_ins import FixedPeer
 
 
 def test_the_benchmark_of_a_peer_has_a_rate() -> None:

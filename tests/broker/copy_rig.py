@@ -29,7 +29,7 @@ from rmq.wire.stores import StoreIds
 
 from .builders import BORN_AT, ORDERS, WallClock, make_batch
 from .fakes import FakeService, HeldPool, Peer, Turns, request
-from .faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 DEAD = MessageQueue("%DLQ%g", 0)
 RETRIES = MessageQueue("%RETRY%g", 0)

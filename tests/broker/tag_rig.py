@@ -22,7 +22,7 @@ from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS, Opened
 from .fakes import FakeService, HeldPool, Peer, Turns, request
-from .faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 OTHER = MessageQueue("orders", 1)
 

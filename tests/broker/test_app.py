@@ -48,9 +48,9 @@ from rmq.wire.protocol.ops.messages import Head, HeadAt, Heads, OffsetAt, Offset
 from rmq.wire.stores import StoreIds
 
 from .builders import ORDERS, descriptors_limited_to, make_batch, segment_files
-from .faulty_files import FaultyFiles, flip
 from .harness import Client, bodies, crash_copy, holder, until
-from support.batches import patched
+from rigs.batches import patched
+from rigs.disk.faulty import FaultyFiles, flip
 
 
 class HeldFlusher:

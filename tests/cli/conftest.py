@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.processes import BrokerProcess
+from rigs.processes import BrokerProcess
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from rmq.client.explain.rules import explain
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue
 
 from .top_samples import lease, sample
-from support.stored import stored_message
+from rigs.stored import stored_message
 
 EPOCH = (1_900_000_000 << 32) + 1  # of a log epoch that is a time in seconds: far above 2^53
 LEASE = lease()._replace(epoch=EPOCH)

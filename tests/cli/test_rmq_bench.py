@@ -26,7 +26,7 @@ from rmq.cli.rmq_bench import Bar, command, ended_well, load_of, options_of, unh
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.command import Failure
 
-from support.processes import Running
+from rigs.processes import Running
 
 BENCH = "rmq.cli.rmq_bench"
 

@@ -17,7 +17,7 @@ from rmq.broker.store.files import UNREADABLE
 from rmq.cli.rmq_broker import _cannot_start, command
 from rmq.cli.shell import exit_codes
 
-from support.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running
 
 BROKER = "rmq.cli.rmq_broker"
 OTHER_USER = "the folder or file belongs to another user: run this as that user, or give it to this one (chown)"

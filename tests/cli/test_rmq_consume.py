@@ -17,7 +17,7 @@ from rmq.cli.rmq_consume import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message, Producer
 
-from support.processes import BrokerProcess, ConsumerProcess, Running
+from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 CONSUME = "rmq.cli.rmq_consume"
 FIELDS = {

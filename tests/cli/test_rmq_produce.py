@@ -30,7 +30,7 @@ from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.stores import StoreIds
 
-from support.processes import Running
+from rigs.processes import Running
 
 PRODUCE = "rmq.cli.rmq_produce"
 

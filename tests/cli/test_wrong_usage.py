@@ -17,7 +17,7 @@ from rmq.cli.shell import exit_codes
 from rmq.engine.native.connection import Connection
 from rmq.wire.errors import ConnectionLost
 
-from support.other_peers import (
+from rigs.other_peers import (
     OTHER_PROTOCOL,
     Answer,
     black_hole,
@@ -28,7 +28,7 @@ from support.other_peers import (
     silent,
     web_server,
 )
-from support.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running
 
 
 class World(NamedTuple):

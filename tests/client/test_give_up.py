@@ -17,7 +17,7 @@ from rmq.wire.protocol.ops.core import Op
 
 from .producing import until
 from .test_with_broker import stored
-from support.held_broker import HeldBroker
+from rigs.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 

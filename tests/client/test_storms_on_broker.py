@@ -14,7 +14,7 @@ from rmq.wire.model import StoredMessage
 from ..broker.builders import files_limited_to, segment_files
 from .producing import TOPIC
 from .test_with_broker import stored
-from support.held_broker import HeldBroker
+from rigs.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 

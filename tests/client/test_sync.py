@@ -19,8 +19,8 @@ from rmq.client import Message
 from rmq.client.sync import Producer
 from rmq.wire import errors
 
-from support.broker_thread import BrokerThread, eventually
-from support.interrupts import interrupt
+from rigs.broker_thread import BrokerThread, eventually
+from rigs.interrupts import interrupt
 
 TOPIC = "orders"
 DEADLINE_S = 30.0

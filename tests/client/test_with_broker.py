@@ -20,7 +20,7 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-from support.batches import every_codec
+from rigs.batches import every_codec
 
 
 async def pulled(address: str, topic: str, queue_id: int) -> tuple[int, list[bytes]]:

@@ -31,8 +31,8 @@ from rmq.runtime.loop_thread import LoopThread
 from rmq.wire.errors import ConfigError, GroupMismatch
 
 from .sync_shapes import public, same_shape
-from support.broker_thread import BrokerThread, eventually
-from support.interrupts import interrupt, interrupt_soon
+from rigs.broker_thread import BrokerThread, eventually
+from rigs.interrupts import interrupt, interrupt_soon
 
 DEADLINE_S_PLAIN = 30.0
 SUCCESS_PLAIN = ConsumeStatus.SUCCESS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.doc_blocks import Follower, blocks, commands
+from rigs.doc_blocks import Follower, blocks, commands
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .running import run
-from support.processes import BrokerProcess
+from rigs.processes import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.doc_blocks import Follower
+from rigs.doc_blocks import Follower
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "tutorial.md").read_text()

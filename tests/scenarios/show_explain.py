@@ -1,7 +1,7 @@
 """
 Prints what ``rmq-admin explain`` says of each cause, as in docs/explain.md: ``python tests/scenarios/show_explain.py``.
 
-With names of causes (of ``tests/support/stuck_groups.py``), only those. Sessions and message ids are new each time.
+With names of causes (of ``tests/rigs/explain/stuck_groups.py``), only those. Sessions and ids are new each time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from rmq.cli.admin.explain import text
 
-import support.stuck_groups  # noqa: F401  # enters the causes
-from support.staging import CAUSES, explained
-from support.virtual_time import VirtualTimeLoop
+import rigs.explain.stuck_groups  # noqa: F401  # enters the causes
+from rigs.explain.staging import CAUSES, explained
+from rigs.virtual_time import VirtualTimeLoop
 
 
 def shown(name: str) -> str:

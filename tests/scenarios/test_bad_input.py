@@ -40,8 +40,8 @@ from rmq.wire.errors import (
 from rmq.wire.protocol import frames
 from rmq.wire.protocol.ops.core import EMPTY, Op
 
-from support.bad_batches import BAD_BATCHES, GOOD
-from support.raw_peer import RawPeer, hello, request
+from rigs.bad_input.batches import BAD_BATCHES, GOOD
+from rigs.raw_peer import RawPeer, hello, request
 
 STORED = 5
 

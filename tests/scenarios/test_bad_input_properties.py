@@ -1,7 +1,7 @@
 """
 Whatever comes in: the broker answers or closes with a code, meets no defect, and changes nothing that it refused.
 
-The numbers of examples add up to more than 5,000; ``chaos_input.py`` beside this file runs the same for as long as it
+The numbers of examples add up to more than 5,000; ``tests/chaos/input.py`` runs the same for as long as it
 is told to. An example is named by its seed, which determines the input.
 """
 
@@ -15,10 +15,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from support.batches import settings_of
-from support.fuzz_target import FuzzPeer, Target
-from support.mutations import any_batch, any_bytes, any_frame, valid
-from support.raw_peer import request
+from rigs.bad_input.mutations import any_batch, any_bytes, any_frame, valid
+from rigs.bad_input.target import FuzzPeer, Target
+from rigs.batches import settings_of
+from rigs.raw_peer import request
 
 seeds = st.integers(0, (1 << 64) - 1)
 

@@ -12,7 +12,7 @@ import pytest
 
 from rmq.client import Admin, Explanation, Message, Producer, Reason
 
-from support.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running
 
 pytestmark = pytest.mark.slow
 

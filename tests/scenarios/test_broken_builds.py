@@ -21,11 +21,11 @@ from rmq.wire.batch import batch as batches
 from rmq.wire.batch import checksum, layout
 from rmq.wire.batch.layout import Buffer
 
-from support.crash import INTERRUPTED, LOST, TORN
-from support.disk import RecordingFiles
-from support.prover import Prover, Report, record_in_memory
-from support.served import LateFlusher
-from support.workload import Plan
+from rigs.disk.crash import INTERRUPTED, LOST, TORN
+from rigs.disk.recording import RecordingFiles
+from rigs.recovery.prover import Prover, Report, record_in_memory
+from rigs.recovery.served import LateFlusher
+from rigs.recovery.workload import Plan
 
 ROUNDS = 6
 

@@ -19,10 +19,24 @@ from rmq.consumer.running import Running
 from rmq.engine.native.connection import Connection
 from rmq.wire.model import MessageQueue
 
-from support.consumption_checker import Verdict, judge
-from support.fleet import SOUND, Build, play, wants
-from support.scripts import CloseUnseen, Heal, Join, Kill, Leave, Pause, Resume, Script, Send, Slow, Step, Tick, script
-from support.simulated_processes import ORDERS
+from simulation.fleet import SOUND, Build, play, wants
+from simulation.ordered import Verdict, judge
+from simulation.processes import ORDERS
+from simulation.scripts import (
+    CloseUnseen,
+    Heal,
+    Join,
+    Kill,
+    Leave,
+    Pause,
+    Resume,
+    Script,
+    Send,
+    Slow,
+    Step,
+    Tick,
+    script,
+)
 
 ENOUGH = 60  # scripts, of the 300 that are played
 

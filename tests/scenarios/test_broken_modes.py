@@ -26,15 +26,15 @@ from rmq.consumer.group.handover import Workers
 from rmq.consumer.running import Running
 from rmq.wire.model import MessageQueue
 
-from support.crash import KEPT
-from support.fleet import SOUND, Build
-from support.mixed_fleet import play_mixed
-from support.mixed_history import CAST_ORDERLY, CONCURRENT, Group
-from support.mixed_scripts import MixedScript, MixedStep, Post, Reject, mixed_script
-from support.mixed_verdict import MixedVerdict, judge_mixed
-from support.network import DOWN
-from support.scripts import CloseUnseen, Crash, Heal, Join, Kill, Partition, Pause, Resume, Slow, Tick
-from support.simulated_processes import ORDERS
+from rigs.disk.crash import KEPT
+from simulation.fleet import SOUND, Build
+from simulation.mixed_fleet import play_mixed
+from simulation.mixed_history import CAST_ORDERLY, CONCURRENT, Group
+from simulation.mixed_scripts import MixedScript, MixedStep, Post, Reject, mixed_script
+from simulation.network import DOWN
+from simulation.processes import ORDERS
+from simulation.scripts import CloseUnseen, Crash, Heal, Join, Kill, Partition, Pause, Resume, Slow, Tick
+from simulation.verdict import MixedVerdict, judge_mixed
 
 ENOUGH = 40  # scripts, of the 100 that are played
 

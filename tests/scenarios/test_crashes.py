@@ -15,7 +15,7 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-from support.processes import BrokerProcess, ConsumerProcess
+from rigs.processes import BrokerProcess, ConsumerProcess
 
 pytestmark = pytest.mark.slow
 

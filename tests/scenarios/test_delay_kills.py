@@ -17,7 +17,7 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-from support.processes import BrokerProcess
+from rigs.processes import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

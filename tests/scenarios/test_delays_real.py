@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import BrokerProcess, ConsumerProcess, Running
+from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 PRODUCE = "rmq.cli.rmq_produce"
 LEVEL_1 = timedelta(seconds=1)

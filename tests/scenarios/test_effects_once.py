@@ -26,7 +26,7 @@ from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage
 
-from support.held_broker import HeldBroker
+from rigs.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 

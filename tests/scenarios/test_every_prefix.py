@@ -14,11 +14,11 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from support.crash import TORN, crash
-from support.disk import AllSynced, Created, Recording, Renamed, Unlinked, Wrote
-from support.promises import History
-from support.prover import Prover, Report, load, record_in_memory, save
-from support.workload import Acknowledged, Asked, Batch, Plan, Values
+from rigs.disk.crash import TORN, crash
+from rigs.disk.recording import AllSynced, Created, Recording, Renamed, Unlinked, Wrote
+from rigs.recovery.promises import History
+from rigs.recovery.prover import Prover, Report, load, record_in_memory, save
+from rigs.recovery.workload import Acknowledged, Asked, Batch, Plan, Values
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 

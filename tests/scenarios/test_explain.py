@@ -13,8 +13,8 @@ from rmq.client import Admin, Explanation, Reason, Urgency
 from rmq.wire.errors import GroupNotFound, TopicNotFound
 from rmq.wire.model import MessageQueue
 
-import support.stuck_groups  # noqa: F401  # enters the causes
-from support.staging import CAUSES, GROUP, explained, scene
+import rigs.explain.stuck_groups  # noqa: F401  # enters the causes
+from rigs.explain.staging import CAUSES, GROUP, explained, scene
 
 pytestmark = pytest.mark.virtual_time
 

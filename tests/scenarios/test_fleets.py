@@ -19,7 +19,7 @@ from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadName, ConfigError, MessageTooLarge, QueueNotFound
 from rmq.wire.model import MessageQueue, StoredMessage
 
-from support.deliveries import Deliveries
+from rigs.deliveries import Deliveries
 
 pytestmark = pytest.mark.virtual_time
 

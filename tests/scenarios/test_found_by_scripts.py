@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from support.consumption_checker import judge
-from support.fleet import play
-from support.mixed_fleet import play_mixed
-from support.mixed_history import CONCURRENT, ORDERLY, Called, Group
-from support.mixed_scripts import MixedScript, Post
-from support.network import DOWN, UP
-from support.scripts import Join, Leave, Partition, Pause, Reset, Restart, Script, Send, Slow, Step, Tick
+from simulation.fleet import play
+from simulation.mixed_fleet import play_mixed
+from simulation.mixed_history import CONCURRENT, ORDERLY, Called, Group
+from simulation.mixed_scripts import MixedScript, Post
+from simulation.network import DOWN, UP
+from simulation.ordered import judge
+from simulation.scripts import Join, Leave, Partition, Pause, Reset, Restart, Script, Send, Slow, Step, Tick
 
 SENT = tuple(Send("p1", 15, f"k{key}", 0) for key in range(8))
 # One of the two queues that c1 works on falls to c2, which waits for it.

@@ -12,8 +12,8 @@ from rmq.client import Message, Producer
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import DiskFull
 
-from ..broker.faulty_files import FaultyFiles
-from support.processes import BrokerProcess, Running
+from rigs.disk.faulty import FaultyFiles
+from rigs.processes import BrokerProcess, Running
 
 PRODUCE = "rmq.cli.rmq_produce"
 FULL = 1 << 60  # bytes that must be free, which no disk has

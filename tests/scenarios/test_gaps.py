@@ -15,7 +15,7 @@ from rmq.consumer import Consumer, ConsumeStatus
 from rmq.consumer.listener import ConsumeContext
 from rmq.wire.model import MessageQueue, StoredMessage
 
-from support.processes import DEADLINE_S, BrokerProcess, ConsumerProcess
+from rigs.processes import DEADLINE_S, BrokerProcess, ConsumerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from support.consumption_checker import Verdict, judge
-from support.fleet import Played, play, wants
-from support.scripts import Script, script
+from simulation.fleet import Played, play, wants
+from simulation.ordered import Verdict, judge
+from simulation.scripts import Script, script
 
 SEEDS = 300
 TOGETHER = 25  # seeds of one test, so that the report stays readable

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from support.mixed_fleet import MixedPlayed, play_mixed
-from support.mixed_scripts import MixedScript, mixed_script
-from support.mixed_verdict import MixedVerdict, judge_mixed
+from simulation.mixed_fleet import MixedPlayed, play_mixed
+from simulation.mixed_scripts import MixedScript, mixed_script
+from simulation.verdict import MixedVerdict, judge_mixed
 
 SEEDS = 100
 TOGETHER = 25  # seeds of one test, so that the report stays readable

@@ -15,8 +15,8 @@ from rmq.wire.errors import FrameTooLarge, TooManyConnections
 from rmq.wire.protocol import frames
 from rmq.wire.protocol.ops.core import Op
 
-from support.processes import BrokerProcess
-from support.raw_peer import RawPeer, hello, request
+from rigs.processes import BrokerProcess
+from rigs.raw_peer import RawPeer, hello, request
 
 
 async def refused(address: str) -> tuple[int, str] | None:

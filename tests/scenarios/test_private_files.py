@@ -16,8 +16,8 @@ from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 
-from support.processes import BrokerProcess
-from support.raw_peer import RawPeer
+from rigs.processes import BrokerProcess
+from rigs.raw_peer import RawPeer
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from scenarios.chaos_processes import GROUP, LEASE_S, OPTIONS, TOPIC, ConsumerProcess, run
 
 from rmq.client import Admin, Message, Producer
 from rmq.engine.native.connection import Connection
@@ -18,8 +17,9 @@ from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 
-from support.call_log import START, Record, read
-from support.processes import BrokerProcess
+from chaos.call_log import START, Record, read
+from chaos.processes import GROUP, LEASE_S, OPTIONS, TOPIC, ConsumerProcess, run
+from rigs.processes import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from scenarios.chaos_retries import run
+
+from chaos.retries import run
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ from rmq.wire.errors import OtherHistory
 from rmq.wire.names import dead_letter_topic
 from spark_incremental import ends_of, next_range
 
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 
 class Archive:

@@ -21,12 +21,12 @@ from rmq.broker.app import Broker
 from rmq.client import Message, Producer
 from rmq.wire.model import MessageQueue
 
-from support.crash import INTERRUPTED, KEPT, LOST, TORN, Crash, crashes, materialise
-from support.disk import Marked, Recording, RecordingFiles, memory_folder
-from support.failing_group import FATES, GROUP, LEVELS, TOPIC, FailingGroup, wrong
-from support.mixed_broker import BEGAN, BEGAN_US
-from support.mixed_history import Row
-from support.served import LateFlusher, settings
+from rigs.disk.crash import INTERRUPTED, KEPT, LOST, TORN, Crash, crashes, materialise
+from rigs.disk.recording import Marked, Recording, RecordingFiles, memory_folder
+from rigs.recovery.failing_group import FATES, GROUP, LEVELS, TOPIC, FailingGroup, wrong
+from rigs.recovery.served import LateFlusher, settings
+from simulation.mixed_broker import BEGAN, BEGAN_US
+from simulation.mixed_history import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 

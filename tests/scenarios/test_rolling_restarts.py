@@ -1,7 +1,7 @@
 """
 Processes that are stopped, not crashed: rolling restarts, kills while draining, and crashes between them.
 
-On a virtual clock with the whole system, and a few with real processes (``chaos_restarts.py`` has more of those).
+On a virtual clock with the whole system, and a few with real processes (``tests/chaos/restarts.py`` has more of those).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenarios.chaos_restarts import run
 from structlog.testing import capture_logs
 
 from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
@@ -24,8 +23,9 @@ from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.model import StoredMessage
 
-from support.doc_blocks import blocks
-from support.processes import BrokerProcess, Running
+from chaos.restarts import run
+from rigs.doc_blocks import blocks
+from rigs.processes import BrokerProcess, Running
 
 virtual = pytest.mark.virtual_time
 

@@ -20,8 +20,8 @@ from rmq.wire.errors import FrameStalled
 from rmq.wire.protocol import frames
 from rmq.wire.protocol.ops.core import Op
 
-from support.processes import BrokerProcess
-from support.raw_peer import RawPeer, request
+from rigs.processes import BrokerProcess
+from rigs.raw_peer import RawPeer, request
 
 pytestmark = pytest.mark.slow
 

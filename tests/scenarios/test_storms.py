@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from support.consumption_checker import judge
-from support.consumption_history import Sent, Started, Wrote
-from support.fleet import play
-from support.scripts import Join, Kill, Leave, Script, Send, Step, Tick
+from simulation.fleet import play
+from simulation.history import Sent, Started, Wrote
+from simulation.ordered import judge
+from simulation.scripts import Join, Kill, Leave, Script, Send, Step, Tick
 
 KEYS = [f"k{number}" for number in range(8)]
 

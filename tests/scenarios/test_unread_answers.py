@@ -18,8 +18,8 @@ from rmq.broker.process import KEPT
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.protocol.ops.core import Op
 
-from support.processes import BrokerProcess
-from support.raw_peer import RawPeer, request
+from rigs.processes import BrokerProcess
+from rigs.raw_peer import RawPeer, request
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from rmq.wire.protocol.ops import topics
 from rmq.wire.protocol.ops.core import Op
 from spark_incremental import archive_batch
 
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

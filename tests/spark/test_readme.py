@@ -10,8 +10,8 @@ import pytest
 
 from rmq.client import Message, Producer
 
-from support.doc_blocks import ADDRESS, Block, blocks, missing
-from support.real_broker import RealBroker
+from rigs.doc_blocks import ADDRESS, Block, blocks, missing
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

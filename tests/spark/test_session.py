@@ -12,7 +12,7 @@ import pytest
 from rmq.spark.session import prepare, settings_of
 from rmq.wire.batch.batch import Rows
 
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 ROOT = Path(__file__).parent.parent.parent
 

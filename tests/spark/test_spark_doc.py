@@ -17,7 +17,7 @@ from rmq.consumer import ConsumeContext, Consumer, StoredMessage
 from rmq.spark.source import COLUMNS
 from rmq.wire.names import dead_letter_topic
 
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from rmq.wire.batch.compression import CODECS
 from rmq.wire.model import StoredMessage
 
 from .reading import bodies, loaded, places
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -14,7 +14,7 @@ from rmq.spark.source import RmqDataSource
 from rmq.wire.batch.batch import Rows
 
 from .reading import loaded
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,8 @@ import pytest
 from rmq.wire.batch.batch import Rows
 
 from .reading import bodies, loaded, places, planned, refused
-from support.cutting_proxy import CuttingProxy, Piece, reading_process
-from support.real_broker import RealBroker
+from rigs.cutting_proxy import CuttingProxy, Piece, reading_process
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

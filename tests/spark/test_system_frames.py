@@ -9,7 +9,7 @@ import pytest
 from rmq.wire.batch.batch import Rows
 
 from .reading import loaded, places, planned
-from support.real_broker import RealBroker
+from rigs.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

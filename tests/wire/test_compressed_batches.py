@@ -20,7 +20,7 @@ from rmq.wire.batch.compression import CODECS, NUMBERS
 from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, UnsupportedFormat, WireError
 from rmq.wire.stores import StoreIds
 
-from support.batches import (
+from rigs.batches import (
     BORN_AT,
     FULL,
     MARK,

@@ -17,8 +17,8 @@ from rmq.wire.deferral import Delay
 from rmq.wire.model import ConsumeStatus, Message, MessageQueue, from_us
 from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
-from support.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
-from support.stored import stored_message
+from rigs.batches import BORN_AT, FULL, STAMP, STORE_ID, sample, stamped
+from rigs.stored import stored_message
 
 
 def test_a_queue_reads_as_topic_and_number() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmq.wire.unpacking import MAX_ARRAY, MAX_ITEMS, SMALL, Malformed, _check_items, unpack
 
-from support.batches import quick
+from rigs.batches import quick
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False)

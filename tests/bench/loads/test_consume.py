@@ -8,7 +8,7 @@ from rmq.bench.loads.consume import measure, prefix, targets
 from rmq.bench.options import Load, Options
 from rmq.testing.broker import BrokerThread
 
-from support.bench_stand_ins import FixedFloor, Noted
+from rigs.bench_stand_ins import FixedFloor, Noted
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from rmq.bench.figures import Figure
 from rmq.bench.loads.end_to_end import beside_peers, measure, prefix, targets
 from rmq.bench.options import Load, Options
 
-from support.bench_stand_ins import FixedFloor, FixedPeer, Noted
+from rigs.bench_stand_ins import FixedFloor, FixedPeer, Noted
 
 
 def figure(*samples: float) -> Figure:

@@ -13,7 +13,7 @@ from rmq.bench.loads.failover import QUIET_S, Calls, FirstCall, measure, verdict
 from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 
-from support.bench import Steps
+from rigs.bench import Steps
 
 
 @pytest.mark.parametrize(("samples", "met"), [([0.1, 0.1, 1.0], True), ([0.1, 0.1, 1.001], False)])

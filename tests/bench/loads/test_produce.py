@@ -28,7 +28,7 @@ from rmq.bench.options import Load, Options
 from rmq.client import Admin
 from rmq.testing.broker import BrokerThread
 
-from support.bench_stand_ins import FixedFloor, FixedPeer, Noted
+from rigs.bench_stand_ins import FixedFloor, FixedPeer, Noted
 
 
 def figure(*samples: float) -> Figure:

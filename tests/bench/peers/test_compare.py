@@ -10,7 +10,7 @@ from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdic
 from rmq.bench.yardsticks import Tried
 from rmq.testing.broker import BrokerThread
 
-from support.bench_stand_ins import FixedPeer, Noted
+from rigs.bench_stand_ins import FixedPeer, Noted
 
 
 def side(*samples: float) -> Side:

@@ -52,8 +52,8 @@ from rmq.wire.stores import StoreIds
 from ..builders import BORN_AT, ORDERS, files_limited_to, segment_files
 from ..copy_rig import DEAD, RETRIES, Rig, found_by_a_start
 from ..fakes import request
-from ..faulty_files import flip
 from ..harness import Client, crash_copy, holder
+from rigs.disk.faulty import flip
 
 RETRIES_PLAIN = MessageQueue("%RETRY%g", 0)
 LETTERS = MessageQueue("%DLQ%g", 0)

@@ -16,8 +16,8 @@ from rmq.wire.protocol.ops.deferrals import ListDelays
 
 from ..builders import segment_files
 from ..delay_rig import NOON, SECOND, Wall, park, waiting
-from ..faulty_files import FaultyFiles, flip
 from ..harness import Client
+from rigs.disk.faulty import FaultyFiles, flip
 
 pytestmark = pytest.mark.virtual_time
 

@@ -31,7 +31,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Commit, CommitEntry, Op, Push
 
 from ..builders import ORDERS, files_limited_to, segment_files
 from ..harness import Client, bodies, crash_copy, holder, until
-from support.held_broker import HeldBroker
+from rigs.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 

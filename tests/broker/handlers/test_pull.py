@@ -53,9 +53,9 @@ from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, make_batch, segment_files
 from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request
-from ..faulty_files import FaultyFiles, flip
 from ..harness import Client, bodies, holder, until
 from ..tag_rig import OTHER, Rig
+from rigs.disk.faulty import FaultyFiles, flip
 
 TICK_S = 0.1
 OTHER_PLAIN = MessageQueue("orders", 1)

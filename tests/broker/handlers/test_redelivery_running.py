@@ -28,7 +28,7 @@ from rmq.wire.protocol.ops.redelivery import SendBack
 from ..builders import ORDERS, segment_files
 from ..copy_rig import DEAD, RETRIES, SESSION, Rig, found_by_a_start
 from ..fakes import Peer, request
-from ..faulty_files import flip
+from rigs.disk.faulty import flip
 
 KINDS = ("dead", "back")
 

@@ -18,7 +18,7 @@ from rmq.wire.protocol.ops.redelivery import REPLAYED, DropDead, SendBack
 from ..builders import ORDERS, segment_files
 from ..copy_rig import DEAD, RETRIES, SESSION, Rig
 from ..fakes import request
-from support.batches import quick
+from rigs.batches import quick
 
 MESSAGES = range(6)  # what the rig begins with
 

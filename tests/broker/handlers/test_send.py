@@ -37,7 +37,7 @@ from rmq.wire.protocol.ops.core import Op, OutgoingBatch, SendResult
 
 from ..builders import BORN_AT, ORDERS, files_limited_to, make_batch, segment_files
 from ..harness import Client, bodies
-from support.batches import every_codec, patched
+from rigs.batches import every_codec, patched
 
 pytestmark = pytest.mark.virtual_time
 

@@ -34,10 +34,10 @@ from rmq.wire.protocol.ops.core import Op, OutgoingBatch, Push
 
 from ..builders import ORDERS, files_limited_to, make_batch, segment_files
 from ..fakes import request
-from ..faulty_files import FaultyFiles
 from ..harness import Client, crash_copy, holder, until
 from ..raw import GREETING, Raw
-from support.held_broker import HeldBroker
+from rigs.disk.faulty import FaultyFiles
+from rigs.held_broker import HeldBroker
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,9 +12,9 @@ from rmq.wire.errors import BadName, BadRequest, DiskFull, QueueNotFound, StoreF
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import CreateTopic, Join, Op, Route
 
-from ..faulty_files import FaultyFiles
 from ..harness import Client
 from ..test_app import held, turns
+from rigs.disk.faulty import FaultyFiles
 
 pytestmark = pytest.mark.virtual_time
 

@@ -36,10 +36,10 @@ from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, segment_files
 from ..delay_rig import NOON, SECOND, Wall, Watcher, copy_of, delayed, park, stored
-from ..faulty_files import FaultyFiles, flip
 from ..harness import Client
-from support.faulty import UnreadableFiles
-from support.served import LateFlusher
+from rigs.disk.faults import UnreadableFiles
+from rigs.disk.faulty import FaultyFiles, flip
+from rigs.recovery.served import LateFlusher
 
 pytestmark = pytest.mark.virtual_time
 LATE_US = 100_000

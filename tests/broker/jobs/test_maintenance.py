@@ -24,7 +24,7 @@ from rmq.wire.batch import batch as batches
 from ..builders import BORN_AT, ORDERS, Opened, WallClock, segment_files
 from ..delay_rig import delayed
 from ..fakes import HeldPool
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 SCHEDULE_PLAIN = Schedule(checkpoint_bytes=10_000, checkpoint_s=60.0, retention_s=3600.0, retention_bytes=0)
 

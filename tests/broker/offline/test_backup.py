@@ -13,7 +13,7 @@ from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import Files
 
 from ..builders import Opened, segment_files
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 
 @pytest.fixture

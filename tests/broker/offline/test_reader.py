@@ -26,7 +26,7 @@ from rmq.wire.protocol.ops.core import Op
 from ..builders import ORDERS, segment_files
 from ..harness import Client
 from ..scanning import Content, of_broker, of_log
-from support.batches import patched
+from rigs.batches import patched
 
 pytestmark = pytest.mark.virtual_time
 

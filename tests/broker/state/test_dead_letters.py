@@ -17,7 +17,7 @@ from rmq.broker.store.changes import Copied, DeadHandled, pack_changes, unpack_c
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, WAITING, DeadRun
 
-from support.batches import quick
+from rigs.batches import quick
 
 TOPIC = "%DLQ%g"
 END = 40

@@ -20,7 +20,7 @@ from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.errors import BadDelay
 
-from support.batches import MINIMAL, quick, settings_of
+from rigs.batches import MINIMAL, quick, settings_of
 
 ALL = {"max_batches": 10_000, "max_bytes": 1 << 40}
 SECOND = 1_000_000

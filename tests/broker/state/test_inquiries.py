@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rmq.broker.state.inquiries import MAX_INQUIRIES, Answer, Asked, Inquiry, InquiryTable
 from rmq.wire.errors import MemberNotFound, MemberSilent, TooManyInFlight
 
-from support.batches import quick
+from rigs.batches import quick
 
 A = Asked("a", b"A", "connection of a")
 B = Asked("b", b"B", "connection of b")

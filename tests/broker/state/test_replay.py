@@ -28,7 +28,7 @@ from rmq.wire.protocol.ops.core import Push
 
 from ..builders import Opened
 from ..harness import Client, bodies, crash_copy, holder, until
-from support.batches import MINIMAL, STAMP, quick, stamped
+from rigs.batches import MINIMAL, STAMP, quick, stamped
 
 TICK_S = 0.1
 OTHER = MessageQueue("orders", 1)

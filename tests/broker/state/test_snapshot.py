@@ -36,7 +36,7 @@ from rmq.wire.protocol.hello import AttemptRun
 from rmq.wire.protocol.ops.redelivery import DeadRun
 
 from ..builders import ORDERS, Opened
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 
 class Tables:

@@ -15,8 +15,8 @@ from rmq.broker.store.key_index import Hit, KeyIndex, Wanted
 from rmq.broker.store.read import DamagedRange
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, segment_files
-from ..faulty_files import Done, FaultyFiles, flip
 from .small_log import pull, rest
+from rigs.disk.faulty import Done, FaultyFiles, flip
 
 HOUR = 3_600_000_000
 

@@ -21,9 +21,9 @@ from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.scan import Unreadable
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files
-from ..faulty_files import FaultyFiles, flip
 from .small_log import pull
-from support.batches import quick
+from rigs.batches import quick
+from rigs.disk.faulty import FaultyFiles, flip
 
 CHANGES: list[Change] = [
     Started(7, 3, 5.0),

@@ -15,8 +15,8 @@ from rmq.broker.store.commitlog import MAX_UNSYNCED, OVERHEAD, CommitLog, Extent
 from rmq.broker.store.files import Files
 
 from ..builders import descriptors_limited_to, files_limited_to
-from ..faulty_files import Done, FaultyFiles
-from support.batches import quick
+from rigs.batches import quick
+from rigs.disk.faulty import Done, FaultyFiles
 
 
 def make(path: Path, segment_bytes: int = 1 << 20, files: Files | None = None) -> CommitLog:

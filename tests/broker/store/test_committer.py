@@ -14,7 +14,7 @@ from rmq.wire.batch import layout
 from rmq.wire.model import MessageQueue
 
 from ..builders import ORDERS, PAYMENTS, Opened, log_bytes
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 
 class ManualLoop:

@@ -10,7 +10,7 @@ import pytest
 from rmq.broker.store.files import Files
 from rmq.wire.batch.layout import Buffer
 
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 
 def test_what_is_written_is_read_at_its_place(tmp_path: Path) -> None:

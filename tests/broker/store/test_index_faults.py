@@ -11,7 +11,7 @@ from rmq.broker.store.files import Files
 from rmq.broker.store.index_faults import IndexFaults, put_aside
 from rmq.broker.store.key_index import Entry, Gap, Hit, KeyIndex, Wanted
 
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 HASH = (7).to_bytes(4, "little")
 ANY = Wanted(7, 0, 1 << 62, 1 << 62)

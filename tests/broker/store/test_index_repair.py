@@ -12,8 +12,8 @@ from rmq.wire.batch import batch as batches
 from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files
-from ..faulty_files import FaultyFiles, flip
 from .small_log import pull
+from rigs.disk.faulty import FaultyFiles, flip
 
 WANTED = [b"a", b"b", b"c", b"d", b"e", b"f"]
 

@@ -33,7 +33,7 @@ from rmq.broker.store.key_index import (
     parse_head,
 )
 
-from support.batches import little, quick
+from rigs.batches import little, quick
 
 EVER = 1 << 60
 SEGMENT = 400

@@ -20,7 +20,7 @@ from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import Damaged, MessageNotFound
 from rmq.wire.stores import StoreIds
 
-from support.batches import BORN_AT, STAMP, STORE_ID, quick, stamped
+from rigs.batches import BORN_AT, STAMP, STORE_ID, quick, stamped
 
 
 class Log(NamedTuple):

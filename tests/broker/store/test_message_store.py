@@ -35,7 +35,7 @@ from rmq.wire.stores import StoreIds
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, make_batch
 from ..delay_rig import delayed
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 
 def read(opened: Opened, offset: int, max_bytes: int = 1 << 20) -> Found:

@@ -17,7 +17,7 @@ from rmq.broker.store.changes import Started
 from rmq.broker.store.directory import StoreError
 
 from ..builders import Opened, segment_files
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 USERS: dict[str, Callable[[Path], object]] = {
     "a start": Opened,

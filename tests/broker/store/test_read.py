@@ -23,7 +23,7 @@ from rmq.wire.batch.tags import Wanted, wanted
 from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, make_batch, segment_files
-from ..faulty_files import FaultyFiles, error_of, flip
+from rigs.disk.faulty import FaultyFiles, error_of, flip
 
 BODIES = [b"%d" % i * 100 for i in range(8)]
 

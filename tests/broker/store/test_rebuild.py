@@ -21,9 +21,9 @@ from rmq.wire.batch.batch import ProducerMark
 from rmq.wire.model import MessageQueue
 
 from ..builders import ORDERS, PAYMENTS, Opened, segment_files
-from ..faulty_files import flip
 from .small_log import pull, rest
-from support.batches import settings_of
+from rigs.batches import settings_of
+from rigs.disk.faulty import flip
 
 QUEUES = [ORDERS, PAYMENTS, MessageQueue("orders", 3)]
 

@@ -22,10 +22,10 @@ from rmq.wire.batch.batch import Rows
 from rmq.wire.batch.layout import Buffer
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, make_batch, segment_files
-from ..faulty_files import FaultyFiles, flip
 from .small_log import Small, build, check_everything_readable, pull
-from support.batches import patched
-from support.faulty import UnreadableFiles
+from rigs.batches import patched
+from rigs.disk.faults import UnreadableFiles
+from rigs.disk.faulty import FaultyFiles, flip
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from rmq.wire.batch import layout
 from rmq.wire.batch.layout import KIND_TRANSACTION
 
 from ..builders import Opened, segment_files
-from ..faulty_files import FaultyFiles, flip
-from support.batches import patched
-from support.faulty import UnreadableFiles
+from rigs.batches import patched
+from rigs.disk.faults import UnreadableFiles
+from rigs.disk.faulty import FaultyFiles, flip
 
 BODIES = [b"a" * 10, b"b" * 300, b"c", b"d" * 50]
 

@@ -14,7 +14,7 @@ from rmq.broker.store.segment import EXTENT, IOV_MAX, TAIL, Readers, Segment
 from rmq.wire.batch.layout import Buffer
 
 from ..builders import descriptors_limited_to, files_limited_to
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 
 @pytest.fixture

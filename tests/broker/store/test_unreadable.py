@@ -23,10 +23,10 @@ from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.scan import Unreadable
 
 from ..builders import Opened, segment_files
-from ..faulty_files import FaultyFiles
 from .small_log import pull
-from support.faulty import Fails, Fault, UnreadableFiles
-from support.faulty import FaultyFiles as CountingFiles
+from rigs.disk.faults import Fails, Fault, UnreadableFiles
+from rigs.disk.faults import FaultyFiles as CountingFiles
+from rigs.disk.faulty import FaultyFiles
 
 BODIES = [b"%d" % i * 3000 for i in range(8)]
 SECTOR = 4096

@@ -28,7 +28,7 @@ from rmq.cli.shell import exit_codes
 from rmq.cli.shell.settings import load
 from rmq.client import Admin, Message, Producer
 
-from support.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running
 
 
 def admin(*arguments: str) -> Result:

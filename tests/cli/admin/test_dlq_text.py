@@ -21,8 +21,8 @@ from rmq.wire.errors import DiskFull
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, WAITING, DeadResult, DeadRow
 from rmq.wire.stores import StoreIds
 
-from support.batches import STORE_ID, sample
-from support.stored import stored_message
+from rigs.batches import STORE_ID, sample
+from rigs.stored import stored_message
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from rmq.cli.shell import exit_codes
 from rmq.client import Explanation, QueueStory, Reason, Urgency
 from rmq.client.explain.notes import Note
 
-from support.processes import ConsumerProcess, Running
+from rigs.processes import ConsumerProcess, Running
 
 OWNER = "vm@16468#884f2d57"
 RESET = "`rmq-admin group reset-offset billing --topic orders --queue 0 --to 3`"

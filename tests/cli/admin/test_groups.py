@@ -42,7 +42,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import EMPTY, Join, Op
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue, GroupRow, MemberReport, MemberState
 
-from support.processes import ConsumerProcess, Running
+from rigs.processes import ConsumerProcess, Running
 
 COMMANDS = [["list"], ["describe", "x"], ["members", "x"], ["members", "x", "--verbose"]]
 OWNER = "host@17#abcd1234"

@@ -20,7 +20,7 @@ from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.wire.protocol.ops.core import LockRow
 
-from support.processes import BrokerProcess, ConsumerProcess, Running
+from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 ROW = LockRow("billing", "orders", 2, "host@7#ab12cd34", "ab12cd34" + "0" * 24, 5 << 32, 61.25, 3.0, 57.0, "held")
 RETRYING = ROW._replace(queue_id=3, state="held, retrying offset 17 (attempt 4)")

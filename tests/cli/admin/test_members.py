@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rmq.cli.admin.members import MAX_SHOWN, QUEUE_COLUMNS, info_text, plain, size
 from rmq.cli.output.render import to_json
 
-from support.batches import quick
+from rigs.batches import quick
 
 QUEUE = {
     "topic": "orders", "queue_id": 3, "epoch": 7, "head_offset": 17, "attempt": 1, "retry_in_s": None,

@@ -17,8 +17,8 @@ from rmq.client import FoundMessages, Message, Producer
 from rmq.wire.batch import batch as batches
 from rmq.wire.stores import StoreIds
 
-from support.batches import STORE_ID, sample
-from support.stored import stored_message
+from rigs.batches import STORE_ID, sample
+from rigs.stored import stored_message
 
 MISSING = "the newest messages may be missing, ask again"
 

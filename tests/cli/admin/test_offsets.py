@@ -15,7 +15,7 @@ from rmq.cli.shell import exit_codes
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import ResetResult
 
-from support.processes import ConsumerProcess, Running
+from rigs.processes import ConsumerProcess, Running
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -26,8 +26,8 @@ from rmq.client.importer.plan import Plan, Wishes, make_plan
 from rmq.client.importer.survey import Store
 from rmq.client.importer.take_over import Outcome
 
-from support.processes import Running
-from support.rocketmq_store import StoreBuilder
+from rigs.processes import Running
+from rigs.rocketmq_store import StoreBuilder
 
 
 def do(*arguments: str | Path) -> Result:

@@ -20,8 +20,8 @@ from rmq.wire.batch import batch as batches
 from rmq.wire.batch.batch import Rows
 from rmq.wire.stores import StoreIds
 
-from support.batches import STORE_ID, sample
-from support.processes import Running
+from rigs.batches import STORE_ID, sample
+from rigs.processes import Running
 
 
 def tail(*arguments: str) -> Result:

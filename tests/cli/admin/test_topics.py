@@ -13,8 +13,8 @@ from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.wire.protocol.ops.topics import GroupState, QueueState, TopicDescription
 
-from support.processes import ConsumerProcess, Running
-from support.terminal import Terminal
+from rigs.processes import ConsumerProcess, Running
+from rigs.terminal import Terminal
 
 COMMANDS = [["create", "x"], ["list"], ["describe", "x"], ["grow", "x", "--queues", "9"], ["delete", "x", "--yes"]]
 TOLD = TopicDescription(

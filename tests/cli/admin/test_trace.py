@@ -18,8 +18,8 @@ from rmq.client import Message, Producer
 from rmq.client.admin.trace import Copy, Standing, Trace, origin_of
 from rmq.wire.model import StoredMessage
 
-from support.dead_letters import bury
-from support.stored import stored_message
+from rigs.dead_letters import bury
+from rigs.stored import stored_message
 
 SECOND = 1_000_000
 MESSAGE = stored_message("orders", 2, 17, b"paid 12", position=80, at=SECOND, tag="paid")

@@ -33,7 +33,7 @@ from rmq.wire.errors import GroupMismatch
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 from rmq.wire.stores import StoreIds
 
-from support.processes import Running
+from rigs.processes import Running
 
 
 def messages(count: int = 1) -> list[StoredMessage]:

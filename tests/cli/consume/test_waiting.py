@@ -12,7 +12,7 @@ from rmq.cli.rmq_consume import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin
 
-from support.processes import Running
+from rigs.processes import Running
 
 WAITS = " (waiting for it; Ctrl-C ends)"
 

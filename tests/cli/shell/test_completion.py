@@ -11,8 +11,8 @@ from click.shell_completion import ShellComplete
 from rmq.cli.shell.command import Command
 from rmq.cli.shell.completion import PATIENCE_S, Completed, names, words_of
 
-from support.other_peers import black_hole, silent
-from support.other_peers import listening as listening_to
+from rigs.other_peers import black_hole, silent
+from rigs.other_peers import listening as listening_to
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rmq.wire.errors import Damaged, LogTruncated, MessagesLost, OffsetOutOfRang
 from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullResult
 from rmq.wire.stores import StoreIds
 
-from support.stored import STORE_ID, stored_batch
+from rigs.stored import STORE_ID, stored_batch
 
 
 def stored(queue_id: int, base_offset: int, *bodies: bytes, **more: Any) -> bytes:

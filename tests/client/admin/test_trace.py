@@ -37,8 +37,8 @@ from rmq.wire.protocol.ops.core import Op
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadRun, SendBack
 
-from support.dead_letters import bury_now
-from support.stored import stored_message
+from rigs.dead_letters import bury_now
+from rigs.stored import stored_message
 
 
 class Member:

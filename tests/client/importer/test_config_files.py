@@ -10,7 +10,7 @@ import pytest
 from rmq.client.importer.config_files import GroupConfig, TopicConfig, parse, read
 from rmq.client.importer.store_files import BadStore, StoreUnreadable
 
-from support.rocketmq_store import StoreBuilder
+from rigs.rocketmq_store import StoreBuilder
 
 
 def write(folder: Path, **texts: str) -> Path:

@@ -14,7 +14,7 @@ from rmq.client.importer.log_walk import Damage, End
 from rmq.client.importer.survey import Store
 from rmq.wire.rocketmq.record import BadRecord, Record
 
-from support.rocketmq_store import StoreBuilder
+from rigs.rocketmq_store import StoreBuilder
 
 Change = Callable[[bytearray], None]
 SIZE = 1024

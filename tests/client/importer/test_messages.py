@@ -34,7 +34,7 @@ from rmq.client.importer.store_files import BadStore
 from rmq.wire.errors import BadName
 from rmq.wire.rocketmq.record import BadRecord, Record, decode
 
-from support.rocketmq_store import encode_record
+from rigs.rocketmq_store import encode_record
 
 
 def record(**fields: Any) -> Record:

@@ -13,7 +13,7 @@ from rmq.client.importer.plan import GroupPlan, Plan, QueuePlan, TopicPlan, Wish
 from rmq.client.importer.store_files import BadStore, StoreMissing
 from rmq.client.importer.survey import Store
 
-from support.rocketmq_store import StoreBuilder
+from rigs.rocketmq_store import StoreBuilder
 
 
 def plan_of(root: Path, **wishes: Any) -> Plan:

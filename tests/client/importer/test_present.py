@@ -14,8 +14,8 @@ from rmq.client.importer.present import ImportRefused, Present, look
 from rmq.client.importer.survey import Store, Survey
 from rmq.testing.broker import InMemoryBroker
 
-from support.rocketmq_import import imported
-from support.rocketmq_store import NOW_MS, StoreBuilder
+from rigs.rocketmq_import import imported
+from rigs.rocketmq_store import NOW_MS, StoreBuilder
 
 
 @pytest.fixture

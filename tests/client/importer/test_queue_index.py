@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rmq.client.importer.queue_index import QueueIndex
 from rmq.client.importer.store_files import BadStore
 
-from support.rocketmq_store import StoreBuilder
+from rigs.rocketmq_store import StoreBuilder
 
 
 def index_of(root: Path, counts: dict[tuple[str, int], int], first: int = 0) -> tuple[QueueIndex, StoreBuilder]:

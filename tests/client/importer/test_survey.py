@@ -30,7 +30,7 @@ from rmq.client.importer.survey import (
 )
 from rmq.wire.rocketmq.record import Record, decode
 
-from support.rocketmq_store import NOW_MS, StoreBuilder, encode_record, java_hash
+from rigs.rocketmq_store import NOW_MS, StoreBuilder, encode_record, java_hash
 
 
 def kinds(root: Path, wanted: Collection[str] | None = None) -> list[str]:

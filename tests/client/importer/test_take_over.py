@@ -20,8 +20,8 @@ from rmq.client.importer.take_over import Portion
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue
 
-from support.rocketmq_import import bodies_in, committed, imported, messages_in, take_over
-from support.rocketmq_store import NOW_MS, StoreBuilder
+from rigs.rocketmq_import import bodies_in, committed, imported, messages_in, take_over
+from rigs.rocketmq_store import NOW_MS, StoreBuilder
 
 
 @pytest.fixture

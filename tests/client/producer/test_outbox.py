@@ -28,7 +28,7 @@ from rmq.wire.deferral import Delay
 from rmq.wire.model import Message, StoredMessage, from_us, gather
 from rmq.wire.stores import StoreIds
 
-from support.batches import BORN_AT
+from rigs.batches import BORN_AT
 
 BY = ProducerMark(7, 1)
 

@@ -39,8 +39,8 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-from support.batches import every_codec
-from support.threaded_broker import STORE_ID, FakeBroker
+from rigs.batches import every_codec
+from rigs.threaded_broker import STORE_ID, FakeBroker
 
 BODY = Manner(("body",))
 OFFSET_AND_BODY = Manner(("queue_offset", "body"))

@@ -34,7 +34,7 @@ from rmq.runtime.clock import boottime
 
 from ..fake_broker import FakeBroker
 from ..recorder import now
-from support.virtual_time import VirtualTimeLoop
+from rigs.virtual_time import VirtualTimeLoop
 
 EPS = 1e-6
 

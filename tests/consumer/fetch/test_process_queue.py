@@ -29,7 +29,7 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.hello import AttemptRun
 from rmq.wire.stores import StoreIds
 
-from support.batches import FULL, STAMP, STORE_ID, any_rows, quick, stamped
+from rigs.batches import FULL, STAMP, STORE_ID, any_rows, quick, stamped
 
 
 def made_plain(base: int, count: int, tags: list[str | None] | None = None, attempts: list[int] | None = None) -> Batch:

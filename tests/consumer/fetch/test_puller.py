@@ -34,7 +34,7 @@ from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, PullResult
 from ..fake_broker import FakeBroker
 from ..filtering_broker import FilteringBroker
 from ..recorder import QUEUE, Make, Messages, Recorder
-from support.batches import every_codec
+from rigs.batches import every_codec
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 Make_plain = Callable[..., Consumer]

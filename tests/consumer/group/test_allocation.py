@@ -35,7 +35,7 @@ from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import QueueInfo
 
-from support.batches import quick
+from rigs.batches import quick
 
 MEMBERS = ["a", "b", "c", "d"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.orders import STATES, fails_at_first, two_days, with_faults
 
-from support.processes import BrokerProcess
+from rigs.processes import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from rmq.wire.errors import BadBatch, BatchTooLarge, MessageTooLarge, Refused, R
 from rmq.wire.model import from_us
 from rmq.wire.stores import StoreIds
 
-from support.batches import (
+from rigs.batches import (
     BORN_AT,
     FULL,
     MARK,

@@ -19,7 +19,7 @@ from rmq.wire.batch.hashing import tag_bloom, tag_hash
 from rmq.wire.errors import BadBatch, Refused
 from rmq.wire.stores import StoreIds
 
-from support.batches import BORN_AT, FULL, STORE_ID, assemble, little, parts_of, quick, sample, settings_of
+from rigs.batches import BORN_AT, FULL, STORE_ID, assemble, little, parts_of, quick, sample, settings_of
 
 COUNT = 3
 NAMES = ["lengths", "tags", "keys", "key_hashes", "ordering_keys", "properties", "born_at", "attempts"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rmq.wire.batch.compression import CODECS, MIN_SIZE, NAMES, NUMBERS, Codecs
 from rmq.wire.errors import BadBatch, UnsupportedFormat
 
-from support.batches import every_codec, quick
+from rigs.batches import every_codec, quick
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rmq.wire.batch.hashing import ShardingKey, java_string_hash, shard, sharding_text, tag_bloom, tag_hash
 
-from support.batches import quick
+from rigs.batches import quick
 
 # As printed by a Java 17 runtime.
 JAVA = {

@@ -14,7 +14,7 @@ from rmq.wire.batch.layout import Header, parse_header
 from rmq.wire.errors import BadBatch, BatchTooLarge, Refused, UnsupportedFormat
 from rmq.wire.stores import StoreIds
 
-from support.batches import FULL, MARK, MINIMAL, STAMP, golden, patched, quick, sample, stamped
+from rigs.batches import FULL, MARK, MINIMAL, STAMP, golden, patched, quick, sample, stamped
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -31,7 +31,7 @@ from rmq.wire.errors import BadBatch
 from rmq.wire.model import Message, StoredMessage, column, gather, gather_any
 from rmq.wire.stores import StoreIds
 
-from support.batches import STAMP, STORE_ID, sample, stamped
+from rigs.batches import STAMP, STORE_ID, sample, stamped
 
 COMPILED: list[ModuleType] = [] if native.native is None else [native.native]
 MAKERS: list[Callable[..., Any]] = [messages_in_line]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rmq.wire.errors import BadRequest
 from rmq.wire.protocol.codec import decode, decode_list
 
-from support.batches import quick
+from rigs.batches import quick
 
 
 class Point(NamedTuple):

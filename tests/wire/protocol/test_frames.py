@@ -22,7 +22,7 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.frames import LONG, REQUEST, FrameReader, array_header, bin_header, pack_parts, split, unpack
 from rmq.wire.protocol.ops.core import MAX_BATCHES, Op, Send
 
-from support.batches import quick
+from rigs.batches import quick
 
 SHARED = 64  # small, so that frames are longer and shorter than it
 

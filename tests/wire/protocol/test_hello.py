@@ -22,7 +22,7 @@ from rmq.wire.protocol.hello import (
 )
 from rmq.wire.protocol.ops import core as ops
 
-from support.batches import STORE_ID, golden
+from rigs.batches import STORE_ID, golden
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq.wire.rocketmq.record import BadRecord, decode, parse_properties
 
-from support.rocketmq_store import encode_properties, encode_record, host, java_hash
+from rigs.rocketmq_store import encode_properties, encode_record, host, java_hash
 
 # Written by a real RocketMQ 4.9.
 GOLDEN = bytes.fromhex(

@@ -21,7 +21,7 @@ from rmq.wire.protocol.ops import messages
 from rmq.wire.protocol.ops import topics as topic_ops
 from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, Push
 
-from support.batches import MARK, MINIMAL, golden, quick, sample
+from rigs.batches import MARK, MINIMAL, golden, quick, sample
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol.md"

@@ -17,7 +17,7 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops import deferrals
 from rmq.wire.protocol.ops.deferrals import DelayPage, DelayRow, ListDelays
 
-from support.batches import quick
+from rigs.batches import quick
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol.md"
 

@@ -30,7 +30,7 @@ from rmq.wire.protocol.ops.groups import (
     RunningInfo,
 )
 
-from support.batches import quick
+from rigs.batches import quick
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol.md"
 

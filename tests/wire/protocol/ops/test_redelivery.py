@@ -32,7 +32,7 @@ from rmq.wire.protocol.ops.redelivery import (
     SentBack,
 )
 
-from support.batches import quick
+from rigs.batches import quick
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol.md"
 
