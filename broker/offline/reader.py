@@ -33,9 +33,8 @@ from ..store import lookup
 from ..store.commitlog import Extent
 from ..store.consume_queue import Bounds
 from ..store.directory import Held, StoreError
-from ..store.files import Files
+from ..store.files import Files, IndexFaults
 from ..store.history import PositionRefused
-from ..store.index_faults import IndexFaults
 from ..store.lookup import LogReader
 from ..store.read import ColdRead, DamagedRange, Only
 from ..store.rebuild import first_store_id

@@ -23,8 +23,7 @@ from ..store.changes import QueueHolds, TopicDeleted
 from ..store.checkpoint import BadCheckpoint, Checkpoint
 from ..store.consume_queue import ENTRY, entries
 from ..store.directory import Held, StoreError
-from ..store.files import AnyPath, Files
-from ..store.index_faults import IndexFaults
+from ..store.files import AnyPath, Files, IndexFaults
 from ..store.key_index import Gap, KeyIndex, hash_column
 from ..store.rebuild import changes_of, read_head
 from ..store.recovery import Damage, Piece, Walk

@@ -18,8 +18,7 @@ from .changes import Change
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog, Extent
 from .consume_queue import ConsumeQueue, Taken
-from .files import UNREADABLE, AnyPath, Files
-from .index_faults import IndexFaults
+from .files import UNREADABLE, AnyPath, Files, IndexFaults
 from .key_index import Entry, KeyIndex, hash_column
 from .rebuild import read_head
 

@@ -1,8 +1,12 @@
 """
-The disk, as the store sees it: every operation on a file of the data directory goes through here.
+The one door to the disk: every operation on a file of the data directory goes through :class:`Files`.
 
-So a test can hand in another one that records what was done, fails where it is told to, or forgets what was never
-synced. Nothing here decides anything; a method is one system call, or the few that belong together.
+A test can pass another implementation that records operations, fails on demand, or forgets what was never synced.
+A method is one system call, or the few that belong together, and decides nothing.
+
+:class:`IndexFaults` counts index files that the disk refuses. An index is a function of the log, so the log answers
+instead and service goes on. An error that passes by itself (a full disk, too few descriptors) is not the fault of the
+file: it is raised, and the operation is tried again.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ import os
 import shutil
 import stat
 import struct
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch.layout import Buffer
 
+log = get_broker_logger(__name__)
 AnyPath = str | Path
 
 # Of a read: the disk, the file system or the network does not give what is there. It may give it later.
@@ -244,3 +251,82 @@ def _born_ns(path: AnyPath) -> int:
 _SYNCFS = _find("syncfs", ctypes.c_int)
 _STATX = _find("statx", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
 _SYNC_FILE_RANGE = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+
+# ---- index files that the disk refuses
+
+ASIDE = ".unreadable"  # behind the name of a file that was put aside
+_PASSING = (
+    errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.EAGAIN, errno.EINTR,
+)  # fmt: skip
+
+
+def is_passing(error: OSError) -> bool:
+    """Return whether an error says nothing about the file at hand."""
+    return error.errno in _PASSING
+
+
+class IndexFaults:
+    """Counts failed reads and writes of index files since the start, and logs each file once. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self.failed_reads = 0
+        self.failed_writes = 0
+        self._logged: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def is_first(self, event: str, path: AnyPath) -> bool:
+        """Return whether an event is the first of its kind for a file, and remember it."""
+        with self._lock:
+            is_new = (event, str(path)) not in self._logged
+            self._logged.add((event, str(path)))
+        return is_new
+
+    def is_known(self, path: AnyPath) -> bool:
+        """Return whether a file was reported as unreadable."""
+        return ("unreadable", str(path)) in self._logged
+
+    def read_failed(self, path: AnyPath, error: OSError) -> None:
+        """
+        Note that a file cannot be read; one that is missing is no fault of the disk.
+
+        Raises:
+            OSError: the error passes by itself.
+        """
+        if is_passing(error):
+            raise error
+        if isinstance(error, FileNotFoundError):
+            return
+        with self._lock:
+            self.failed_reads += 1
+        if self.is_first("unreadable", path):
+            log.error("index.unreadable", file=str(path), error=error.strerror, then="the log is read instead")
+
+    def write_failed(self, path: AnyPath, error: OSError) -> None:
+        """
+        Note that a file cannot be written, cut or removed.
+
+        Raises:
+            OSError: the error passes by itself.
+        """
+        if is_passing(error):
+            raise error
+        with self._lock:
+            self.failed_writes += 1
+        if self.is_first("unwritable", path):
+            log.error(
+                "index.unwritable", file=str(path), error=error.strerror, then="the log is read instead",
+                advice="check the disk and the owner of the file, or remove it while the broker is stopped",
+            )  # fmt: skip
+
+
+def put_aside(files: Files, path: AnyPath) -> None:
+    """
+    Give a file that cannot be used, or a directory in its place, another name, so that a new one can be made.
+
+    Raises:
+        OSError: it keeps its name.
+    """
+    kept_as = f"{path}{ASIDE}"
+    files.rename(path, kept_as)
+    log.warning("index.put_aside", file=str(path), kept_as=kept_as)

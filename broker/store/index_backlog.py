@@ -13,8 +13,7 @@ from rmq.runtime.logging import get_broker_logger
 from .background import IndexWork, Keyed, KeyWork
 from .commitlog import Extent
 from .consume_queue import ConsumeQueue
-from .files import Files
-from .index_faults import IndexFaults
+from .files import Files, IndexFaults
 from .key_index import KeyIndex
 
 log = get_broker_logger(__name__)

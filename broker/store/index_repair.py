@@ -20,8 +20,7 @@ from rmq.wire.model import MessageQueue
 from .changes import Change, QueueHolds
 from .commitlog import Extent
 from .consume_queue import ENTRY, AskLog, Bounds, Waiting, Window, entries, file_of
-from .files import Files
-from .index_faults import IndexFaults, is_passing, put_aside
+from .files import Files, IndexFaults, is_passing, put_aside
 from .rebuild import read_head
 from .scan import Good, Scan
 

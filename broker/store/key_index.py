@@ -43,8 +43,7 @@ from typing import Final, NamedTuple
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch.checksum import crc32
 
-from .files import Files
-from .index_faults import ASIDE, IndexFaults, put_aside
+from .files import ASIDE, Files, IndexFaults, put_aside
 
 log = get_broker_logger(__name__)
 NAME_DIGITS = 20

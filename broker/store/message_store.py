@@ -30,9 +30,9 @@ from .checkpoint import BadCheckpoint, Checkpoint
 from .commitlog import LIMIT, CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
+from .files import IndexFaults
 from .history import NO_HISTORY, begin_history
 from .index_backlog import Backlog
-from .index_faults import IndexFaults
 from .index_repair import log_asker
 from .key_index import KeyIndex
 from .lookup import Locator, LogReader

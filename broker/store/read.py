@@ -24,8 +24,7 @@ from rmq.wire.model import MessageQueue
 
 from .commitlog import CommitLog, Extent
 from .consume_queue import Bounds, ConsumeQueue, Location, Window
-from .files import Files
-from .index_faults import IndexFaults
+from .files import Files, IndexFaults
 from .index_repair import Lost, SecondLook
 from .scan import read_or_zeros
 

@@ -8,9 +8,8 @@ import pytest
 from rmq.broker.store.background import Keyed
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.consume_queue import ConsumeQueue
-from rmq.broker.store.files import Files
+from rmq.broker.store.files import Files, IndexFaults
 from rmq.broker.store.index_backlog import Backlog
-from rmq.broker.store.index_faults import IndexFaults
 from rmq.broker.store.key_index import KeyIndex
 
 EXTENTS = (Extent(0, "0"),)
