@@ -40,8 +40,8 @@ from .state.replay import ParkedLog, Replay
 from .state.sessions import SessionTable
 from .state.snapshot import Snapshot
 from .state.topics import TopicTable
-from .store.background import CheckpointWork
 from .store.changes import LeaseEnded
+from .store.checkpoint import CheckpointWork
 from .store.commitlog import Moved
 from .store.committer import Committer
 from .store.directory import DataDirectory

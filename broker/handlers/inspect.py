@@ -49,8 +49,7 @@ from ..state.offsets import Ledger
 from ..state.sessions import Session
 from ..state.topics import TopicTable
 from ..store.committer import Committer
-from ..store.message_store import MessageStore
-from ..store.traffic import Traffic
+from ..store.message_store import MessageStore, Traffic
 from .groups import GroupHandler
 from .progress import ProgressHandler
 

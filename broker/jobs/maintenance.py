@@ -18,9 +18,11 @@ from typing import Final, NamedTuple
 from rmq.runtime.logging import get_broker_logger
 
 from ..state.snapshot import PeopleWork
-from ..store.background import CheckpointWork, Expired, IndexWork, Removal, RetentionSearch
 from ..store.changes import Change
+from ..store.checkpoint import CheckpointWork
+from ..store.index_backlog import IndexWork
 from ..store.message_store import MessageStore
+from ..store.retention import Expired, Removal, RetentionSearch
 from .read_pool import ReadPool
 
 log = get_broker_logger(__name__)

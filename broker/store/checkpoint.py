@@ -24,6 +24,7 @@ from rmq.wire.stores import StoreIds
 from .changes import Change, QueueHolds, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .files import Files
+from .index_backlog import IndexWork
 from .rebuild import first_store_id
 from .scan import Scan, Unreadable
 
@@ -115,6 +116,24 @@ def load(files: Files, directory: Path) -> Checkpoint | None:
 def save(files: Files, directory: Path, checkpoint: Checkpoint) -> None:
     """Write the checkpoint in place of the old one, durable when this returns."""
     files.replace_file(directory / NAME, pack(checkpoint))
+
+
+class CheckpointWork(NamedTuple):
+    """A checkpoint, and the index work that must be on the disk before it."""
+
+    indexes: IndexWork
+    log: CommitLog
+    directory: Path
+    checkpoint: Checkpoint
+
+    def run(self) -> None:
+        """Do it; the log must be durable up to the checkpoint's position. Raises OSError; the old one then stands."""
+        files = self.indexes.files
+        self.log.check_place()
+        self.indexes.run()
+        self.indexes.key_index.flush()
+        files.sync_filesystem(self.directory)
+        save(files, self.directory, self.checkpoint)
 
 
 def judge(known: Checkpoint, files: Files, log: CommitLog) -> None:

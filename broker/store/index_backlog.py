@@ -1,22 +1,79 @@
 """
-What the files beside the log do not hold yet: entries of queues, hashes of keys, folders of deleted topics.
+The backlog of the indexes: queue entries, key hashes and folders of deleted topics that files do not reflect yet.
 
-It is cut into pieces of work for a thread, one at a time; what could not be done waits on.
+The loop takes one piece of work at a time, a thread runs it, and what failed is taken again with the next piece.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rmq.runtime.logging import get_broker_logger
 
-from .background import IndexWork, Keyed, KeyWork
 from .commitlog import Extent
-from .consume_queue import ConsumeQueue
+from .consume_queue import ConsumeQueue, Taken
 from .files import Files, IndexFaults
-from .key_index import KeyIndex
+from .key_index import Entry, KeyIndex, hash_column
 
 log = get_broker_logger(__name__)
+
+
+class Keyed(NamedTuple):
+    """A batch with keys, as the loop notes it."""
+
+    position: int
+    stored_at: int
+    hashes: array[int]
+
+
+class KeyWork(NamedTuple):
+    """The range ``[first, end)`` of the log, to be brought into the key index with these batches."""
+
+    first: int
+    end: int
+    batches: list[Keyed]
+
+    def run(self, index: KeyIndex, extents: Sequence[Extent]) -> None:
+        """Extend the index, segment by segment; raises OSError, and can be done again."""
+        entries = [Entry(position, stored_at, hash_column(hashes)) for position, stored_at, hashes in self.batches]
+        positions = [entry.position for entry in entries]
+        starts = [extent.start for extent in extents]
+        for start, stop in zip(starts, [*starts[1:], self.end], strict=True):
+            first, end = max(start, self.first), min(stop, self.end)
+            if first < end:
+                part = entries[bisect_right(positions, first - 1) : bisect_right(positions, end - 1)]
+                index.extend(start, part, first, end)
+
+
+class IndexWork(NamedTuple):
+    """Entries for the files of queues and keys, and directories of deleted topics that can go."""
+
+    files: Files
+    key_index: KeyIndex
+    extents: Sequence[Extent]
+    runs: list[tuple[ConsumeQueue, Taken]]
+    keys: KeyWork
+    garbage: list[tuple[int, str]]
+    faults: IndexFaults
+
+    def run(self) -> None:
+        """
+        Do it; entries that their file does not take are left to the log.
+
+        Raises:
+            OSError: the disk, not a single file; all of it can be done again.
+        """
+        for _, taken in self.runs:
+            try:
+                taken.write(self.files)
+            except OSError as error:
+                self.faults.write_failed(error.filename, error)
+        self.keys.run(self.key_index, self.extents)
+        for _, directory in self.garbage:
+            self.files.remove_tree(directory)
 
 
 class Backlog:

@@ -10,9 +10,10 @@ Batches that were given a place in the log and are not written yet.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
@@ -24,7 +25,6 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..state.deferred import DelayTable, Parked
 from . import checkpoint as checkpoints
-from .background import IndexWork, Keyed, remove_indexes
 from .changes import Change, QueueHolds, pack_in_pieces
 from .checkpoint import BadCheckpoint, Checkpoint
 from .commitlog import LIMIT, CommitLog
@@ -32,15 +32,15 @@ from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
 from .files import IndexFaults
 from .history import NO_HISTORY, begin_history
-from .index_backlog import Backlog
+from .index_backlog import Backlog, IndexWork, Keyed
 from .index_repair import log_asker
 from .key_index import KeyIndex
 from .lookup import Locator, LogReader
 from .read import ColdRead, Found, Only, read_now
 from .rebuild import Rebuild, Tables, read_head
 from .recovery import Cut, Damage, Recovery
+from .retention import remove_indexes
 from .segment import Segment
-from .traffic import Traffic
 
 log = get_broker_logger(__name__)
 MAX_PULL_BATCHES = 512
@@ -491,3 +491,60 @@ class Publication(NamedTuple):
 def keyed_of(position: int, stored_at: int, columns: Columns) -> Keyed | None:
     """A batch as the key index notes it; None without keys."""
     return None if columns.key_hashes is None else Keyed(position, stored_at, columns.key_hashes)
+
+
+MAX_LISTED_TOPICS: Final = 1000  # in one answer
+
+
+class TopicTraffic(NamedTuple):
+    """
+    What went in, and what readers were given.
+
+    A batch that a reader was given for one of its messages counts whole in bytes; what a filter passed between two
+    batches counts as messages out. Delayed messages count when they are delivered.
+    """
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+
+
+class Traffic:
+    """Counts messages and bytes by topic since the start. Deleted topics stay in the sum, so that it never falls."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, list[int]] = {}
+        self._gone = [0, 0, 0, 0]
+
+    def took(self, topic: str, messages: int, size: int) -> None:
+        """A batch was written to a queue of a topic."""
+        row = self._topics.get(topic) or self._row(topic)
+        row[0] += messages
+        row[1] += size
+
+    def gave(self, topic: str, messages: int, size: int) -> None:
+        """A reader is given batches of a queue of a topic."""
+        row = self._topics.get(topic) or self._row(topic)
+        row[2] += messages
+        row[3] += size
+
+    def forget(self, topic: str) -> None:
+        """A topic is gone."""
+        row = self._topics.pop(topic, None)
+        if row is not None:
+            self._gone = [was + more for was, more in zip(self._gone, row, strict=True)]
+
+    def total(self) -> TopicTraffic:
+        """All topics together."""
+        return TopicTraffic(*map(sum, zip(self._gone, *self._topics.values(), strict=True)))
+
+    def busiest(self, count: int) -> dict[str, TopicTraffic]:
+        """The topics with the most messages in and out, at most so many and never more than 1000."""
+        most = heapq.nlargest(
+            min(count, MAX_LISTED_TOPICS), self._topics.items(), key=lambda item: item[1][0] + item[1][2]
+        )
+        return {topic: TopicTraffic(*row) for topic, row in most}
+
+    def _row(self, topic: str) -> list[int]:
+        return self._topics.setdefault(topic, [0, 0, 0, 0])

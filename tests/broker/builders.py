@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rmq.broker.store.background import CheckpointWork
 from rmq.broker.store.changes import Change, SnapshotEnded, Started
+from rmq.broker.store.checkpoint import CheckpointWork
 from rmq.broker.store.directory import DataDirectory
 from rmq.broker.store.files import Files
 from rmq.broker.store.message_store import MessageStore, Placed, Recovered

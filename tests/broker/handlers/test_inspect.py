@@ -15,7 +15,7 @@ import pytest
 from rmq.broker.handlers.inspect import GroupAdminHandler, Most, StatsHandler
 from rmq.broker.net.connection import Connection
 from rmq.broker.state.inquiries import MAX_INQUIRIES
-from rmq.broker.store.traffic import Traffic
+from rmq.broker.store.message_store import Traffic
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import (
     BadName,

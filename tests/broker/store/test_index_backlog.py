@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.background import Keyed
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.consume_queue import ConsumeQueue
 from rmq.broker.store.files import Files, IndexFaults
-from rmq.broker.store.index_backlog import Backlog
-from rmq.broker.store.key_index import KeyIndex
+from rmq.broker.store.index_backlog import Backlog, Keyed, KeyWork
+from rmq.broker.store.key_index import Hit, KeyIndex, Wanted
+
+from ..faulty_files import FaultyFiles
 
 EXTENTS = (Extent(0, "0"),)
 ALL = 1 << 50
@@ -109,3 +110,20 @@ def test_a_folder_goes_when_its_end_is_durable(backlog: Backlog) -> None:
     assert backlog.take(EXTENTS, everything=True, durable=199).garbage == []
     assert backlog.take(EXTENTS, everything=True, durable=200).garbage == [(200, "old")]
     assert backlog.take(EXTENTS, everything=True, durable=300).garbage == []
+
+
+def test_keys_go_to_the_file_of_their_segment(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    index = KeyIndex(files, tmp_path)
+    extents = [Extent(0, "a"), Extent(100, "b"), Extent(300, "c")]
+    batches = [Keyed(at, at, array("I", [7])) for at in (0, 96, 100, 200, 304)]
+
+    KeyWork(0, 400, batches).run(index, extents)
+    index.flush()
+
+    assert index.segments() == [0, 100, 300]
+    wanted = Wanted(7, 0, 1 << 60, 1 << 60)
+    ranges = [(0, 100), (100, 300), (300, 400)]
+    assert list(index.search(wanted, ranges)) == [Hit(at) for at in (304, 200, 100, 96, 0)]
+    KeyWork(0, 400, batches).run(index, extents)  # once more says nothing new
+    assert list(index.search(wanted, ranges)) == [Hit(at) for at in (304, 200, 100, 96, 0)]

@@ -23,7 +23,14 @@ from rmq.broker.store.changes import (
     pack_changes,
 )
 from rmq.broker.store.consume_queue import ENTRY, FLUSH_BYTES, RECENT_BATCHES
-from rmq.broker.store.message_store import FLUSH_EVERY, MAX_PULL_BATCHES, keyed_of
+from rmq.broker.store.message_store import (
+    FLUSH_EVERY,
+    MAX_LISTED_TOPICS,
+    MAX_PULL_BATCHES,
+    TopicTraffic,
+    Traffic,
+    keyed_of,
+)
 from rmq.broker.store.read import Found
 from rmq.broker.store.rebuild import read_head
 from rmq.wire.batch import batch as batches
@@ -513,3 +520,40 @@ def test_the_key_index_notes_batches_with_keys_only() -> None:
     noted = keyed_of(8, 9, keyed.columns)
     assert noted is not None
     assert (noted.position, noted.stored_at, len(noted.hashes)) == (8, 9, 1)
+
+
+def test_what_goes_in_and_out_is_counted_by_topic() -> None:
+    traffic = Traffic()
+    traffic.took("orders", 3, 300)
+    traffic.took("orders", 1, 50)
+    traffic.gave("orders", 4, 350)
+    traffic.gave("audit", 7, 70)
+
+    assert traffic.busiest(10) == {"orders": TopicTraffic(4, 350, 4, 350), "audit": TopicTraffic(0, 0, 7, 70)}
+    assert traffic.total() == TopicTraffic(4, 350, 11, 420)
+
+
+def test_without_traffic_there_are_zeros() -> None:
+    assert Traffic().total() == TopicTraffic()
+    assert Traffic().busiest(10) == {}
+
+
+def test_the_sum_does_not_fall_when_a_topic_is_gone() -> None:
+    traffic = Traffic()
+    traffic.took("orders", 3, 300)
+    traffic.forget("orders")
+    traffic.forget("orders")
+    traffic.took("orders", 1, 10)
+
+    assert traffic.busiest(10) == {"orders": TopicTraffic(1, 10)}
+    assert traffic.total() == TopicTraffic(4, 310)
+
+
+def test_only_the_busiest_are_told_and_never_too_many() -> None:
+    traffic = Traffic()
+    for i in range(MAX_LISTED_TOPICS + 10):
+        traffic.took(f"t{i}", i + 1, 1)
+
+    assert list(traffic.busiest(2)) == [f"t{MAX_LISTED_TOPICS + 9}", f"t{MAX_LISTED_TOPICS + 8}"]
+    assert len(traffic.busiest(1 << 40)) == MAX_LISTED_TOPICS
+    assert traffic.busiest(-1) == {}

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import errno
 import shutil
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.background import Expired, Keyed, KeyWork, Removal, RetentionSearch
 from rmq.broker.store.changes import QueueHolds
-from rmq.broker.store.commitlog import Extent
-from rmq.broker.store.key_index import Hit, KeyIndex, Wanted
 from rmq.broker.store.read import DamagedRange
+from rmq.broker.store.retention import Expired, Removal, RetentionSearch
 
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, WallClock, segment_files
 from .small_log import pull, rest
@@ -402,23 +399,3 @@ def test_damage_in_the_head_of_a_log_that_was_shortened_is_damage_of_what_lay_be
     following = failure.value.next_offset
     assert rest(again, following) == [b"%d" % i * 30 for i in range(following, 12)]
     again.close()
-
-
-# ---- keys
-
-
-def test_keys_go_to_the_file_of_their_segment(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    index = KeyIndex(files, tmp_path)
-    extents = [Extent(0, "a"), Extent(100, "b"), Extent(300, "c")]
-    batches = [Keyed(at, at, array("I", [7])) for at in (0, 96, 100, 200, 304)]
-
-    KeyWork(0, 400, batches).run(index, extents)
-    index.flush()
-
-    assert index.segments() == [0, 100, 300]
-    wanted = Wanted(7, 0, 1 << 60, 1 << 60)
-    ranges = [(0, 100), (100, 300), (300, 400)]
-    assert list(index.search(wanted, ranges)) == [Hit(at) for at in (304, 200, 100, 96, 0)]
-    KeyWork(0, 400, batches).run(index, extents)  # once more says nothing new
-    assert list(index.search(wanted, ranges)) == [Hit(at) for at in (304, 200, 100, 96, 0)]

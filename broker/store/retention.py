@@ -1,10 +1,12 @@
-"""Work on the files beside the log, cut out by the loop and done by a thread: indexes, checkpoints, retention."""
+"""
+Retention: which old segments of the log may go, and their removal with the index files that lead to them.
+
+The loop prepares a search or a removal as a value; a thread runs it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,89 +15,13 @@ from rmq.wire.batch import layout
 from rmq.wire.batch.columns import BORN_AT, unpack_meta
 from rmq.wire.errors import Refused
 
-from . import checkpoint as checkpoints
 from .changes import Change
-from .checkpoint import Checkpoint
-from .commitlog import CommitLog, Extent
-from .consume_queue import ConsumeQueue, Taken
+from .commitlog import Extent
 from .files import UNREADABLE, AnyPath, Files, IndexFaults
-from .key_index import Entry, KeyIndex, hash_column
+from .key_index import KeyIndex
 from .rebuild import read_head
 
 _HEAD_BYTES = 1024  # of a segment: the header and the meta of the state batch that it begins with are shorter
-
-
-class Keyed(NamedTuple):
-    """A batch with keys, as the loop notes it."""
-
-    position: int
-    stored_at: int
-    hashes: array[int]
-
-
-class KeyWork(NamedTuple):
-    """The range ``[first, end)`` of the log, to be brought into the key index with these batches."""
-
-    first: int
-    end: int
-    batches: list[Keyed]
-
-    def run(self, index: KeyIndex, extents: Sequence[Extent]) -> None:
-        """Extend the index, segment by segment; raises OSError, and can be done again."""
-        entries = [Entry(position, stored_at, hash_column(hashes)) for position, stored_at, hashes in self.batches]
-        positions = [entry.position for entry in entries]
-        starts = [extent.start for extent in extents]
-        for start, stop in zip(starts, [*starts[1:], self.end], strict=True):
-            first, end = max(start, self.first), min(stop, self.end)
-            if first < end:
-                part = entries[bisect_right(positions, first - 1) : bisect_right(positions, end - 1)]
-                index.extend(start, part, first, end)
-
-
-class IndexWork(NamedTuple):
-    """Entries for the files of queues and keys, and directories of deleted topics that can go."""
-
-    files: Files
-    key_index: KeyIndex
-    extents: Sequence[Extent]
-    runs: list[tuple[ConsumeQueue, Taken]]
-    keys: KeyWork
-    garbage: list[tuple[int, str]]
-    faults: IndexFaults
-
-    def run(self) -> None:
-        """
-        Do it; entries that their file does not take are left to the log.
-
-        Raises:
-            OSError: the disk, not a single file; all of it can be done again.
-        """
-        for _, taken in self.runs:
-            try:
-                taken.write(self.files)
-            except OSError as error:
-                self.faults.write_failed(error.filename, error)
-        self.keys.run(self.key_index, self.extents)
-        for _, directory in self.garbage:
-            self.files.remove_tree(directory)
-
-
-class CheckpointWork(NamedTuple):
-    """A checkpoint, and the index work that must be on the disk before it."""
-
-    indexes: IndexWork
-    log: CommitLog
-    directory: Path
-    checkpoint: Checkpoint
-
-    def run(self) -> None:
-        """Do it; the log must be durable up to the checkpoint's position. Raises OSError; the old one then stands."""
-        files = self.indexes.files
-        self.log.check_place()
-        self.indexes.run()
-        self.indexes.key_index.flush()
-        files.sync_filesystem(self.directory)
-        checkpoints.save(files, self.directory, self.checkpoint)
 
 
 class Expired(NamedTuple):
