@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.key_index import Entry, KeyIndex, Wanted
+from rmq.broker.store.key_index import KeyEntry, KeyIndex, KeySearch
 from rmq.client import Admin, Connection, Message, Producer
 from rmq.wire.errors import RmqError
 from rmq.wire.protocol.ops.core import Op
@@ -65,7 +65,7 @@ def index_alone(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     wanted = random.sample(some, min(len(some), options.searches))
 
     def search(value: int) -> int:
-        return len(list(index.search(Wanted(value, 0, EVER, EVER), segments)))
+        return len(list(index.search(KeySearch(value, 0, EVER, EVER), segments)))
 
     return {
         "messages": options.messages,
@@ -83,12 +83,12 @@ def build(index: KeyIndex, options: argparse.Namespace) -> tuple[list[tuple[int,
     size = 8 * ((240 + options.batch * (options.body + 40)) // 8)
     segments, some = [], []
     start = first = at = 0
-    group: list[Entry] = []
+    group: list[KeyEntry] = []
     for number in range(options.messages // options.batch):
         hashes = os.urandom(4 * options.batch)
         if number % 97 == 0:
             some.append(int.from_bytes(hashes[:4], "little"))
-        group.append(Entry(at, number, hashes))
+        group.append(KeyEntry(at, number, hashes))
         at += size
         if len(group) == GROUP or at - start >= SEGMENT:
             index.extend(start, group, first, at)

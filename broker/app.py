@@ -25,18 +25,18 @@ from rmq.wire.model import MessageQueue
 
 from .config import BrokerConfig, parse_levels
 from .handlers.inspect import StatsHandler
-from .jobs.maintenance import DiskWatch, Schedule, Upkeep
+from .jobs.maintenance import DiskWatch, Maintenance, Schedule
 from .jobs.read_pool import ReadPool
-from .net.connection import Connection, Handler, Outgoing
-from .net.limits import Admission, AnswerBudget, Limits, ReceiveBudget
+from .net.connection import Connection, Handler, ReplyBatch
+from .net.limits import Admission, AnswerBudget, PeerLimits, ReceiveBudget
 from .process import cpu_s, possible_connections, resident_bytes
 from .state.deferred import DelayClock, Delays
 from .state.groups import Membership
-from .state.leases import LockTable
+from .state.leases import LeaseTable
 from .state.offsets import Ledger
-from .state.parked_pulls import HoldTable
+from .state.parked_pulls import ParkedPullTable
 from .state.producers import ProducerTable
-from .state.replay import ParkedLog, Replay
+from .state.replay import DeferredLog, Replay
 from .state.sessions import SessionTable
 from .state.snapshot import Snapshot
 from .state.topics import TopicTable
@@ -48,7 +48,7 @@ from .store.directory import DataDirectory
 from .store.files import Files
 from .store.flusher import AnyFlusher, Failed, Flusher, FlusherFactory, SyncableLog, Synced
 from .store.message_store import MessageStore, Recovered
-from .wiring import Serving, Tables
+from .wiring import Handlers, Tables
 
 log = get_broker_logger(__name__)
 
@@ -91,7 +91,7 @@ class Broker:
         self.budget = ReceiveBudget(config.receive_memory_bytes)
         self.answers = AnswerBudget(config.answer_memory_bytes, now=now)
         self.handlers: dict[int, Handler] = {}
-        self.outgoing: Outgoing
+        self.outgoing: ReplyBatch
         self._admission = Admission(possible_connections(config.max_connections))
         self._connections = self._admission.connections
         self._server: asyncio.Server | None = None
@@ -116,7 +116,7 @@ class Broker:
         host, port = parse_address(self.config.listen, any_port=True)
         loop = asyncio.get_running_loop()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self.outgoing = Outgoing(loop.call_soon)
+        self.outgoing = ReplyBatch(loop.call_soon)
         self._open_store()
         try:
             self._build_services(loop)
@@ -166,10 +166,10 @@ class Broker:
         config = self.config
         self._topics = TopicTable()
         self._ledger = Ledger()
-        self._locks = LockTable(config.lock_lease_s)
+        self._locks = LeaseTable(config.lock_lease_s)
         self._sessions = SessionTable(config.grace_s)
         self._members = Membership(config.member_expiry_s)
-        self._holds = HoldTable()
+        self._holds = ParkedPullTable()
         self._producers = ProducerTable()
         delay_clock = DelayClock()
         self._delays = Delays(
@@ -184,7 +184,7 @@ class Broker:
         self._pools = [self._read_pool, self._upkeep_pool]
 
     def _recover(self) -> None:
-        parked = ParkedLog()
+        parked = DeferredLog()
         self._replay = Replay(self._topics, self._ledger, self._locks, self._producers, parked, now=self.now())
         self.recovered = self._store.recover(self._replay)
         parked.fill(self._store.delays)
@@ -207,7 +207,7 @@ class Broker:
             config.checkpoint_bytes, config.checkpoint_s, config.retention_hours * 3600, config.retention_bytes
         )
         assert self.recovered is not None
-        self._upkeep = Upkeep(
+        self._upkeep = Maintenance(
             store, self._upkeep_pool, schedule, snapshot=lambda rings: snapshot.changes(rings=rings),
             next_turn=self._committer.schedule, now=self.now, wall_us=self.wall_us,
             checkpoint_position=self.recovered.read_from, for_people=snapshot.for_people,
@@ -224,7 +224,7 @@ class Broker:
             self._delays,
         )  # fmt: skip
         stats = StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}, self._store.traffic)
-        self._serving = Serving(
+        self._serving = Handlers(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
             upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), answers=self.answers,
             now=self.now, clock=self.clock, wall_us=self.wall_us,
@@ -325,7 +325,7 @@ class Broker:
         self._delivery.exposed()
 
     def _each_second(self) -> None:
-        now, limits = self.now(), Limits(self.config.hello_timeout_s, self.config.stall_timeout_s)
+        now, limits = self.now(), PeerLimits(self.config.hello_timeout_s, self.config.stall_timeout_s)
         for connection in list(self._connections):
             connection.check_patience(now, limits)
         self._producers.expire(now=now)

@@ -12,26 +12,26 @@ from rmq.wire.protocol.ops.core import Op
 from .config import BrokerConfig
 from .handlers.dead_letters import DeadAdminHandler
 from .handlers.deferrals import DelayHandler
-from .handlers.groups import Beginnings, GroupHandler
+from .handlers.groups import GroupHandler, StartOffsets
 from .handlers.inspect import GroupAdminHandler, RunningInfoHandler, StatsHandler
 from .handlers.lookup import MessageHandler
 from .handlers.notify import Notices
 from .handlers.progress import ProgressHandler
 from .handlers.pull import PullHandler
-from .handlers.redelivery import Appending, CopyLine, SendBackHandler
+from .handlers.redelivery import CopyAppender, CopyQueue, SendBackHandler
 from .handlers.send import SendHandler
 from .handlers.session import HelloHandler, HistoryHandler
 from .handlers.topics import TopicHandler
-from .jobs.deferred_delivery import Delivery
-from .jobs.maintenance import Upkeep
+from .jobs.deferred_delivery import DeferredDelivery
+from .jobs.maintenance import Maintenance
 from .jobs.read_pool import ReadPool
 from .net.connection import Connection, Handler
 from .net.limits import AnswerBudget
 from .state.deferred import Delays
 from .state.groups import Membership
-from .state.leases import LockTable
+from .state.leases import LeaseTable
 from .state.offsets import Ledger
-from .state.parked_pulls import HoldTable
+from .state.parked_pulls import ParkedPullTable
 from .state.producers import ProducerTable
 from .state.sessions import SessionTable
 from .state.topics import Topic, TopicTable
@@ -45,20 +45,20 @@ class Tables(NamedTuple):
 
     topics: TopicTable
     ledger: Ledger
-    locks: LockTable
+    locks: LeaseTable
     sessions: SessionTable
     members: Membership
-    holds: HoldTable
+    holds: ParkedPullTable
     producers: ProducerTable
     delays: Delays
 
 
-class Serving:
+class Handlers:
     """The handlers, and what they have to tell each other. ``stats`` is asked for numbers of the rest of the broker."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
-        committer: Committer, pool: ReadPool, upkeep: Upkeep, stats: StatsHandler, connections: Callable[[], int],
+        committer: Committer, pool: ReadPool, upkeep: Maintenance, stats: StatsHandler, connections: Callable[[], int],
         answers: AnswerBudget, now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
         started: Callable[[], Started],
     ) -> None:  # fmt: skip
@@ -99,8 +99,8 @@ class Serving:
             store, tables.topics, pool, index_now=upkeep.index_now, call_later=loop.call_later, clock=clock
         )
         self._histories = HistoryHandler(store, committer, started=started)
-        line = CopyLine(pool)
-        appending = Appending(
+        line = CopyQueue(pool)
+        appending = CopyAppender(
             store, committer, tables.delays, tables.ledger, make_topic=self.topics.own,
             refusal=lambda: self.sends.refuse_because,
         )  # fmt: skip
@@ -112,7 +112,9 @@ class Serving:
         self._dead_admin = DeadAdminHandler(
             store, topics=tables.topics, ledger=tables.ledger, committer=committer, line=line, appending=appending
         )
-        self.delivery = Delivery(store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock)
+        self.delivery = DeferredDelivery(
+            store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock
+        )
         store.on_parked = self.delivery.parked
         self._waiting = DelayHandler(store, pool)
         self._group_admin = GroupAdminHandler(
@@ -131,7 +133,7 @@ class Serving:
     def _connect(self, notices: Notices) -> None:
         """Tell the handlers of each other."""
         tables, topics = self._tables, self.topics
-        beginnings = Beginnings(
+        beginnings = StartOffsets(
             tables.topics, tables.members, self.progress, held=tables.locks.topics, end=self._store.end_since
         )
         topics.progress = self.progress

@@ -35,11 +35,11 @@ from ..store.changes import DeadHandled
 from ..store.committer import Committer
 from ..store.message_store import MessageStore, Placed
 from .redelivery import (
-    Appending,
-    Copy,
-    CopyLine,
-    Found,
+    CopyAppender,
+    CopyQueue,
     LastBatch,
+    MessageCopy,
+    SourceMessage,
     Sources,
     Ticket,
     check_ascending,
@@ -88,8 +88,8 @@ class DeadAdminHandler:
     """The dead letters of all groups, as people see them."""
 
     def __init__(
-        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, committer: Committer, line: CopyLine,
-        appending: Appending,
+        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, committer: Committer, line: CopyQueue,
+        appending: CopyAppender,
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
@@ -191,7 +191,7 @@ class DeadAdminHandler:
         self._check_room(self._handled.change(queue.topic, task.asked, REPLAYED))
         sources = Sources(queue, task.generation, store.locator(queue), store.reader(), store.stores, last=LastBatch())
 
-        def make(found: Found) -> Copy:
+        def make(found: SourceMessage) -> MessageCopy:
             return returned_copy(found) if ask.to_topic else replay_copy(found, ask.group)
 
         return lambda: sources.copies(task.asked, make)
@@ -210,14 +210,14 @@ class DeadAdminHandler:
                     task.results[offset] = known
         return left
 
-    def finish(self, task: _Replay, result: list[Copy | Refused] | Exception) -> bool:
+    def finish(self, task: _Replay, result: list[MessageCopy | Refused] | Exception) -> bool:
         """Append the copies of what still waits; says whether more is left."""
         waiting = set(self._left(task))
         if isinstance(result, OSError):
             raise StoreFailed(f"{task.queue} cannot be read: {result.strerror}") from result
         if isinstance(result, Exception):
             raise result
-        copies: list[Copy] = []
+        copies: list[MessageCopy] = []
         for offset, copy in zip(task.asked, result, strict=False):  # one job may not have come to the last of them
             if offset in waiting:
                 self._sort(task, offset, copy, copies)
@@ -228,7 +228,7 @@ class DeadAdminHandler:
         self._answer(task)
         return False
 
-    def _sort(self, task: _Replay, offset: int, copy: Copy | Refused, copies: list[Copy]) -> None:
+    def _sort(self, task: _Replay, offset: int, copy: MessageCopy | Refused, copies: list[MessageCopy]) -> None:
         """Refuse a message, or put its copy to those that are appended."""
         try:
             if isinstance(copy, Refused):
@@ -247,7 +247,7 @@ class DeadAdminHandler:
             raise BadName(f"it came from {to.topic!r}, which is written by the broker alone: replay it to its group")
         self._topics.require_queue(*to)
 
-    def _append(self, task: _Replay, copies: list[Copy]) -> None:
+    def _append(self, task: _Replay, copies: list[MessageCopy]) -> None:
         offsets = [copy.queue_offset for copy in copies]
         change = self._handled.change(task.queue.topic, offsets, REPLAYED)
         try:
@@ -275,5 +275,5 @@ def refused(error: Refused) -> DeadResult:
     return DeadResult(error.code, text=error.text)
 
 
-def _replayed(copy: Copy, place: Placed) -> DeadResult:
+def _replayed(copy: MessageCopy, place: Placed) -> DeadResult:
     return DeadResult(0, REPLAYED, True, *copy.to, place.base_offset)

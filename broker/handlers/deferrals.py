@@ -13,7 +13,7 @@ from rmq.wire.protocol.ops.deferrals import MAX_ROWS, DelayPage, DelayRow, ListD
 from rmq.wire.stores import StoreIds
 
 from ..net.connection import DEFERRED, Connection
-from ..state.deferred import Mark, Parked
+from ..state.deferred import DeferredBatch, DeliveryMark
 from ..store.lookup import LogReader
 from ..store.message_store import MessageStore
 
@@ -40,7 +40,7 @@ class DelayHandler:
         if not (0 <= ask.due_at < layout.MAX_TIME and 0 <= ask.position < layout.MAX_POSITION):
             raise BadRequest(f"no batch waits behind ({ask.due_at}, {ask.position})")
         table = self._store.delays
-        entries = table.page(Mark(ask.due_at, ask.position), ask.limit + 1)
+        entries = table.page(DeliveryMark(ask.due_at, ask.position), ask.limit + 1)
         is_last = len(entries) <= ask.limit
         entries = entries[: ask.limit]
         behind = entries[-1][:2] if entries else (ask.due_at, ask.position)
@@ -59,7 +59,7 @@ class DelayHandler:
         return DEFERRED
 
 
-def rows_of(entries: Sequence[Parked], reader: LogReader, topic: str | None, stores: StoreIds) -> list[DelayRow]:
+def rows_of(entries: Sequence[DeferredBatch], reader: LogReader, topic: str | None, stores: StoreIds) -> list[DelayRow]:
     """What the headers tell of batches; those of other topics, damaged or not yet durable are left out."""
     rows = []
     with reader:

@@ -43,7 +43,7 @@ from rmq.wire.protocol.ops.core import (
 
 from ..net.connection import DEFERRED, Connection
 from ..state.groups import BROADCASTING, GroupMode, Membership
-from ..state.leases import Lease, LockTable, shown
+from ..state.leases import Lease, LeaseTable, shown
 from ..state.offsets import Ledger
 from ..state.sessions import Session, SessionTable
 from ..state.topics import Topic, TopicTable
@@ -64,7 +64,7 @@ class GroupHandler:
     """Members and leases."""
 
     def __init__(
-        self, *, topics: TopicTable, sessions: SessionTable, members: Membership, locks: LockTable,
+        self, *, topics: TopicTable, sessions: SessionTable, members: Membership, locks: LeaseTable,
         ledger: Ledger, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
         topic_info: Callable[[str], TopicInfo], notices: Notices,
     ) -> None:  # fmt: skip
@@ -357,7 +357,7 @@ class Progress(Protocol):
     def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None: ...
 
 
-class Beginnings:
+class StartOffsets:
     """Decides; ``held(group)`` returns the topics of its leases, ``end(queue, log_epoch)`` where it begins."""
 
     def __init__(

@@ -43,8 +43,8 @@ from rmq.wire.protocol.ops.groups import (
 
 from ..net.connection import DEFERRED, Connection
 from ..state.groups import Member, Membership
-from ..state.inquiries import Answer, Asked, Inquiry, InquiryTable
-from ..state.leases import Lease, LockTable, shown
+from ..state.inquiries import Answer, AskedMember, Inquiry, InquiryTable
+from ..state.leases import Lease, LeaseTable, shown
 from ..state.offsets import Ledger
 from ..state.sessions import Session
 from ..state.topics import TopicTable
@@ -70,7 +70,7 @@ class GroupAdminHandler:
     """What is known of groups: of their members, their leases and their progress, put together."""
 
     def __init__(
-        self, groups: GroupHandler, *, topics: TopicTable, store: MessageStore, members: Membership, locks: LockTable,
+        self, groups: GroupHandler, *, topics: TopicTable, store: MessageStore, members: Membership, locks: LeaseTable,
         ledger: Ledger, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
         most: Most = MOST,
     ) -> None:  # fmt: skip
@@ -243,7 +243,7 @@ class RunningInfoHandler:
             connection.set_aside()  # as many as may wait are bounded by the table
         return DEFERRED
 
-    def _asked(self, group: str, member: str, after: str) -> list[Asked]:
+    def _asked(self, group: str, member: str, after: str) -> list[AskedMember]:
         known = [*self._members.of_group(group), *self._members.silent(group)]  # a silent one may have woken up
         sessions = sorted((member.session for member in known), key=_session_name)
         if member:
@@ -252,7 +252,7 @@ class RunningInfoHandler:
                 raise MemberNotFound(f"group {group!r} has no member {shown(member)!r}")
         else:
             sessions = [session for session in sessions if session.member > after][:ASKED_AT_ONCE]
-        return [Asked(session.member, session.id, session.connection) for session in sessions]
+        return [AskedMember(session.member, session.id, session.connection) for session in sessions]
 
     def answer(self, connection: Connection, request_id: int, payload: Any) -> object:
         """RUNNING_INFO: what a member says of itself."""

@@ -41,7 +41,7 @@ from rmq.wire.stores import StoreIds
 from ..net.connection import DEFERRED, Connection
 from ..state.topics import TopicTable
 from ..store import lookup
-from ..store.key_index import KeyIndex, Wanted
+from ..store.key_index import KeyIndex, KeySearch
 from ..store.lookup import Locator, LogReader
 from .requests import check_entries
 
@@ -131,7 +131,7 @@ class MessageHandler:
 
         def search() -> Parts:
             until = clock() + SEARCH_S
-            wanted = Wanted(lookup.hash_of(query.key), query.since_us, query.until, query.below)
+            wanted = KeySearch(lookup.hash_of(query.key), query.since_us, query.until, query.below)
             with reader, closing(keys.search(wanted, reader.ranges())) as places:
                 found = lookup.find(query, places, reader, alive, lambda: clock() > until)
             packed = [part for batch in found.found for part in _pack(batch)]

@@ -32,7 +32,7 @@ from rmq.wire.protocol.ops.topics import GroupState
 from ..net.connection import DEFERRED, Connection
 from ..state.attempts import highest
 from ..state.groups import BROADCASTING, Membership
-from ..state.leases import Lease, LockTable
+from ..state.leases import Lease, LeaseTable
 from ..state.offsets import Ledger
 from ..state.sessions import Session
 from ..state.topics import TopicTable
@@ -55,7 +55,7 @@ class ProgressHandler:
     """
 
     def __init__(
-        self, *, topics: TopicTable, members: Membership, locks: LockTable, ledger: Ledger, committer: Committer,
+        self, *, topics: TopicTable, members: Membership, locks: LeaseTable, ledger: Ledger, committer: Committer,
         now: Callable[[], float], holds: Holds, call_soon: Callable[..., object],
     ) -> None:  # fmt: skip
         self._topics = topics

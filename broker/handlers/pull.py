@@ -33,10 +33,10 @@ from ..jobs.read_pool import ReadPool
 from ..net.connection import DEFERRED, WORK_S, Connection
 from ..net.limits import AnswerBudget
 from ..state.groups import MAX_EXPRESSION
-from ..state.parked_pulls import HoldTable, Parked
+from ..state.parked_pulls import ParkedPull, ParkedPullTable
 from ..state.topics import TopicTable
 from ..store.message_store import MessageStore
-from ..store.read import Found
+from ..store.read import ReadBatches
 from .pull_read import Cold, Progress, PullReader, PullRequest, Read
 from .requests import check_entries
 
@@ -60,7 +60,7 @@ class PullHandler:
     """Reads and the long-poll hold. ``rescued`` counts arrivals that only the sweep noticed: it should stay 0."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, holds: HoldTable, progress: Progress,
+        self, store: MessageStore, topics: TopicTable, holds: ParkedPullTable, progress: Progress,
         *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_hold_s: float,
         pool: ReadPool, answers: AnswerBudget,
     ) -> None:  # fmt: skip
@@ -74,13 +74,13 @@ class PullHandler:
         self._reader = PullReader(store, topics, progress, answers, clock=clock)
         self._call_soon = call_soon
         self._max_hold_s = max_hold_s
-        self._line: deque[PullRequest | Parked] = deque()  # to be served, or to be looked at
+        self._line: deque[PullRequest | ParkedPull] = deque()  # to be served, or to be looked at
         self._overdue: deque[PullRequest] = deque()  # whose time is up; behind the line, since there is no hurry
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
         self._reads: dict[Connection, _Reads] = {}
         self._waiting: dict[Connection, int] = {}  # how many queues the unanswered pulls of a connection name
-        self._unswept: list[Parked] = []
+        self._unswept: list[ParkedPull] = []
         self.rescued = 0
         self.cold_reads = 0
 
@@ -149,7 +149,7 @@ class PullHandler:
                     self._enqueue(parked)
                 request.stirred.add(queue)
 
-    def _wake(self, parked: Parked) -> None:
+    def _wake(self, parked: ParkedPull) -> None:
         self._holds.cancel(parked)
         self._enqueue(_request(parked))
 
@@ -211,7 +211,7 @@ class PullHandler:
 
     # ---- the line
 
-    def _enqueue(self, item: PullRequest | Parked) -> None:
+    def _enqueue(self, item: PullRequest | ParkedPull) -> None:
         self._line.append(item)
         self._begin()
 
@@ -240,10 +240,10 @@ class PullHandler:
             if self._clock() - began > OVERDUE_S:
                 break
 
-    def _work_off(self, item: PullRequest | Parked) -> None:
+    def _work_off(self, item: PullRequest | ParkedPull) -> None:
         request = item if isinstance(item, PullRequest) else _request(item)
         try:
-            if isinstance(item, Parked) and self._stays_parked(item):
+            if isinstance(item, ParkedPull) and self._stays_parked(item):
                 return
             self._serve(request)
         except Refused as error:
@@ -254,7 +254,7 @@ class PullHandler:
             request.connection.refuse(request.request_id, request.connection.defect(error, request.request_id))
         self._pass_on(request.connection)
 
-    def _stays_parked(self, parked: Parked) -> bool:
+    def _stays_parked(self, parked: ParkedPull) -> bool:
         """Look at what arrived for a parked pull; False if it is taken out, to be served."""
         request = _request(parked)
         if not parked.waits:
@@ -316,7 +316,7 @@ class PullHandler:
             return
         wanted = request.wanted[cold.place]
 
-        def done(result: Found | Exception) -> None:
+        def done(result: ReadBatches | Exception) -> None:
             reads.busy = False
             request.read[cold.place] = Read(queue, wanted, result)
             self._enqueue(request)
@@ -355,6 +355,6 @@ def _expressed(pull: Pull) -> Wanted | None:
         raise BadRequest(str(error)) from error
 
 
-def _request(parked: Parked) -> PullRequest:
+def _request(parked: ParkedPull) -> PullRequest:
     assert isinstance(parked.token, PullRequest)  # nobody else parks anything
     return parked.token

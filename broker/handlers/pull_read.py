@@ -29,7 +29,7 @@ from ..state.topics import TopicTable
 from ..store.consume_queue import ConsumeQueue
 from ..store.history import PositionRefused
 from ..store.message_store import MessageStore
-from ..store.read import ColdRead, DamagedRange, Found
+from ..store.read import ColdRead, DamagedRange, ReadBatches
 
 log = get_broker_logger(__name__)
 MAX_PULL_BYTES = 8 << 20
@@ -124,7 +124,7 @@ class PullReader:
             raise colder
         return parts
 
-    def _found(self, request: PullRequest, i: int, found: Found) -> list[Buffer]:
+    def _found(self, request: PullRequest, i: int, found: ReadBatches) -> list[Buffer]:
         self._store.traffic.gave(request.queues[i].topic, found.next_offset - request.offsets[i], found.size)
         if request.pull.group is not None:
             self._progress.fetched(request.pull.group, request.queues[i], found.next_offset)
@@ -169,7 +169,7 @@ class PullReader:
 
     # ---- one place
 
-    def _read_on(self, request: PullRequest, i: int, room: int, out_of_time: Callable[[], bool]) -> Found:
+    def _read_on(self, request: PullRequest, i: int, room: int, out_of_time: Callable[[], bool]) -> ReadBatches:
         """Batches from where the pull has come to; none if all that could be looked at in time is not wanted."""
         while True:
             found = self._read(request, i, room, out_of_time)
@@ -181,7 +181,7 @@ class PullReader:
             if not self._ready(request, i) or out_of_time():
                 return found
 
-    def _read(self, request: PullRequest, i: int, room: int, out_of_time: Callable[[], bool]) -> Found:
+    def _read(self, request: PullRequest, i: int, room: int, out_of_time: Callable[[], bool]) -> ReadBatches:
         queue, wanted, read = request.queues[i], request.wanted[i], request.read.get(i)
         if read is not None and read.queue is self._store.queue(queue) and read.wanted == wanted:
             result = read.result  # else it was read from a topic that is gone, or for other tags
@@ -275,7 +275,7 @@ class Read:
 
     __slots__ = ("queue", "result", "wanted")
 
-    def __init__(self, queue: ConsumeQueue, wanted: Wanted | None, result: Found | Exception) -> None:
+    def __init__(self, queue: ConsumeQueue, wanted: Wanted | None, result: ReadBatches | Exception) -> None:
         self.queue = queue
         self.wanted = wanted
         self.result = result

@@ -48,7 +48,7 @@ from rmq.wire.stores import StoreIds
 from ..net.connection import DEFERRED, Connection
 from ..state.dead_letters import MAX_COPIED
 from ..state.deferred import Delays
-from ..state.leases import LockTable
+from ..state.leases import LeaseTable
 from ..state.offsets import Entry, Ledger
 from ..state.topics import Topic, TopicTable
 from ..store.changes import Committed
@@ -118,8 +118,8 @@ class SendBackHandler:
     """Copies messages that failed, each once. One that was given back more than ``max_retries`` times is given up."""
 
     def __init__(
-        self, store: MessageStore, *, topics: TopicTable, locks: LockTable, ledger: Ledger,
-        progress: ProgressHandler, committer: Committer, line: CopyLine, appending: Appending, delays: Delays,
+        self, store: MessageStore, *, topics: TopicTable, locks: LeaseTable, ledger: Ledger,
+        progress: ProgressHandler, committer: Committer, line: CopyQueue, appending: CopyAppender, delays: Delays,
         max_retries: int, now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
@@ -165,7 +165,7 @@ class SendBackHandler:
         self._line.add(request)
         return DEFERRED
 
-    def begin(self, request: _Request) -> Callable[[], list[Copy]] | None:
+    def begin(self, request: _Request) -> Callable[[], list[MessageCopy]] | None:
         """The job that makes copies of what is left; None if nothing is, and the answer follows."""
         left = self._judge(request)
         request.wanted = len(left)
@@ -175,7 +175,7 @@ class SendBackHandler:
         self._committer.when_durable(request.answer)
         return None
 
-    def _job(self, request: _Request, left: list[int]) -> Callable[[], list[Copy]]:
+    def _job(self, request: _Request, left: list[int]) -> Callable[[], list[MessageCopy]]:
         """Made on the loop, run in a thread."""
         store, group, queue = self._store, request.group, request.queue
         failed = {offset: self._ledger.attempts.of_message(group, queue, offset) for offset in left}
@@ -184,7 +184,7 @@ class SendBackHandler:
             queue, request.generation, store.locator(queue), store.reader(), store.stores, last=self._last
         )
 
-        def make(found: Found) -> Copy:
+        def make(found: SourceMessage) -> MessageCopy:
             if request.is_dead_letter:
                 offset = found.message.queue_offset
                 attempts = max(failed[offset], found.attempts, request.attempts.get(offset, 0))
@@ -200,7 +200,7 @@ class SendBackHandler:
 
         return lambda: _whole(sources.copies(left, make))
 
-    def finish(self, request: _Request, result: list[Copy] | Exception) -> bool:
+    def finish(self, request: _Request, result: list[MessageCopy] | Exception) -> bool:
         """Append the copies, unless something has ended meanwhile; says whether more is left."""
         self._judge(request)
         if isinstance(result, OSError):
@@ -235,7 +235,7 @@ class SendBackHandler:
         done, copied = self._progress.committed(group, queue), self._ledger.copied.offsets(group, queue)
         return [offset for offset in request.offsets if offset >= done and offset not in copied]
 
-    def _append(self, request: _Request, copies: list[Copy], *, is_last: bool) -> None:
+    def _append(self, request: _Request, copies: list[MessageCopy], *, is_last: bool) -> None:
         group, queue = request.group, request.queue
         self._progress.settle(group, queue)
         changes: list[Entry] = [self._ledger.copied.change(group, queue, [copy.queue_offset for copy in copies])]
@@ -244,7 +244,7 @@ class SendBackHandler:
         ticket = Ticket(request.answer if is_last else lambda: None)
         self._appending.append(copies, changes, ticket, lambda: self._written(request, copies))
 
-    def _written(self, request: _Request, copies: list[Copy]) -> None:
+    def _written(self, request: _Request, copies: list[MessageCopy]) -> None:
         """All of it is in the log: now it is true."""
         request.fates.update((copy.queue_offset, copy.level or DEAD) for copy in copies)
         dead = [copy.queue_offset for copy in copies if not copy.level]
@@ -261,9 +261,9 @@ class SendBackHandler:
         return {"sent_back": self.sent_back, "dead_letters": self.dead, "copy_requests_waiting": len(self._line)}
 
 
-def _whole(made: list[Copy | Refused]) -> list[Copy]:
+def _whole(made: list[MessageCopy | Refused]) -> list[MessageCopy]:
     """All copies; raises why there is none of the first that cannot be made."""
-    copies: list[Copy] = []
+    copies: list[MessageCopy] = []
     for copy in made:
         if isinstance(copy, Refused):
             raise copy
@@ -310,7 +310,7 @@ REASON: Final = "RMQ_DEAD_REASON"
 LEFT_OUT: Final = "RMQ_LEFT_OUT"
 
 
-class Found(NamedTuple):
+class SourceMessage(NamedTuple):
     """A message that is to be copied, and the batch it lies in."""
 
     message: StoredMessage
@@ -332,7 +332,7 @@ class Found(NamedTuple):
         return self.source.columns.attempts_of(self.place)
 
 
-class Copy(NamedTuple):
+class MessageCopy(NamedTuple):
     """A copy that is ready to be appended to ``to``, of the message at ``queue_offset``; ``level`` 0: at once."""
 
     queue_offset: int
@@ -371,7 +371,7 @@ class Sources:
         self._stores = stores
         self._last = last
 
-    def find(self, offset: int) -> Found:
+    def find(self, offset: int) -> SourceMessage:
         """
         The message at an offset.
 
@@ -382,7 +382,7 @@ class Sources:
         if source is None or not self._holds(source, offset):
             source = self._last.batch = self._batch(offset)
         (message,) = source.pick([offset - source.header.base_offset])
-        return Found(message, source)
+        return SourceMessage(message, source)
 
     def _holds(self, source: Batch, offset: int) -> bool:
         header = source.header
@@ -403,13 +403,15 @@ class Sources:
             raise Damaged(f"{damaged}: another message lies in its place")
         return source
 
-    def copies(self, offsets: Iterable[int], make: Callable[[Found], Copy]) -> list[Copy | Refused]:
+    def copies(
+        self, offsets: Iterable[int], make: Callable[[SourceMessage], MessageCopy]
+    ) -> list[MessageCopy | Refused]:
         """
         Copies of messages, in order, as many as go into one portion.
 
         In the place of one that cannot be made stands why: ``Damaged``, or what ``make`` raised.
         """
-        made: list[Copy | Refused] = []
+        made: list[MessageCopy | Refused] = []
         size = 0
         with self._reader:
             for offset in offsets:
@@ -425,28 +427,28 @@ class Sources:
         return made
 
 
-def dead_copy(found: Found, group: str, attempts: int, reason: str) -> Copy:
+def dead_copy(found: SourceMessage, group: str, attempts: int, reason: str) -> MessageCopy:
     """A copy for the dead letters of a group that has failed at a message so often."""
     to = MessageQueue(names.dead_letter_topic(group), 0)
     said = {**came_from(found), ATTEMPTS: str(attempts), REASON: reason, GROUP: group}
     return _copy(found, to, {**found.message.properties, **said}, said)
 
 
-def retry_copy(found: Found, group: str, attempts: int, level: int) -> Copy:
+def retry_copy(found: SourceMessage, group: str, attempts: int, level: int) -> MessageCopy:
     """A copy that is delivered to a group again later, after so many deliveries."""
     to = MessageQueue(names.retry_topic(group), 0)
     said = {**came_from(found), GROUP: group}
     return _copy(found, to, {**found.message.properties, **said}, said, attempts=attempts, level=level)
 
 
-def replay_copy(found: Found, group: str) -> Copy:
+def replay_copy(found: SourceMessage, group: str) -> MessageCopy:
     """A copy of a dead letter that is delivered to its group at once, as if it had never failed."""
     kept = {name: text for name, text in found.message.properties.items() if name not in (ATTEMPTS, REASON)}
     said = {name: kept[name] for name in (*ORIGIN, GROUP) if name in kept}
     return _copy(found, MessageQueue(names.retry_topic(group), 0), kept, said)
 
 
-def returned_copy(found: Found) -> Copy:
+def returned_copy(found: SourceMessage) -> MessageCopy:
     """
     A copy of a dead letter for the queue it came from, as it was before we wrote into it.
 
@@ -464,7 +466,7 @@ def returned_copy(found: Found) -> Copy:
     return _copy(found, to, {name: text for name, text in properties.items() if name not in ours}, {})
 
 
-def came_from(found: Found) -> dict[str, str]:
+def came_from(found: SourceMessage) -> dict[str, str]:
     """The properties that say where a message was sent to at first; those of a retry are told on."""
     message, header = found.message, found.source.header
     properties = message.properties
@@ -475,9 +477,9 @@ def came_from(found: Found) -> dict[str, str]:
 
 
 def _copy(
-    found: Found, to: MessageQueue, properties: Mapping[str, str], said: Mapping[str, str],
+    found: SourceMessage, to: MessageQueue, properties: Mapping[str, str], said: Mapping[str, str],
     *, attempts: int = 0, level: int = 0,
-) -> Copy:  # fmt: skip
+) -> MessageCopy:  # fmt: skip
     """A batch of one message; ``said`` are the properties that it cannot do without."""
     message = found.message
     rows = Rows(
@@ -486,7 +488,7 @@ def _copy(
         attempts=[min(attempts, MAX_COPY_ATTEMPTS)] if attempts else None,
     )  # fmt: skip
     data = _encode_what_fits(rows, to, said, len(properties) - len(said), level)
-    return Copy(message.queue_offset, found.origin, to, data, batches.check(data, stamped=False), level)
+    return MessageCopy(message.queue_offset, found.origin, to, data, batches.check(data, stamped=False), level)
 
 
 def _encode_what_fits(rows: Rows, to: MessageQueue, said: Mapping[str, str], more: int, level: int) -> bytes:
@@ -536,7 +538,7 @@ class Task(Protocol):
         """Judge anew, and append what the job made of it; says whether more is left."""
 
 
-class CopyLine:
+class CopyQueue:
     """Tasks by group, the oldest of a group first."""
 
     def __init__(self, pool: Pool, most: int = MAX_MESSAGES) -> None:
@@ -627,7 +629,7 @@ class Ticket:
         self.error = refusal_of(error)
 
 
-class Appending:
+class CopyAppender:
     """
     Puts copies into the log, together with the changes that hold only with them.
 
@@ -647,7 +649,7 @@ class Appending:
         self._refusal = refusal
 
     def append(
-        self, copies: Sequence[Copy], changes: Sequence[Entry], ticket: Ticket, written: Callable[[], None]
+        self, copies: Sequence[MessageCopy], changes: Sequence[Entry], ticket: Ticket, written: Callable[[], None]
     ) -> list[Placed]:
         """
         Write copies and changes; where the copies lie. ``written`` is called when it is true, before anybody can look.
@@ -666,7 +668,7 @@ class Appending:
             raise ticket.error
         return placed
 
-    def _stage(self, copy: Copy, topic: Topic) -> Placed:
+    def _stage(self, copy: MessageCopy, topic: Topic) -> Placed:
         due_at = self._delays.due_of_level(copy.level) if copy.level else 0
         return self._store.stage(copy.to, topic.generation, copy.batch, copy.checked, copy.origin, due_at)
 

@@ -40,7 +40,7 @@ from rmq.wire.protocol.ops.core import PROTOCOL, HistoryAccepted
 from ..config import BrokerConfig
 from ..net.connection import DEFERRED, Connection
 from ..state.attempts import NO_ATTEMPT
-from ..state.leases import Lease, LockTable
+from ..state.leases import Lease, LeaseTable
 from ..state.offsets import Ledger
 from ..state.producers import Known, ProducerTable, Resumed, Spent
 from ..state.sessions import Session, SessionTable
@@ -65,7 +65,7 @@ class HelloHandler:
     """
 
     def __init__(
-        self, config: BrokerConfig, *, sessions: SessionTable, locks: LockTable, ledger: Ledger,
+        self, config: BrokerConfig, *, sessions: SessionTable, locks: LeaseTable, ledger: Ledger,
         producers: ProducerTable, progress: ProgressHandler, committer: Committer, now: Callable[[], float],
         history: Callable[[], History], durable_to: Callable[[], int],
     ) -> None:  # fmt: skip

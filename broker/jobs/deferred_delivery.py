@@ -23,7 +23,7 @@ from rmq.wire.errors import Refused, TooManyInFlight
 from rmq.wire.model import MessageQueue
 
 from ..net.connection import WORK_S
-from ..state.deferred import Mark, Parked
+from ..state.deferred import DeferredBatch, DeliveryMark
 from ..state.topics import TopicTable
 from ..store.changes import Change, DelaysReached
 from ..store.committer import Committer
@@ -68,7 +68,7 @@ class Loop(Protocol):
 class Due(NamedTuple):
     """A batch whose time has come, as it was read; None if it is damaged."""
 
-    entry: Parked
+    entry: DeferredBatch
     data: bytes
     checked: batches.Checked | None
 
@@ -89,7 +89,7 @@ class _Ticket:
         self.error = error
 
 
-class Delivery:
+class DeferredDelivery:
     """
     Delivers while it runs. ``now_us`` is the clock of delays, ``clock`` measures work on the loop.
 
@@ -187,7 +187,7 @@ class Delivery:
         else:
             self._read(readable)
 
-    def _read(self, entries: list[Parked]) -> None:
+    def _read(self, entries: list[DeferredBatch]) -> None:
         reader = self._store.reader()
         try:
             self._pool.submit(lambda: read(entries, reader), self._was_read)
@@ -249,7 +249,7 @@ class Delivery:
         """Write what was staged, with how far delivery has come by that; why not, if the disk does not take it."""
         if not done:
             return None
-        mark = Mark(*done[-1][0].entry[:2])
+        mark = DeliveryMark(*done[-1][0].entry[:2])
         is_passed = any(why is not None for _, why in done)
         changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # of others the copies tell
         ticket = _Ticket()
@@ -269,7 +269,7 @@ class Delivery:
         self._store.stage(to, topic.generation, due.data, due.checked, origin)
         return None
 
-    def _written(self, mark: Mark, done: list[tuple[Due, str | None]]) -> None:
+    def _written(self, mark: DeliveryMark, done: list[tuple[Due, str | None]]) -> None:
         self._table.reach(mark)
         delivered = [due.entry for due, why in done if why is None]
         self.batches += len(delivered)
@@ -309,7 +309,7 @@ class Delivery:
         }  # fmt: skip
 
 
-def read(entries: Sequence[Parked], reader: LogReader) -> list[Due]:
+def read(entries: Sequence[DeferredBatch], reader: LogReader) -> list[Due]:
     """
     Return batches as they lie in the log, judged, up to the first that the disk cannot read. Runs in a thread.
 
@@ -328,7 +328,7 @@ def read(entries: Sequence[Parked], reader: LogReader) -> list[Due]:
     return found
 
 
-def _due(entry: Parked, reader: LogReader) -> Due:
+def _due(entry: DeferredBatch, reader: LogReader) -> Due:
     try:
         data = reader.batch(entry.position)
         checked = None if data is None else batches.check(data, stamped=True, unpack=False)
@@ -339,6 +339,6 @@ def _due(entry: Parked, reader: LogReader) -> Due:
     return Due(entry, data, checked)
 
 
-def _is_it(header: layout.Header, entry: Parked) -> bool:
+def _is_it(header: layout.Header, entry: DeferredBatch) -> bool:
     place = header.kind, header.base_offset, header.physical_offset
     return place == (layout.KIND_PARKED, entry.due_at, entry.position)

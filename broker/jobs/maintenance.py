@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from rmq.runtime.logging import get_broker_logger
 
-from ..state.snapshot import PeopleWork
+from ..state.snapshot import JsonExport
 from ..store.changes import Change
 from ..store.checkpoint import CheckpointWork
 from ..store.index_backlog import IndexWork
@@ -40,7 +40,7 @@ class Schedule(NamedTuple):
     retention_bytes: int
 
 
-class Upkeep:
+class Maintenance:
     """
     ``snapshot(rings)`` tells all that is true, ``for_people`` what is for them.
 
@@ -186,7 +186,7 @@ class Upkeep:
     def _tell_people(self) -> None:
         self._busy = True
         self._told_people = self._store.log.written
-        work = PeopleWork(self._store.files, self._store.directory.config, self._for_people())
+        work = JsonExport(self._store.files, self._store.directory.config, self._for_people())
         self._pool.submit(work.run, lambda result: self._ended(_error(result)))
 
     def _search_expired(self) -> bool:

@@ -44,7 +44,7 @@ from rmq.wire.protocol import frames as send_frame
 from rmq.wire.protocol.ops.core import Op, Push
 
 from ..state.sessions import Session
-from .limits import AnswerBudget, Limits, Patience, Peer, ReceiveBudget, Unread
+from .limits import AnswerBudget, Peer, PeerLimits, PeerTimeouts, ReceiveBudget, Unread
 
 log = get_broker_logger(__name__)
 WORK_S = 0.002
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parting: asyncio.TimerHandle | None = None  # the end of a connection that was told to go
         self._dropped = 0  # bytes that came meanwhile
         self._closing_since: float | None = None  # as first seen by check_patience
-        self._patience = Patience(service.now())
+        self._patience = PeerTimeouts(service.now())
 
     # ---- life
 
@@ -415,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- patience
 
-    def check_patience(self, now: float, limits: Limits) -> None:
+    def check_patience(self, now: float, limits: PeerLimits) -> None:
         """Close a connection that keeps the broker waiting. Called about once a second."""
         self._answers.settle(now)
         if self.closing:
@@ -449,7 +449,7 @@ def _peer_name(name: object) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) > 1 else str(name or "local")
 
 
-class Outgoing:
+class ReplyBatch:
     """
     Connections with answers in their hands, which go out at the end of the turn.
 
@@ -490,7 +490,7 @@ class Service(Protocol):
     shared_buffer: memoryview
     budget: ReceiveBudget
     answers: AnswerBudget
-    outgoing: Outgoing
+    outgoing: ReplyBatch
 
     def now(self) -> float:
         """Seconds of a clock that never falls."""

@@ -28,7 +28,7 @@ BYTES_PER_S: Final = 1 << 20  # a frame must come at this rate, beyond the time 
 CONTENDED_S: Final = 5.0  # that time, while others wait for the memory an unfinished frame holds
 
 
-class Limits(NamedTuple):
+class PeerLimits(NamedTuple):
     """What the operator allows."""
 
     hello_s: float
@@ -45,7 +45,7 @@ class Peer(NamedTuple):
     taken: int  # bytes of answers that it has taken, ever
 
 
-class Patience:
+class PeerTimeouts:
     """
     The broker's patience with one peer.
 
@@ -70,7 +70,7 @@ class Patience:
         """When the peer last began or ended a frame."""
         return self._frame_at
 
-    def judge(self, now: float, peer: Peer, limits: Limits) -> Fatal | None:
+    def judge(self, now: float, peer: Peer, limits: PeerLimits) -> Fatal | None:
         """Why the connection has to end, if it has to. Called about once a second."""
         if not peer.greeted:
             late = now - self._opened_at > limits.hello_s

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..store.directory import COPY_MARK, FORMAT, STORE_FILE, Held, StoreError
+from ..store.directory import COPY_MARK, FORMAT, STORE_FILE, SharedLock, StoreError
 from ..store.files import Files
 from ..store.scan import read_needed
-from .index import log_pieces
+from .index import log_files
 
 _PIECE = 8 << 20
 _TRIES = 3  # retention may remove a segment under our hands
 
 
-class Copied(NamedTuple):
+class BackupResult(NamedTuple):
     """What a backup holds: the log from ``start`` to ``end``, but for what the original lacks itself."""
 
     start: int
@@ -60,7 +60,7 @@ class Backup:
         self._linked = 0
         self._missing = 0
 
-    def run(self) -> Copied:
+    def run(self) -> BackupResult:
         """
         Do it; durable when this returns.
 
@@ -117,7 +117,7 @@ class Backup:
             return {}
         return name if type(name) is dict else {}
 
-    def _copy(self, to: Path) -> Copied:
+    def _copy(self, to: Path) -> BackupResult:
         log, copy = self._source / "commitlog", to / "commitlog"
         for directory in (to, copy, to / "config"):
             self._files.make_directory(directory)
@@ -132,7 +132,7 @@ class Backup:
         self._files.replace_file(to / "config" / STORE_FILE, json.dumps(store, indent=2).encode())
         for directory in (copy, to / "config", to):
             self._files.sync_directory(directory)
-        return Copied(starts[0] if starts else 0, self._durable, len(starts), self._linked, self._missing)
+        return BackupResult(starts[0] if starts else 0, self._durable, len(starts), self._linked, self._missing)
 
     def _copy_segment(self, path: Path, to: Path, size: int, *, closed: bool) -> None:
         if closed and self._link:
@@ -172,7 +172,7 @@ class Backup:
             self._progress(len(part))
 
 
-def restore(backup: Path, target: Path, *, progress: Callable[[int], None] = lambda size: None) -> Copied:
+def restore(backup: Path, target: Path, *, progress: Callable[[int], None] = lambda size: None) -> BackupResult:
     """
     Copy a backup, or the folder of a stopped broker, to the new folder ``target``; durable when this returns.
 
@@ -182,8 +182,8 @@ def restore(backup: Path, target: Path, *, progress: Callable[[int], None] = lam
         StoreError: the target is taken, a broker uses the backup, or it holds no log.
         OSError: the disk.
     """
-    with Held(backup, "name a copy of it"):
-        pieces = log_pieces(Files(), backup)
+    with SharedLock(backup, "name a copy of it"):
+        pieces = log_files(Files(), backup)
         return Backup(backup, target, pieces[-1].end, progress=progress).run()
 
 

@@ -22,10 +22,10 @@ from rmq.wire.batch.columns import Columns, TagColumn
 from rmq.wire.errors import BadRequest
 from rmq.wire.model import MessageQueue
 
-from ..state.leases import LockTable
+from ..state.leases import LeaseTable
 from ..state.offsets import Ledger
 from ..state.producers import ProducerTable
-from ..state.replay import ParkedLog, Replay
+from ..state.replay import DeferredLog, Replay
 from ..state.topics import TopicTable
 from ..store import checkpoint as checkpoints
 from ..store.checkpoint import BadCheckpoint, Checkpoint
@@ -35,7 +35,7 @@ from ..store.directory import StoreError
 from ..store.files import Files
 from ..store.history import history_of
 from ..store.rebuild import Rebuild, first_store_id, read_head
-from ..store.recovery import Damage, Piece, Walk
+from ..store.recovery import LogDamage, LogFile, Walk
 from ..store.scan import Scan
 from ..store.segment import segment_paths
 
@@ -116,7 +116,7 @@ class _Finder:
         if header.kind == layout.KIND_DATA:
             self._found(header, header.size)
 
-    def damaged(self, damage: Damage) -> None:
+    def damaged(self, damage: LogDamage) -> None:
         """A place that cannot be read; without a header, what it held shows by what is missing."""
         if damage.header is not None and damage.header.kind == layout.KIND_DATA:
             self._found(damage.header, 0)
@@ -143,10 +143,10 @@ class StoppedIndex:
         self.topics = TopicTable()
         self._queues: dict[MessageQueue, StoppedQueue] = {}
         self._ledger = Ledger()
-        pieces = log_pieces(files, path)
+        pieces = log_files(files, path)
         start = pieces[0].start
         known = _checkpoint(files, path, pieces)
-        replay = Replay(self.topics, self._ledger, LockTable(), ProducerTable(), ParkedLog(), now=0.0)
+        replay = Replay(self.topics, self._ledger, LeaseTable(), ProducerTable(), DeferredLog(), now=0.0)
         rebuild = Rebuild(self, replay, needs_head=known is None and start > 0, after_batch=lambda: None)
         if known is not None:
             rebuild.restore(known.changes)
@@ -169,7 +169,7 @@ class StoppedIndex:
         """A queue; one that never held anything is empty."""
         return self._queues.get(of) or StoppedQueue()
 
-    def _find_again(self, pieces: list[Piece], position: int) -> None:
+    def _find_again(self, pieces: list[LogFile], position: int) -> None:
         """What a broker has in its index files up to a checkpoint: where the messages lie that the checkpoint knows."""
         before = [piece._replace(end=min(piece.end, position)) for piece in pieces if piece.start < position]
         finder = _Finder(self, self._queues.values())
@@ -216,7 +216,7 @@ class StoppedIndex:
             del self._queues[of]
 
 
-def log_pieces(files: Files, path: Path) -> list[Piece]:
+def log_files(files: Files, path: Path) -> list[LogFile]:
     """
     The files of a log, oldest first.
 
@@ -230,10 +230,10 @@ def log_pieces(files: Files, path: Path) -> list[Piece]:
         paths = []
     if not paths:
         raise StoreError(f"{path} holds no log: name the data directory of a broker or a backup of it")
-    return [Piece(int(path.name), int(path.name) + files.size(path), str(path)) for path in paths]
+    return [LogFile(int(path.name), int(path.name) + files.size(path), str(path)) for path in paths]
 
 
-def _checkpoint(files: Files, path: Path, pieces: list[Piece]) -> Checkpoint | None:
+def _checkpoint(files: Files, path: Path, pieces: list[LogFile]) -> Checkpoint | None:
     """What a checkpoint proves to have been on the disk; a backup has none, and one of another log says nothing."""
     try:
         known = checkpoints.load(files, path)

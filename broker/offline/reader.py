@@ -32,13 +32,13 @@ from ..state.topics import Topic
 from ..store import lookup
 from ..store.commitlog import Extent
 from ..store.consume_queue import Bounds
-from ..store.directory import Held, StoreError
+from ..store.directory import SharedLock, StoreError
 from ..store.files import Files, IndexFaults
 from ..store.history import PositionRefused
 from ..store.lookup import LogReader
 from ..store.read import ColdRead, DamagedRange, Only
 from ..store.rebuild import first_store_id
-from .index import StoppedIndex, StoppedQueue, log_pieces
+from .index import StoppedIndex, StoppedQueue, log_files
 
 TOPICS_A_PAGE = 1000
 _MAX_BATCHES = 4096
@@ -58,10 +58,10 @@ class OfflineLog:
     def __init__(self, path: str, hint: bytes = b"", *, files: Files | None = None) -> None:
         self._path = Path(path)
         self._files = files or Files()
-        self._held = Held(self._path, "read a backup")
+        self._held = SharedLock(self._path, "read a backup")
         try:
             self._held.take()
-            pieces = log_pieces(self._files, self._path)
+            pieces = log_files(self._files, self._path)
             self._extents = tuple(Extent(piece.start, piece.path) for piece in pieces)
             self._index = None if hint else StoppedIndex(self._files, self._path)
             self._end = self._index.end if self._index is not None else pieces[-1].end

@@ -19,21 +19,21 @@ from rmq.wire.batch import layout
 from rmq.wire.model import MessageQueue
 
 from ..store import checkpoint as checkpoints
-from ..store.changes import QueueHolds, TopicDeleted
+from ..store.changes import QueueBounds, TopicDeleted
 from ..store.checkpoint import BadCheckpoint, Checkpoint
 from ..store.consume_queue import ENTRY, entries
-from ..store.directory import Held, StoreError
+from ..store.directory import SharedLock, StoreError
 from ..store.files import AnyPath, Files, IndexFaults
-from ..store.key_index import Gap, KeyIndex, hash_column
+from ..store.key_index import IndexGap, KeyIndex, hash_column
 from ..store.rebuild import changes_of, read_head
-from ..store.recovery import Damage, Piece, Walk
+from ..store.recovery import LogDamage, LogFile, Walk
 from ..store.scan import Unreadable
 from ..store.segment import segment_paths
 
 MAX_TOLD = 100  # of one kind of finding
 
 
-class Finding(NamedTuple):
+class StoreFinding(NamedTuple):
     """Something that is not as it should be; ``in_log``: the log itself, which nothing else can replace."""
 
     in_log: bool
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 class Report(NamedTuple):
     """What a scrub found. ``torn``: bytes at the end that were never acknowledged; the next start cuts them."""
 
-    findings: list[Finding]
+    findings: list[StoreFinding]
     bytes: int
     batches: int
     messages: int
@@ -84,7 +84,7 @@ class Verification:
         self._files = files or Files()
         self._progress = progress
         self._index_files: dict[_Queue, list[tuple[int, str]]] = {}
-        self._findings: list[Finding] = []
+        self._findings: list[StoreFinding] = []
         self._told: dict[str, int] = defaultdict(int)
         self._unread: set[str] = set()
         self._ends: dict[_Queue, int] = {}
@@ -104,7 +104,7 @@ class Verification:
             StoreError: there is no log, or a broker uses it.
             OSError: the disk.
         """
-        with Held(self._path, "verify a backup"):
+        with SharedLock(self._path, "verify a backup"):
             pieces = self._pieces()
             known = self._checkpoint(pieces)
             if known is not None:
@@ -112,7 +112,7 @@ class Verification:
                 self._holds = {
                     (MessageQueue(c.topic, c.queue_id), c.generation): _Bounds(c.min_offset, c.end_offset)
                     for c in known.changes
-                    if isinstance(c, QueueHolds)
+                    if isinstance(c, QueueBounds)
                 }
             if pieces[0].start and read_head(self._files, pieces[0].path, pieces[0].start) is None:
                 self._find(True, pieces[0].path, "the oldest segment does not begin with a whole snapshot")
@@ -129,16 +129,16 @@ class Verification:
         tail = pieces[-1].end - torn.position if torn is not None and not walk.unreadable else 0
         return Report(self._findings, size, self._batches, self._messages, len(self._ends), tail)
 
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self) -> list[LogFile]:
         try:
             paths = segment_paths(self._files, self._path / "commitlog")
         except FileNotFoundError:
             paths = []
         if not paths:
             raise StoreError(f"{self._path} holds no log: name the data directory of a broker or a backup")
-        return [Piece(int(path.name), int(path.name) + self._files.size(path), str(path)) for path in paths]
+        return [LogFile(int(path.name), int(path.name) + self._files.size(path), str(path)) for path in paths]
 
-    def _checkpoint(self, pieces: list[Piece]) -> Checkpoint | None:
+    def _checkpoint(self, pieces: list[LogFile]) -> Checkpoint | None:
         try:
             known = checkpoints.load(self._files, self._path)
         except BadCheckpoint as error:
@@ -185,7 +185,7 @@ class Verification:
                 hashes = hash_column(columns.key_hashes)
                 self._keyed[self._starts[self._segment]][header.physical_offset] = hashes
 
-    def damaged(self, damage: Damage) -> None:
+    def damaged(self, damage: LogDamage) -> None:
         """A place that had been synced and cannot be read any more."""
         self._damaged = True
         self._progress(damage.end - damage.position)
@@ -252,7 +252,7 @@ class Verification:
             self._index_files[queue] = sorted((int(name), str(directory / name)) for name in names)
         return self._index_files[queue]
 
-    def _verify_keys(self, pieces: list[Piece]) -> None:
+    def _verify_keys(self, pieces: list[LogFile]) -> None:
         directory = self._path / "index"
         if not self._index_until:
             return
@@ -277,10 +277,10 @@ class Verification:
             except OSError as error:
                 self._unreadable(error)
 
-    def _verify_key_file(self, index: KeyIndex, piece: Piece, place: str) -> None:
+    def _verify_key_file(self, index: KeyIndex, piece: LogFile, place: str) -> None:
         expected, told = self._keyed[piece.start], {}
         for item in index.listed(piece.start):
-            if isinstance(item, Gap):
+            if isinstance(item, IndexGap):
                 self._find(False, place, f"nothing is said of {item.first} to {item.end}")
             elif item[0] < self._index_until:
                 told[item[0]] = bytes(item[1])
@@ -299,4 +299,4 @@ class Verification:
         kind = "log" if in_log else "beside"
         self._told[kind] += 1
         if self._told[kind] <= MAX_TOLD:
-            self._findings.append(Finding(in_log, place, text))
+            self._findings.append(StoreFinding(in_log, place, text))

@@ -21,7 +21,7 @@ from ..store.changes import Suspected
 CAREFUL_FROM: Final = 2  # abandoned leases in a row: one may be anything, a power cut or a deployment
 
 
-class Mark(NamedTuple):
+class CrashMark(NamedTuple):
     """
     What is held against the message at ``suspect_offset``: so many abandoned leases in a row.
 
@@ -36,16 +36,16 @@ class Mark(NamedTuple):
     announced_by: int = 0
 
 
-NOTHING: Final = Mark()
+NOTHING: Final = CrashMark()
 
 
 class SuspectTable:
     """Marks by group and queue. Changes that a commit makes are not in the log: it is repeated with the commit."""
 
     def __init__(self) -> None:
-        self._marks: dict[tuple[str, MessageQueue], Mark] = {}
+        self._marks: dict[tuple[str, MessageQueue], CrashMark] = {}
 
-    def get(self, group: str, queue: MessageQueue) -> Mark:
+    def get(self, group: str, queue: MessageQueue) -> CrashMark:
         """What is held against a message of the queue; an empty mark if nothing is."""
         return self._marks.get((group, queue), NOTHING)
 
@@ -67,7 +67,7 @@ class SuspectTable:
         abandoned = mark.abandoned + 1 if suspect == mark.suspect_offset else 1
         until = max(fetched, suspect + 1, mark.careful_until)
         is_careful = mark.is_careful or abandoned >= CAREFUL_FROM
-        change = self._put(group, queue, Mark(suspect, abandoned, until, is_careful, 0))
+        change = self._put(group, queue, CrashMark(suspect, abandoned, until, is_careful, 0))
         return change, suspect if is_announced else NO_OFFSET
 
     def announce(self, group: str, queue: MessageQueue, queue_offset: int, epoch: int) -> Suspected | None:
@@ -87,7 +87,7 @@ class SuspectTable:
         if mark.is_careful and queue_offset >= mark.careful_until:
             mark = mark._replace(is_careful=False, careful_until=NO_OFFSET)
         if queue_offset > mark.suspect_offset:
-            mark = Mark(careful_until=mark.careful_until, is_careful=True) if mark.is_careful else NOTHING
+            mark = CrashMark(careful_until=mark.careful_until, is_careful=True) if mark.is_careful else NOTHING
         self._put(group, queue, mark)
 
     def forget_from(self, group: str, queue: MessageQueue, queue_end: int) -> Suspected | None:
@@ -110,14 +110,14 @@ class SuspectTable:
 
     def apply(self, change: Suspected) -> None:
         """Repeat a change from the log: the last one stands."""
-        self._put(change.group, MessageQueue(change.topic, change.queue_id), Mark(*change[3:]))
+        self._put(change.group, MessageQueue(change.topic, change.queue_id), CrashMark(*change[3:]))
 
     def rows(self) -> Iterator[Suspected]:
         """All marks, as the changes that bring them back."""
         for (group, queue), mark in self._marks.items():
             yield _change(group, queue, mark)
 
-    def _put(self, group: str, queue: MessageQueue, mark: Mark) -> Suspected:
+    def _put(self, group: str, queue: MessageQueue, mark: CrashMark) -> Suspected:
         if mark == NOTHING:
             self._marks.pop((group, queue), None)
         else:
@@ -125,7 +125,7 @@ class SuspectTable:
         return _change(group, queue, mark)
 
 
-def _change(group: str, queue: MessageQueue, mark: Mark) -> Suspected:
+def _change(group: str, queue: MessageQueue, mark: CrashMark) -> Suspected:
     return Suspected(
         group, *queue, mark.suspect_offset, mark.abandoned, mark.careful_until, mark.is_careful, mark.announced_by
     )

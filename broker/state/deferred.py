@@ -34,7 +34,7 @@ _KEY: Final = struct.Struct(">QQ")
 _BEHIND: Final = b"\xff" * (_SIZE - _KEY.size)
 
 
-class Parked(NamedTuple):
+class DeferredBatch(NamedTuple):
     """A batch that waits: when it is due (us), where it lies, how many bytes and messages it has."""
 
     due_at: int
@@ -43,7 +43,7 @@ class Parked(NamedTuple):
     messages: int
 
 
-class Mark(NamedTuple):
+class DeliveryMark(NamedTuple):
     """A place in the order of delivery."""
 
     due_at: int = 0
@@ -63,7 +63,7 @@ class DelayTable:
         self._chunks: list[bytes] = []  # none is empty
         self._firsts: list[bytes] = []  # the first batch of each
         self._grains: dict[int, int] = {}  # how many wait in each part of the log
-        self.reached = Mark()
+        self.reached = DeliveryMark()
         self.batches = 0
         self.messages = 0
 
@@ -74,7 +74,7 @@ class DelayTable:
         """The earliest time, not before ``due_at``, that a batch at the end of the log may be given."""
         return max(due_at, self.reached.due_at, 1)
 
-    def add(self, entry: Parked) -> None:
+    def add(self, entry: DeferredBatch) -> None:
         """A batch waits from now on."""
         packed = ENTRY.pack(*entry)
         i = max(bisect_right(self._firsts, packed) - 1, 0)
@@ -94,7 +94,7 @@ class DelayTable:
         self.batches += 1
         self.messages += entry.messages
 
-    def load(self, entries: Iterable[Parked]) -> None:
+    def load(self, entries: Iterable[DeferredBatch]) -> None:
         """Many batches wait from now on, in a table where none did."""
         assert not self._chunks
         records = sorted(ENTRY.pack(*entry) for entry in entries)
@@ -126,36 +126,36 @@ class DelayTable:
         """A position of the log before which nothing waits, None if nothing waits at all."""
         return min(self._grains) * self._grain if self._grains else None
 
-    def due(self, now_us: int, *, max_batches: int, max_bytes: int) -> list[Parked]:
+    def due(self, now_us: int, *, max_batches: int, max_bytes: int) -> list[DeferredBatch]:
         """The next batches whose time has come, in order, at least one if there is any."""
-        found: list[Parked] = []
+        found: list[DeferredBatch] = []
         size = 0
-        for entry in self._behind(Mark(), max_batches):
+        for entry in self._behind(DeliveryMark(), max_batches):
             size += entry.size
             if entry.due_at > now_us or (found and size > max_bytes):
                 break
             found.append(entry)
         return found
 
-    def page(self, after: Mark, limit: int) -> list[Parked]:
+    def page(self, after: DeliveryMark, limit: int) -> list[DeferredBatch]:
         """The batches behind a place of the order, at most so many."""
         return list(self._behind(after, limit))
 
-    def _behind(self, place: Mark, limit: int) -> Iterator[Parked]:
+    def _behind(self, place: DeliveryMark, limit: int) -> Iterator[DeferredBatch]:
         i, at = self._find(place)
         while limit > 0 and i < len(self._chunks):
             part = self._chunks[i][at : at + limit * _SIZE]
             limit -= len(part) // _SIZE
-            yield from map(Parked._make, ENTRY.iter_unpack(part))
+            yield from map(DeferredBatch._make, ENTRY.iter_unpack(part))
             i, at = i + 1, 0
 
-    def _find(self, place: Mark) -> tuple[int, int]:
+    def _find(self, place: DeliveryMark) -> tuple[int, int]:
         """The chunk, and the byte in it, behind all batches up to a place of the order."""
         bound = _KEY.pack(*place) + _BEHIND
         i = bisect_right(self._firsts, bound) - 1
         return (i, _up_to(self._chunks[i], bound)) if i >= 0 else (0, 0)
 
-    def reach(self, mark: Mark) -> None:
+    def reach(self, mark: DeliveryMark) -> None:
         """All up to a place of the order was delivered, or passed for good."""
         self.reached = max(self.reached, mark)
         i, at = self._find(self.reached)
@@ -177,7 +177,7 @@ class DelayTable:
         What was delivered is not here any more, and what waits is due later still. So batches may be given times from
         now on again; that one is given a time below the watermark tells a start that this has happened.
         """
-        self.reached = min(self.reached, Mark(now_us))
+        self.reached = min(self.reached, DeliveryMark(now_us))
 
     def packed(self) -> list[bytes]:
         """All that waits, for a checkpoint: in pieces of at most a chunk, which are shared and not copied."""

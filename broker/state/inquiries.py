@@ -20,7 +20,7 @@ MAX_ASKED: Final = 256  # members of all requests that wait
 MAX_INQUIRIES: Final = 8  # requests of one connection that wait
 
 
-class Asked(NamedTuple):
+class AskedMember(NamedTuple):
     """A member to be asked, over its connection if it has one."""
 
     member: str
@@ -61,7 +61,7 @@ class Inquiry:
 class _Question(NamedTuple):
     inquiry: Inquiry
     place: int
-    asked: Asked
+    asked: AskedMember
 
 
 class InquiryTable:
@@ -79,7 +79,7 @@ class InquiryTable:
         return len(self._questions)
 
     def begin(
-        self, asker: object, request_id: int, members: Sequence[Asked], *, now: float, is_one: bool = False
+        self, asker: object, request_id: int, members: Sequence[AskedMember], *, now: float, is_one: bool = False
     ) -> Inquiry:
         """
         Wait for the answers of those members that have a connection: tell each its token.
@@ -99,7 +99,7 @@ class InquiryTable:
             self._of_asker.setdefault(asker, []).append(inquiry)
         return inquiry
 
-    def _ask(self, inquiry: Inquiry, asked: Asked) -> None:
+    def _ask(self, inquiry: Inquiry, asked: AskedMember) -> None:
         if asked.connection is None:
             inquiry.answers.append(_no_connection(asked))
             return
@@ -162,6 +162,6 @@ class InquiryTable:
         return now - question.inquiry.asked_at > self.wait_s
 
 
-def _no_connection(asked: Asked) -> Answer:
+def _no_connection(asked: AskedMember) -> Answer:
     text = f"{asked.member} has no connection to the broker at this moment"
     return Answer(asked.member, None, MemberNotFound(text))

@@ -57,7 +57,7 @@ class Lease:
         return LeaseEnded(self.group, *self.queue, self.epoch)
 
 
-class LockTable:
+class LeaseTable:
     """
     Who holds which queue for which group.
 

@@ -17,7 +17,7 @@ SLACK = 64  # entries of the heap that may be out of date before it is looked th
 
 
 @dataclass(slots=True, eq=False)
-class Parked:
+class ParkedPull:
     """A pull that waits; ``token`` is whatever the caller answers it with."""
 
     owner: Hashable
@@ -27,19 +27,21 @@ class Parked:
     waits: bool = True  # written by the table only
 
 
-class HoldTable:
+class ParkedPullTable:
     """Parked pulls by queue, by owner and by time; of one queue in the order they came."""
 
     def __init__(self) -> None:
-        self._of_queue: dict[MessageQueue, dict[Parked, None]] = {}
-        self._of_owner: dict[Hashable, dict[Parked, None]] = {}
-        self._heap: list[tuple[float, int, Parked]] = []  # keeps those that were handed out, until they are in the way
+        self._of_queue: dict[MessageQueue, dict[ParkedPull, None]] = {}
+        self._of_owner: dict[Hashable, dict[ParkedPull, None]] = {}
+        self._heap: list[
+            tuple[float, int, ParkedPull]
+        ] = []  # keeps those that were handed out, until they are in the way
         self._parked = 0  # how many were ever parked: equal times end in the order they came
         self._waiting = 0
 
-    def park(self, owner: Hashable, token: object, queues: tuple[MessageQueue, ...], expires_at: float) -> Parked:
+    def park(self, owner: Hashable, token: object, queues: tuple[MessageQueue, ...], expires_at: float) -> ParkedPull:
         """Let a pull wait for any of ``queues`` until ``expires_at``."""
-        parked = Parked(owner, token, queues, expires_at)
+        parked = ParkedPull(owner, token, queues, expires_at)
         for queue in queues:
             waiting = self._of_queue.get(queue)
             if waiting is None:
@@ -53,12 +55,12 @@ class HoldTable:
             self._tidy()
         return parked
 
-    def arrived(self, queue: MessageQueue) -> list[Parked]:
+    def arrived(self, queue: MessageQueue) -> list[ParkedPull]:
         """Take out all that wait for this queue, since it has something new."""
         waiting = self._of_queue.get(queue)
         return [] if waiting is None else self._take(list(waiting))
 
-    def expired(self, *, now: float) -> list[Parked]:
+    def expired(self, *, now: float) -> list[ParkedPull]:
         """Take out all whose time has come."""
         over = []
         while (parked := self._next()) is not None and parked.expires_at <= now:
@@ -67,26 +69,26 @@ class HoldTable:
             over.append(parked)
         return over
 
-    def cancel(self, parked: Parked) -> bool:
+    def cancel(self, parked: ParkedPull) -> bool:
         """Take out one; says whether it still waited."""
         if not parked.waits:
             return False
         self._remove(parked)
         return True
 
-    def drop_owner(self, owner: Hashable) -> list[Parked]:
+    def drop_owner(self, owner: Hashable) -> list[ParkedPull]:
         """Take out all of one owner, in the order they came."""
         return self._take(list(self._of_owner.get(owner, ())))
 
-    def of_queue(self, queue: MessageQueue) -> list[Parked]:
+    def of_queue(self, queue: MessageQueue) -> list[ParkedPull]:
         """All that wait for this queue, in the order they came; they go on waiting."""
         return list(self._of_queue.get(queue, ()))
 
-    def of_owner(self, owner: Hashable) -> list[Parked]:
+    def of_owner(self, owner: Hashable) -> list[ParkedPull]:
         """All of one owner, in the order they came; they go on waiting."""
         return list(self._of_owner.get(owner, ()))
 
-    def all(self) -> list[Parked]:
+    def all(self) -> list[ParkedPull]:
         """Everyone who waits."""
         return [parked for own in self._of_owner.values() for parked in own]
 
@@ -98,12 +100,12 @@ class HoldTable:
     def __len__(self) -> int:
         return self._waiting
 
-    def _take(self, several: list[Parked]) -> list[Parked]:
+    def _take(self, several: list[ParkedPull]) -> list[ParkedPull]:
         for parked in several:
             self._remove(parked)
         return several
 
-    def _remove(self, parked: Parked) -> None:
+    def _remove(self, parked: ParkedPull) -> None:
         parked.waits = False
         self._waiting -= 1
         for queue in parked.queues:
@@ -117,7 +119,7 @@ class HoldTable:
         if not own:
             del self._of_owner[parked.owner]
 
-    def _next(self) -> Parked | None:
+    def _next(self) -> ParkedPull | None:
         while self._heap:
             parked = self._heap[0][2]
             if parked.waits:

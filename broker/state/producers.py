@@ -62,7 +62,7 @@ class ProducerTable:
         self.idle_s = idle_s
         self.ring_bytes = ring_bytes
         self.used_bytes = 0  # by all rings
-        self._lines: OrderedDict[int, Line] = OrderedDict()  # the longest idle comes first
+        self._lines: OrderedDict[int, ProducerRecord] = OrderedDict()  # the longest idle comes first
         self._covered = 0  # batches below this place of the log are in the table
 
     # What producers do
@@ -251,7 +251,7 @@ class ProducerTable:
 
     # Inside
 
-    def _line(self, producer_id: int, epoch: int, sequence: int, now: float) -> Line:
+    def _line(self, producer_id: int, epoch: int, sequence: int, now: float) -> ProducerRecord:
         """The producer's line, begun with this number if it has none of this epoch; refuses a lower epoch."""
         line = self._lines.get(producer_id)
         if line is None:
@@ -264,18 +264,18 @@ class ProducerTable:
         return line
 
     @staticmethod
-    def _fence(line: Line, producer_id: int, epoch: int) -> None:
+    def _fence(line: ProducerRecord, producer_id: int, epoch: int) -> None:
         if epoch < line.epoch:
             raise ProducerFenced(
                 f"epoch {epoch} of producer {producer_id:x} was replaced by {line.epoch}: "
                 "another process goes on in its place, open a new producer"
             )
 
-    def _new_line(self, producer_id: int, epoch: int, first: int, now: float) -> Line:
+    def _new_line(self, producer_id: int, epoch: int, first: int, now: float) -> ProducerRecord:
         old = self._lines.get(producer_id)
         if old is not None:
             self.used_bytes -= len(old.ring)
-        line = self._lines[producer_id] = Line(epoch, first, self.window, now)
+        line = self._lines[producer_id] = ProducerRecord(epoch, first, self.window, now)
         self._lines.move_to_end(producer_id)
         if len(self._lines) > self.max_producers:
             self._forget_longest_idle()
@@ -284,7 +284,7 @@ class ProducerTable:
     def _forget_longest_idle(self) -> None:
         self.used_bytes -= len(self._lines.popitem(last=False)[1].ring)
 
-    def _account(self, line: Line, before: int) -> None:
+    def _account(self, line: ProducerRecord, before: int) -> None:
         """A ring has grown. Over the budget, an eighth of it is freed at once, so that the walk is a rare one."""
         self.used_bytes += len(line.ring) - before
         if self.used_bytes <= self.ring_bytes:
@@ -297,7 +297,7 @@ class ProducerTable:
                 idle.forget_ring()
 
 
-def _known(line: Line, producer_id: int, sequence: int, batch_crc: int) -> Known:
+def _known(line: ProducerRecord, producer_id: int, sequence: int, batch_crc: int) -> Known:
     fate = line.fate(sequence)
     if isinstance(fate, Known) and fate.batch_crc == batch_crc:
         return fate
@@ -343,7 +343,7 @@ class Spent(NamedTuple):
     code: int
 
 
-class Line:
+class ProducerRecord:
     """One producer: its epoch, its last spent number, and what became of the last ones."""
 
     __slots__ = ("epoch", "floor", "fresh", "last", "ring", "seen_at", "window")

@@ -41,9 +41,9 @@ from ..store.changes import (
     TopicMade,
 )
 from ..store.lookup import LogReader
-from .deferred import ENTRY, DelayTable, Mark, Parked
+from .deferred import ENTRY, DeferredBatch, DelayTable, DeliveryMark
 from .groups import Membership
-from .leases import LockTable
+from .leases import LeaseTable
 from .offsets import Entry, Ledger
 from .producers import ProducerTable
 from .sessions import SessionTable
@@ -62,7 +62,7 @@ class Replay:
     """Applies the log, in order, to the tables of a broker that starts."""
 
     def __init__(
-        self, topics: TopicTable, ledger: Ledger, locks: LockTable, producers: ProducerTable, parked: ParkedLog,
+        self, topics: TopicTable, ledger: Ledger, locks: LeaseTable, producers: ProducerTable, parked: DeferredLog,
         *, now: float,
     ) -> None:  # fmt: skip
         self._topics = topics
@@ -212,7 +212,7 @@ def _header(reader: LogReader, position: int) -> layout.Header | None:
 TIDY: Final = 100_000  # batches more than after the last time: what was delivered is forgotten
 
 
-class ParkedLog:
+class DeferredLog:
     """Shown the log in order; :meth:`fill` tells the table what is left."""
 
     def __init__(self, tidy: int = TIDY) -> None:
@@ -223,14 +223,14 @@ class ParkedLog:
         self._dues = array("Q")
         self._sizes = array("I")
         self._messages = array("I")
-        self.reached = Mark()
+        self.reached = DeliveryMark()
 
     def apply(self, change: DelaysReached | DelaysWaiting) -> None:
         """Repeat a change."""
         if isinstance(change, DelaysReached):
-            self._reach(Mark(change.due_at, change.position))
+            self._reach(DeliveryMark(change.due_at, change.position))
             return
-        for entry in map(Parked._make, ENTRY.iter_unpack(change.entries)):
+        for entry in map(DeferredBatch._make, ENTRY.iter_unpack(change.entries)):
             self._append(*entry)
         self._in_order = False
 
@@ -238,7 +238,7 @@ class ParkedLog:
         """A parked batch; whether it can still be read is seen when it is due."""
         if header.base_offset < self.reached.due_at:  # a start found that the clock had been ahead until then
             self._forget_delivered()
-            self.reached = Mark(header.base_offset)
+            self.reached = DeliveryMark(header.base_offset)
         self._append(header.base_offset, header.physical_offset, header.size, header.count)
         if len(self._positions) > self._limit:
             self._forget_delivered()
@@ -253,7 +253,7 @@ class ParkedLog:
         at = bisect_left(self._positions, position)
         if at == len(self._positions) or self._positions[at] != position:
             return False
-        self._reach(Mark(self._dues[at], position))
+        self._reach(DeliveryMark(self._dues[at], position))
         return True
 
     def fill(self, table: DelayTable) -> None:
@@ -265,7 +265,7 @@ class ParkedLog:
     def _forget_delivered(self) -> None:
         self._keep([i for i, entry in enumerate(self._entries()) if entry[:2] > self.reached])
 
-    def _reach(self, mark: Mark) -> None:
+    def _reach(self, mark: DeliveryMark) -> None:
         self.reached = max(self.reached, mark)
 
     def _append(self, due_at: int, position: int, size: int, messages: int) -> None:
@@ -274,8 +274,8 @@ class ParkedLog:
         self._sizes.append(size)
         self._messages.append(messages)
 
-    def _entries(self) -> Iterator[Parked]:
-        return map(Parked, self._dues, self._positions, self._sizes, self._messages)
+    def _entries(self) -> Iterator[DeferredBatch]:
+        return map(DeferredBatch, self._dues, self._positions, self._sizes, self._messages)
 
     def _keep(self, places: list[int]) -> None:
         """Keep the batches at these places, in this order; there may be a million, so nothing is made of each."""

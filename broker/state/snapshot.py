@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..store.changes import Change, Committed, DelaysReached, DelaysWaiting, LeaseGranted, SnapshotEnded, TopicMade
 from ..store.files import Files
 from ..store.message_store import MessageStore
-from .leases import LockTable
+from .leases import LeaseTable
 from .offsets import Ledger
 from .producers import ProducerTable
 from .topics import TopicTable
@@ -27,7 +27,7 @@ class Snapshot:
     """Reads the tables, between two turns."""
 
     def __init__(
-        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, locks: LockTable,
+        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, locks: LeaseTable,
         producers: ProducerTable, grace_s: Callable[[], float], now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
@@ -91,7 +91,7 @@ def documents(changes: list[Change]) -> dict[str, dict[str, Any]]:
     }
 
 
-class PeopleWork(NamedTuple):
+class JsonExport(NamedTuple):
     """Files to be written from a snapshot."""
 
     files: Files

@@ -110,7 +110,7 @@ class TopicDeleted(NamedTuple):
     generation: int
 
 
-class QueueHolds(NamedTuple):
+class QueueBounds(NamedTuple):
     """
     The bounds of a queue at this place of the log; stands in snapshots only.
 
@@ -155,7 +155,7 @@ class Suspected(NamedTuple):
     """
     What is held against the message at ``suspect_offset`` of a queue; -1, 0, -1, False and 0: nothing any more.
 
-    See :class:`~rmq.broker.state.crash_suspects.Mark`.
+    See :class:`~rmq.broker.state.crash_suspects.CrashMark`.
     """
 
     group: str
@@ -219,7 +219,7 @@ Change: TypeAlias = (
     | Committed
     | Attempted
     | TopicDeleted
-    | QueueHolds
+    | QueueBounds
     | ProducerKnown
     | SnapshotEnded
     | ProducerEpoch
@@ -238,7 +238,7 @@ SHAPES: Final[dict[int, type[Change]]] = {
     5: Committed,
     6: Attempted,
     7: TopicDeleted,
-    8: QueueHolds,
+    8: QueueBounds,
     9: ProducerKnown,
     10: SnapshotEnded,
     11: ProducerEpoch,

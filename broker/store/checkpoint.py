@@ -21,7 +21,7 @@ from rmq.wire.errors import BadBatch, UnsupportedFormat
 from rmq.wire.protocol import frames
 from rmq.wire.stores import StoreIds
 
-from .changes import Change, QueueHolds, Started, pack_changes, unpack_changes
+from .changes import Change, QueueBounds, Started, pack_changes, unpack_changes
 from .commitlog import CommitLog
 from .files import Files
 from .index_backlog import IndexWork
@@ -159,7 +159,7 @@ def missing_index(known: Checkpoint, files: Files, index_directory: str) -> str 
         there = set(files.names(index_directory))
     except OSError as error:
         return f"{index_directory} cannot be read: {error.strerror}"
-    holds = [change for change in known.changes if isinstance(change, QueueHolds)]
+    holds = [change for change in known.changes if isinstance(change, QueueBounds)]
     needed = {f"{held.topic}@{held.generation}" for held in holds if held.min_offset < held.end_offset}
     return f"the index of {min(needed - there)} is missing" if needed - there else None
 

@@ -41,7 +41,7 @@ class Loop(Protocol):
         """Run a callback after a while."""
 
 
-class SendTicket(Protocol):
+class WriteTicket(Protocol):
     """Somebody who waits for batches of this turn."""
 
     def stored(self) -> None:
@@ -89,7 +89,7 @@ class Committer:
         self._changes: list[Change] = []
         self._staged: list[Change] = []  # changes that a send of this turn had to come behind
         self._topic_made = False  # whether one of the unstaged changes makes a topic
-        self._sends: list[SendTicket] = []
+        self._sends: list[WriteTicket] = []
         self._answers: list[Callable[[], None]] = []
         self._waiting: deque[tuple[int, list[Callable[[], None]], float]] = deque()  # since when
         self._clock = clock
@@ -101,7 +101,7 @@ class Committer:
         """Name whom to tell that something was written."""
         self._request_flush = request_flush
 
-    def add_send(self, ticket: SendTicket) -> None:
+    def add_send(self, ticket: WriteTicket) -> None:
         """A frame's batches were staged in this turn (or their originals are on the way)."""
         self._sends.append(ticket)
         self.schedule()
@@ -121,7 +121,7 @@ class Committer:
         """Something is about to be staged that must come behind everything that was recorded so far."""
         self._stage_changes()
 
-    def append_now(self, changes: Sequence[Change], ticket: SendTicket, written: Callable[[], None]) -> None:
+    def append_now(self, changes: Sequence[Change], ticket: WriteTicket, written: Callable[[], None]) -> None:
         """
         Write the turn so far, with what was staged for a ticket and the changes that hold only together with it.
 
@@ -181,7 +181,7 @@ class Committer:
         self.turn_over()
         self._failing = False
 
-    def _written(self, sends: list[SendTicket]) -> None:
+    def _written(self, sends: list[WriteTicket]) -> None:
         answers: list[Callable[[], None]] = [ticket.stored for ticket in sends]
         answers += self._answers
         self._answers.clear()
@@ -199,7 +199,7 @@ class Committer:
             self._waiting.append((position, answers, self._clock()))
             self._request_flush()
 
-    def _take_back(self, changes: list[Change], sends: list[SendTicket], error: OSError) -> None:
+    def _take_back(self, changes: list[Change], sends: list[WriteTicket], error: OSError) -> None:
         self.failed_writes += 1
         self._failure = error
         self._changes = without_the_dead([*changes, *self._changes])

@@ -105,7 +105,7 @@ class Window(NamedTuple):
 AskLog = Callable[[Window, OSError | None], tuple[int, int] | None]  # position and size, as a Locator gives them
 
 
-class Waiting(NamedTuple):
+class PackedEntries(NamedTuple):
     """Entries to be written, by whichever thread."""
 
     directory: str
@@ -144,7 +144,7 @@ class Waiting(NamedTuple):
             files.close(fd)
 
 
-class Taken(NamedTuple):
+class PendingEntries(NamedTuple):
     """Batches whose entries are to be made and written, by whichever thread; ``end`` is the offset behind the last."""
 
     directory: str
@@ -164,7 +164,7 @@ class Taken(NamedTuple):
         """
         offset = self.bases[0]
         for piece in self._pieces():
-            Waiting(self.directory, self.per_file, offset, piece).write(files)
+            PackedEntries(self.directory, self.per_file, offset, piece).write(files)
             offset += len(piece) // ENTRY.size
 
     def _pieces(self) -> Iterator[bytes]:
@@ -306,13 +306,13 @@ class ConsumeQueue:
         """How many bytes of entries are in no file yet."""
         return (self.published - self._flushed) * ENTRY.size
 
-    def take_waiting(self) -> Taken | None:
+    def take_waiting(self) -> PendingEntries | None:
         """What is to be written now; it stays readable, and :meth:`written` or :meth:`not_written` must follow."""
         if self._writing or self.published == self._flushed:
             return None
         self._writing = self.published - self._flushed
         first = bisect_left(self._bases, self._flushed)
-        return Taken(
+        return PendingEntries(
             self._directory, self._per_file, self._bases[first:], self._positions[first:], self._sizes[first:],
             self.published, None if self._tags is None else self._tags.part(self._flushed, self.published),
         )  # fmt: skip

@@ -37,7 +37,7 @@ class StoreError(RmqError):
     """The data directory cannot be used; the sentence says why and what to do."""
 
 
-class Place(NamedTuple):
+class LogIdentity(NamedTuple):
     """
     A log as the file system knows it: the inode of its directory, and when that came into being (0: it does not say).
 
@@ -154,11 +154,11 @@ class DataDirectory:
         self._store = {"format": FORMAT, "incompatible": [], "store_id": f"{store_id:016x}"}
         self.files.replace_file(self.path / "config" / STORE_FILE, json.dumps(self._store, indent=2).encode())
 
-    def place(self) -> Place:
+    def place(self) -> LogIdentity:
         """Return what distinguishes this log from a copy of it."""
-        return Place(*self.files.identity(self.commitlog))
+        return LogIdentity(*self.files.identity(self.commitlog))
 
-    def is_copy_of(self, recorded: Place) -> bool:
+    def is_copy_of(self, recorded: LogIdentity) -> bool:
         """
         Return whether this directory is a copy of the one where its log was last started.
 
@@ -210,7 +210,7 @@ def remedy(error: OSError) -> str:
     return "choose another folder with --data-dir"
 
 
-class Held:
+class SharedLock:
     """
     The lock of a data directory, shared with other readers, in a ``with`` block or until :meth:`close`.
 

@@ -17,7 +17,7 @@ from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 from .changes import Started
 from .commitlog import CommitLog
 from .consume_queue import ConsumeQueue
-from .directory import DataDirectory, Place, StoreError, new_store_id
+from .directory import DataDirectory, LogIdentity, StoreError, new_store_id
 
 EPOCHS_SINCE = 1_767_225_600  # 2026-01-01T00:00:00Z: seconds since then stay below 2^31 until the year 2094
 COPY_STEP = 1 << 21  # 24 days: how far the original's clock may have been ahead
@@ -57,7 +57,7 @@ class History(NamedTuple):
     stores: StoreIds
     log_epoch: int
     start_id: int
-    place: Place
+    place: LogIdentity
     is_copy: bool
     accepted: bool = False
 
@@ -116,7 +116,7 @@ class History(NamedTuple):
         return Started(stores.current, self.log_epoch, grace_s, *self.place, stores.former, self.accepted)
 
 
-NO_HISTORY = History(StoreIds(0), 0, 0, Place(), is_copy=False)
+NO_HISTORY = History(StoreIds(0), 0, 0, LogIdentity(), is_copy=False)
 
 
 def history_of(last: Started | None) -> History:
@@ -137,7 +137,7 @@ def begin_history(
         OSError: the name of a new store cannot be written.
     """
     place = directory.place()
-    is_copy = last is not None and directory.is_copy_of(Place(last.inode, last.born_ns))
+    is_copy = last is not None and directory.is_copy_of(LogIdentity(last.inode, last.born_ns))
     spread = secrets.randbelow(EPOCH_SPREAD)
     log_epoch = next_log_epoch(last_epoch, wall_us, spread, COPY_STEP + spread if is_copy else 0)
     if last is None:

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from rmq.runtime.logging import get_broker_logger
 
 from .commitlog import Extent
-from .consume_queue import ConsumeQueue, Taken
+from .consume_queue import ConsumeQueue, PendingEntries
 from .files import Files, IndexFaults
-from .key_index import Entry, KeyIndex, hash_column
+from .key_index import KeyEntry, KeyIndex, hash_column
 
 log = get_broker_logger(__name__)
 
 
-class Keyed(NamedTuple):
+class KeyedBatch(NamedTuple):
     """A batch with keys, as the loop notes it."""
 
     position: int
@@ -34,11 +34,11 @@ class KeyWork(NamedTuple):
 
     first: int
     end: int
-    batches: list[Keyed]
+    batches: list[KeyedBatch]
 
     def run(self, index: KeyIndex, extents: Sequence[Extent]) -> None:
         """Extend the index, segment by segment; raises OSError, and can be done again."""
-        entries = [Entry(position, stored_at, hash_column(hashes)) for position, stored_at, hashes in self.batches]
+        entries = [KeyEntry(position, stored_at, hash_column(hashes)) for position, stored_at, hashes in self.batches]
         positions = [entry.position for entry in entries]
         starts = [extent.start for extent in extents]
         for start, stop in zip(starts, [*starts[1:], self.end], strict=True):
@@ -54,7 +54,7 @@ class IndexWork(NamedTuple):
     files: Files
     key_index: KeyIndex
     extents: Sequence[Extent]
-    runs: list[tuple[ConsumeQueue, Taken]]
+    runs: list[tuple[ConsumeQueue, PendingEntries]]
     keys: KeyWork
     garbage: list[tuple[int, str]]
     faults: IndexFaults
@@ -76,7 +76,7 @@ class IndexWork(NamedTuple):
             self.files.remove_tree(directory)
 
 
-class Backlog:
+class IndexBacklog:
     """
     Belongs to the event loop.
 
@@ -90,7 +90,7 @@ class Backlog:
         self._keys = keys
         self._worth_it: dict[ConsumeQueue, None] = {}  # queues with enough waiting entries
         self._waiting: dict[ConsumeQueue, None] = {}  # those with any
-        self._keyed: list[Keyed] = []  # batches that the key index does not know yet
+        self._keyed: list[KeyedBatch] = []  # batches that the key index does not know yet
         self._keys_from = 0  # the position from which on it knows nothing
         self._keys_busy = False
         self._reached = 0  # the position up to which the log was told to us
@@ -107,7 +107,7 @@ class Backlog:
             self._worth_it[queue] = None
         self._waiting[queue] = None
 
-    def add_keys(self, keyed: Keyed) -> None:
+    def add_keys(self, keyed: KeyedBatch) -> None:
         """A batch has keys, also one of a topic that is gone: the index says what the log has."""
         self._keyed.append(keyed)
 

@@ -17,9 +17,9 @@ from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.model import MessageQueue
 
-from .changes import Change, QueueHolds
+from .changes import Change, QueueBounds
 from .commitlog import Extent
-from .consume_queue import ENTRY, AskLog, Bounds, Waiting, Window, entries, file_of
+from .consume_queue import ENTRY, AskLog, Bounds, PackedEntries, Window, entries, file_of
 from .files import Files, IndexFaults, is_passing, put_aside
 from .rebuild import read_head
 from .scan import Good, Scan
@@ -35,20 +35,20 @@ class _Sound(NamedTuple):
     data: bytes
 
 
-class Again(NamedTuple):
+class RestoredMessages(NamedTuple):
     """Batches that are sound after all, one behind the other in their queue."""
 
     buffers: list[bytes]
     next_offset: int
 
 
-class Lost(NamedTuple):
+class LostMessages(NamedTuple):
     """The log does not hold the messages before ``next_offset``."""
 
     next_offset: int
 
 
-class SecondLook(NamedTuple):
+class IndexRepair(NamedTuple):
     """For the first offset of ``window``; ``extents`` are the segments of the log."""
 
     files: Files
@@ -58,7 +58,7 @@ class SecondLook(NamedTuple):
     extents: Sequence[Extent]
     faults: IndexFaults
 
-    def run(self, bounds: Bounds) -> Again | Lost:
+    def run(self, bounds: Bounds) -> RestoredMessages | LostMessages:
         """
         The batch that holds the offset and some behind it, indexed again if the disk lets us; or how far none is left.
 
@@ -85,9 +85,9 @@ class SecondLook(NamedTuple):
             offset = header.end_offset
             stop = stop or header.physical_offset + _WALK_BYTES
         if not found:
-            return Lost(min(following, self.window.end))
+            return LostMessages(min(following, self.window.end))
         self._index_again(found)
-        return Again([sound.data for sound in found], offset)
+        return RestoredMessages([sound.data for sound in found], offset)
 
     # ---- where to begin
 
@@ -140,7 +140,7 @@ class SecondLook(NamedTuple):
 
     def _end_in(self, head: Sequence[Change]) -> int:
         for change in head:
-            if isinstance(change, QueueHolds) and change[:3] == (
+            if isinstance(change, QueueBounds) and change[:3] == (
                 self.queue.topic,
                 self.generation,
                 self.queue.queue_id,
@@ -176,7 +176,7 @@ class SecondLook(NamedTuple):
         first, end = found[0].checked.header.base_offset, found[-1].checked.header.end_offset
         file = file_of(self.window.directory, self.window.per_file, first)
         try:
-            self._write(Waiting(self.window.directory, self.window.per_file, first, packed))
+            self._write(PackedEntries(self.window.directory, self.window.per_file, first, packed))
         except OSError as error:  # a full disk keeps nobody from reading
             if self.faults.is_first("not repaired", file):
                 log.error("index.not_repaired", queue=str(self.queue), first=first, end=end, error=str(error))
@@ -184,7 +184,7 @@ class SecondLook(NamedTuple):
             if not self.faults.is_known(file):
                 log.warning("index.repaired", queue=str(self.queue), first=first, end=end)
 
-    def _write(self, waiting: Waiting) -> None:
+    def _write(self, waiting: PackedEntries) -> None:
         """Write entries; a file that does not take them makes room for a new one."""
         try:
             waiting.write(self.files)
@@ -204,10 +204,10 @@ def log_asker(
         if error is not None:
             faults.read_failed(error.filename, error)
         try:
-            found = SecondLook(files, queue, generation, window, extents, faults).run(Bounds(1, 1, 1))
+            found = IndexRepair(files, queue, generation, window, extents, faults).run(Bounds(1, 1, 1))
         except FileNotFoundError:  # retention was quicker
             return None
-        if isinstance(found, Lost):
+        if isinstance(found, LostMessages):
             return None
         header = layout.parse_header(found.buffers[0])
         return header.physical_offset, header.size

@@ -1,20 +1,17 @@
 """
-The key index: which batches may hold a key, found without reading the log.
+The key index: which batches may hold an index key, found without reading the log.
 
-There is one file for each segment of the log, named alike, and it goes with its segment. A file is a run of blocks
-(see :mod:`.key_blocks`), only ever appended to. What was indexed last waits in memory until it fills a block, or until
-:meth:`KeyIndex.flush`; a search sees it there. So blocks are large even where batches are small.
+There is one file for each segment of the log, named alike and removed with it. A file is a run of blocks, only ever
+appended to. Newly indexed hashes stay in memory, where searches see them, until they fill a block or until
+:meth:`KeyIndex.flush`, so that blocks are large even where batches are small.
 
-The index is a function of the log. What it says is checked by whoever reads the batch, and a range for which it says
-nothing (damage, a file that is missing) is named by a search as a :class:`Gap`, to be looked through in the log. So
-whatever happens to these files, nothing wrong is found and nothing is missed.
+The index is a function of the log. Readers of a batch verify what it says, and a search reports every range that the
+index cannot speak of (damage, a missing file) as an :class:`IndexGap`, to be read in the log instead. Whatever happens
+to these files, no wrong message is found and none is missed. :meth:`KeyIndex.extend` and :meth:`KeyIndex.flush` belong
+to one thread at a time; searches may run in others meanwhile.
 
-:meth:`KeyIndex.extend` and :meth:`KeyIndex.flush` belong to one thread at a time; searches may run in others meanwhile.
-
-The bytes of the key index: blocks that say which batches of the log hold which key hashes.
-
-A block covers a range of the log. It copies the hash column of every batch with keys that lies in it; batches
-without keys are covered and not listed. Header integers are big-endian, columns little-endian, as in a batch::
+A block covers a range of the log. It copies the hash column of every batch with keys in that range; batches without
+keys are covered and not listed. Header integers are big-endian, columns little-endian, as in a batch::
 
      0 u32 magic             4 u16 version       6 u16 zero
      8 u32 header_crc (of 12 to 56)             12 u32 column_crc (of 56 to the end)
@@ -23,8 +20,8 @@ without keys are covered and not listed. Header integers are big-endian, columns
     40 i64 oldest           48 i64 newest       stored_at of the listed batches (0 without any)
     56 positions: u64 a batch      then the number of its first hash: u32 a batch      then hashes: u32 a key
 
-A hash is found by ``bytes.find``, so a search costs little more than reading; it works in pieces, so that a thread
-which searches does not keep the interpreter from the event loop. Pure.
+``bytes.find`` finds a hash, so a search costs little more than reading. It works in pieces, so that the searching
+thread does not keep the interpreter from the event loop.
 """
 
 from __future__ import annotations
@@ -55,14 +52,14 @@ class Hit(NamedTuple):
     position: int
 
 
-class Gap(NamedTuple):
+class IndexGap(NamedTuple):
     """A range of the log, [first, end), of which the index cannot speak."""
 
     first: int
     end: int
 
 
-class Wanted(NamedTuple):
+class KeySearch(NamedTuple):
     """What a search is for: a hash, the time of storing, [since, until), and only batches below a log position."""
 
     hash: int
@@ -74,7 +71,7 @@ class Wanted(NamedTuple):
 class _Place(NamedTuple):
     """A block in a file: its header, and where its columns begin."""
 
-    head: Head
+    head: BlockHead
     at: int
 
 
@@ -123,7 +120,7 @@ class KeyIndex:
 
     # ---- growing
 
-    def extend(self, segment: int, entries: Iterable[Entry], first: int, end: int) -> None:
+    def extend(self, segment: int, entries: Iterable[KeyEntry], first: int, end: int) -> None:
         """
         Index ``[first, end)`` of the log, which lies within a segment; ``entries`` are its batches with keys.
 
@@ -146,7 +143,7 @@ class KeyIndex:
             self._take(rest)
         self._growing.end = max(self.end, end)
 
-    def _take(self, entries: deque[Entry]) -> None:
+    def _take(self, entries: deque[KeyEntry]) -> None:
         """List batches until the block is full."""
         with self._lock:
             growing = self._growing
@@ -298,7 +295,7 @@ class KeyIndex:
         except OSError:
             self._put_aside(segment)
 
-    def listed(self, segment: int) -> Iterator[tuple[int, bytes] | Gap]:
+    def listed(self, segment: int) -> Iterator[tuple[int, bytes] | IndexGap]:
         """
         All that the file of a segment says, oldest first: batches with their hashes, and gaps. For verification.
 
@@ -310,10 +307,10 @@ class KeyIndex:
             size, covered = self._files.size(self._path(segment)), segment
             for place in self._walk(fd, segment, size):
                 if place.head.first != covered:
-                    yield Gap(covered, place.head.first)
+                    yield IndexGap(covered, place.head.first)
                 block = self._load(fd, segment, place)
                 if block is None:
-                    yield Gap(place.head.first, place.head.end)
+                    yield IndexGap(place.head.first, place.head.end)
                 else:
                     yield from block.entries()
                 covered = place.head.end
@@ -331,7 +328,7 @@ class KeyIndex:
 
     # ---- searching
 
-    def search(self, wanted: Wanted, segments: Sequence[tuple[int, int]]) -> Generator[Hit | Gap, None, None]:
+    def search(self, wanted: KeySearch, segments: Sequence[tuple[int, int]]) -> Generator[Hit | IndexGap, None, None]:
         """
         The batches that may hold a key, newest first, and the gaps between them.
 
@@ -351,8 +348,8 @@ class KeyIndex:
             return _Latest(self._segment, self._size, block), growing.end
 
     def _search_segment(
-        self, wanted: Wanted, start: int, end: int, latest: _Latest
-    ) -> Generator[Hit | Gap, None, bool]:
+        self, wanted: KeySearch, start: int, end: int, latest: _Latest
+    ) -> Generator[Hit | IndexGap, None, bool]:
         """As :meth:`search`, for one segment; returns whether all that is older is too old."""
         above = end  # everything from here on is done with
         if start == latest.segment and latest.block is not None:
@@ -389,19 +386,19 @@ class KeyIndex:
             self._faults.read_failed(path, error)
             return None
 
-    def _search_block(self, wanted: Wanted, head: Head, block: Block | None) -> Iterator[Hit | Gap]:
+    def _search_block(self, wanted: KeySearch, head: BlockHead, block: Block | None) -> Iterator[Hit | IndexGap]:
         if block is None:
             yield from self._gap(head.first, min(head.end, wanted.before))
         elif _may_hold(head, wanted):
             yield from (Hit(position) for position in block.matches(wanted.hash) if position < wanted.before)
 
-    def _gap(self, first: int, end: int) -> Iterator[Gap]:
+    def _gap(self, first: int, end: int) -> Iterator[IndexGap]:
         if first < end:
             self.damaged += 1
             if first not in self._logged:
                 self._logged.add(first)
                 log.warning("key_index.gap", first=first, end=end)
-            yield Gap(first, end)
+            yield IndexGap(first, end)
 
     def _walk(self, fd: int, segment: int, size: int) -> Iterator[_Place]:
         """The blocks of a file's first ``size`` bytes, oldest first, up to one whose header or size is not sound."""
@@ -431,12 +428,12 @@ class KeyIndex:
         return self._directory / f"{segment:0{NAME_DIGITS}d}"
 
 
-def _too_old(head: Head, wanted: Wanted) -> bool:
+def _too_old(head: BlockHead, wanted: KeySearch) -> bool:
     """Whether this block and, since ``stored_at`` never falls, all before it are older than what is wanted."""
     return head.batches > 0 and head.newest < wanted.since_us
 
 
-def _may_hold(head: Head, wanted: Wanted) -> bool:
+def _may_hold(head: BlockHead, wanted: KeySearch) -> bool:
     return bool(head.batches) and head.oldest < wanted.until_us and head.first < wanted.before
 
 
@@ -452,7 +449,7 @@ _HASH = struct.Struct("<I")
 _SWAP = sys.byteorder == "big"
 
 
-class Entry(NamedTuple):
+class KeyEntry(NamedTuple):
     """A batch with keys: where it lies, when it was stored, and its hash column as the batch has it."""
 
     position: int
@@ -460,7 +457,7 @@ class Entry(NamedTuple):
     hashes: bytes
 
 
-class Head(NamedTuple):
+class BlockHead(NamedTuple):
     """The header of a block, without what only guards it."""
 
     column_crc: int
@@ -480,7 +477,7 @@ class Head(NamedTuple):
 class Block(NamedTuple):
     """A block to search: its header and its columns."""
 
-    head: Head
+    head: BlockHead
     columns: bytes
 
     def packed(self) -> bytes:
@@ -545,7 +542,7 @@ class Growing:
         self._hashes = bytearray()
         self._oldest = self._newest = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: KeyEntry) -> None:
         """List a batch; they come in the order of the log."""
         if not self._positions:
             self._oldest = entry.stored_at
@@ -563,10 +560,10 @@ class Growing:
         """What it holds now, apart from what it will."""
         columns = _little(self._positions) + _little(self._firsts) + bytes(self._hashes)
         sizes = (len(self._positions), self.hashes)
-        return Block(Head(crc32(columns), *sizes, self.first, self.end, self._oldest, self._newest), columns)
+        return Block(BlockHead(crc32(columns), *sizes, self.first, self.end, self._oldest, self._newest), columns)
 
 
-def pack(entries: Iterable[Entry], first: int, end: int, block_hashes: int = BLOCK_HASHES) -> list[Block]:
+def pack(entries: Iterable[KeyEntry], first: int, end: int, block_hashes: int = BLOCK_HASHES) -> list[Block]:
     """Blocks that list ``entries`` and cover the log from ``first`` to ``end``; a batch is never split over two."""
     blocks, growing = [], Growing(first)
     for entry in entries:
@@ -580,14 +577,14 @@ def pack(entries: Iterable[Entry], first: int, end: int, block_hashes: int = BLO
     return blocks
 
 
-def parse_head(data: bytes) -> Head | None:
+def parse_head(data: bytes) -> BlockHead | None:
     """The header of a block; None if these bytes are none."""
     if len(data) < HEADER:
         return None
     magic, version, zero, header_crc, *fields = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or zero or header_crc != crc32(data[12:HEADER]):
         return None
-    return Head(*fields)
+    return BlockHead(*fields)
 
 
 def cut(block: Block, position: int) -> Block:
@@ -595,7 +592,7 @@ def cut(block: Block, position: int) -> Block:
     kept = Growing(block.head.first)
     for at, hashes in block.entries():
         if at < position:
-            kept.add(Entry(at, block.head.newest, hashes))
+            kept.add(KeyEntry(at, block.head.newest, hashes))
     kept.end = min(block.head.end, position)
     shorter = kept.block()
     oldest = block.head.oldest if shorter.head.batches else 0

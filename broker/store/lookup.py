@@ -26,7 +26,7 @@ from rmq.wire.protocol.ops.messages import MAX_FOUND, MAX_FOUND_BYTES, NO_TIME, 
 from rmq.wire.stores import StoreIds
 
 from .files import AnyPath, Files
-from .key_index import Gap, Hit
+from .key_index import Hit, IndexGap
 
 Alive = Callable[[str, int], bool]  # whether a topic (and this generation of it) exists
 _FOREVER = 1 << 62
@@ -77,7 +77,7 @@ class Findings(NamedTuple):
 
 
 def find(
-    query: Query, places: Iterable[Hit | Gap], reader: LogReader, alive: Alive, out_of_time: Callable[[], bool]
+    query: Query, places: Iterable[Hit | IndexGap], reader: LogReader, alive: Alive, out_of_time: Callable[[], bool]
 ) -> Findings:
     """
     The newest messages of a key, as many as wanted and as fit one answer.
@@ -106,9 +106,9 @@ def find(
     return Findings(found, 0)
 
 
-def _positions(places: Iterable[Hit | Gap], reader: LogReader) -> Iterator[int]:
+def _positions(places: Iterable[Hit | IndexGap], reader: LogReader) -> Iterator[int]:
     for place in places:
-        if isinstance(place, Gap):
+        if isinstance(place, IndexGap):
             yield from reader.positions(place.first, place.end)
         else:
             yield place.position
@@ -211,7 +211,7 @@ _START = struct.Struct(">IHBBIIQQqQQIIB")
 _MAGIC = layout.MAGIC.to_bytes(2, "big") + bytes((layout.FORMAT,))
 
 
-class Head(NamedTuple):
+class BatchHead(NamedTuple):
     """What the log itself needs to know of a batch: how long it is and when it was stored."""
 
     size: int
@@ -263,7 +263,7 @@ class LogReader:
             data = self._read(position, size, needed=size)
         return data[:size] if len(data) >= size else None
 
-    def head(self, position: int) -> Head | None:
+    def head(self, position: int) -> BatchHead | None:
         """The header of the batch at a physical offset, checked; None if none begins there, or a damaged one."""
         return _head(self._header(position), 0, position, self.end)
 
@@ -339,7 +339,7 @@ class LogReader:
             return -1
 
 
-def _head(data: bytes, at: int, position: int, end: int) -> Head | None:
+def _head(data: bytes, at: int, position: int, end: int) -> BatchHead | None:
     if len(data) < at + layout.FIXED_HEADER or data[at + 4 : at + 7] != _MAGIC:
         return None
     size, _, _, words, crc, _, physical_offset, _, stored_at, *_ = _START.unpack_from(data, at)
@@ -348,4 +348,4 @@ def _head(data: bytes, at: int, position: int, end: int) -> Head | None:
         return None
     if physical_offset != position or size < header_size or layout.header_crc(data, at, header_size) != crc:
         return None
-    return Head(size, stored_at)
+    return BatchHead(size, stored_at)

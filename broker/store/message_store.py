@@ -23,22 +23,22 @@ from rmq.wire.batch.tags import Wanted
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
-from ..state.deferred import DelayTable, Parked
+from ..state.deferred import DeferredBatch, DelayTable
 from . import checkpoint as checkpoints
-from .changes import Change, QueueHolds, pack_in_pieces
+from .changes import Change, QueueBounds, pack_in_pieces
 from .checkpoint import BadCheckpoint, Checkpoint
 from .commitlog import LIMIT, CommitLog
 from .consume_queue import ENTRIES_PER_FILE, Bounds, ConsumeQueue
 from .directory import DataDirectory
 from .files import IndexFaults
 from .history import NO_HISTORY, begin_history
-from .index_backlog import Backlog, IndexWork, Keyed
+from .index_backlog import IndexBacklog, IndexWork, KeyedBatch
 from .index_repair import log_asker
 from .key_index import KeyIndex
 from .lookup import Locator, LogReader
-from .read import ColdRead, Found, Only, read_now
-from .rebuild import Rebuild, Tables, read_head
-from .recovery import Cut, Damage, Recovery
+from .read import ColdRead, Only, ReadBatches, read_now
+from .rebuild import Rebuild, StateTables, read_head
+from .recovery import Cut, LogDamage, Recovery
 from .retention import remove_indexes
 from .segment import Segment
 
@@ -56,7 +56,7 @@ class Recovered(NamedTuple):
     messages: int
     read_from: int
     cut: Cut | None
-    damages: list[Damage]
+    damages: list[LogDamage]
 
 
 class MessageStore:
@@ -85,7 +85,7 @@ class MessageStore:
         self.log = CommitLog(self.files, directory.commitlog, segment_bytes, recent_bytes=recent_bytes)
         self.faults = IndexFaults()
         self.keys = KeyIndex(self.files, directory.index, faults=self.faults)
-        self.backlog = Backlog(self.files, self.keys, self.faults)
+        self.backlog = IndexBacklog(self.files, self.keys, self.faults)
         self.log_epoch = 0
         self.history = NO_HISTORY
         self.stores = NO_HISTORY.stores  # the ids that message ids are made of
@@ -100,12 +100,12 @@ class MessageStore:
         self.traffic = Traffic()
         self.on_parked: Callable[[int], None] = lambda due_at: None  # set by the composition root: who delivers
         self._staged: list[Publication] = []
-        self._parked: list[Parked] = []  # staged as well
+        self._parked: list[DeferredBatch] = []  # staged as well
         self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
 
     # ---- start
 
-    def recover(self, tables: Tables) -> Recovered:
+    def recover(self, tables: StateTables) -> Recovered:
         """
         Fill queues and tables from the checkpoint and the log behind it, or from the log alone.
 
@@ -234,10 +234,10 @@ class MessageStore:
             self.index_gap(queue, self.log.written - layout.ALIGN, end_offset)
             queue.readable = queue.published
 
-    def holds(self) -> list[QueueHolds]:
+    def holds(self) -> list[QueueBounds]:
         """The bounds of all queues that ever held something, for a snapshot."""
         return [
-            QueueHolds(of.topic, queue.generation, of.queue_id, queue.min_offset, queue.published, queue.epochs[:])
+            QueueBounds(of.topic, queue.generation, of.queue_id, queue.min_offset, queue.published, queue.epochs[:])
             for of, queue in self._queues.items()
             if queue.generation
         ]
@@ -287,7 +287,7 @@ class MessageStore:
         due_at = self.delays.earliest(due_at)
         owner = Owner(due_at, origin, generation, to.queue_id, layout.KIND_PARKED)
         placed = self._place(batch, header.header_size, owner)
-        self._parked.append(Parked(due_at, placed.physical_offset, len(batch), header.count))
+        self._parked.append(DeferredBatch(due_at, placed.physical_offset, len(batch), header.count))
         return placed._replace(base_offset=NO_OFFSET)
 
     @property
@@ -374,7 +374,7 @@ class MessageStore:
     def read(
         self, of: MessageQueue, offset: int, max_bytes: int, out_of_time: Callable[[], bool] = lambda: False,
         wanted: Wanted | None = None,
-    ) -> Found | ColdRead:  # fmt: skip
+    ) -> ReadBatches | ColdRead:  # fmt: skip
         """
         Batches from the one that holds ``offset`` on, at least one; the caller knows that ``offset`` is readable.
 
@@ -425,7 +425,7 @@ class MessageStore:
         """
         obsolete: list[str] = []
         for change in head:
-            if isinstance(change, QueueHolds):
+            if isinstance(change, QueueBounds):
                 queue = self.known(MessageQueue(change.topic, change.queue_id), change.generation)
                 if queue is not None:
                     obsolete += queue.raise_min(change.end_offset)
@@ -485,12 +485,12 @@ class Publication(NamedTuple):
     size: int
     messages: int
     tags: TagColumn | None
-    keyed: Keyed | None
+    keyed: KeyedBatch | None
 
 
-def keyed_of(position: int, stored_at: int, columns: Columns) -> Keyed | None:
+def keyed_of(position: int, stored_at: int, columns: Columns) -> KeyedBatch | None:
     """A batch as the key index notes it; None without keys."""
-    return None if columns.key_hashes is None else Keyed(position, stored_at, columns.key_hashes)
+    return None if columns.key_hashes is None else KeyedBatch(position, stored_at, columns.key_hashes)
 
 
 MAX_LISTED_TOPICS: Final = 1000  # in one answer

@@ -25,7 +25,7 @@ from rmq.wire.model import MessageQueue
 from .commitlog import CommitLog, Extent
 from .consume_queue import Bounds, ConsumeQueue, Location, Window
 from .files import Files, IndexFaults
-from .index_repair import Lost, SecondLook
+from .index_repair import IndexRepair, LostMessages
 from .scan import read_or_zeros
 
 LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also if it is in the page cache
@@ -40,7 +40,7 @@ class Only(NamedTuple):
     room: int
 
 
-class Found(NamedTuple):
+class ReadBatches(NamedTuple):
     """
     Whole batches read from a queue, and where to go on. None, if what lies before that is not wanted.
 
@@ -79,7 +79,7 @@ class ColdRead(NamedTuple):
     faults: IndexFaults
     only: Only | None = None
 
-    def run(self, files: Files) -> Found:
+    def run(self, files: Files) -> ReadBatches:
         """
         Read and judge; a segment that is gone is damage, unless it is the oldest, as those are that retention takes.
 
@@ -95,8 +95,8 @@ class ColdRead(NamedTuple):
                 raise
             return self._replace(extents=left)._run(files)
 
-    def _run(self, files: Files) -> Found:
-        taken = Taken(self.queue, self.generation, self.offset, self.only)
+    def _run(self, files: Files) -> ReadBatches:
+        taken = BatchCollector(self.queue, self.generation, self.offset, self.only)
         for run in runs(self._locate(files), self.extents):
             extent = extent_of(self.extents, run[0].position)
             size = sum(location.size for location in run)
@@ -104,8 +104,8 @@ class ColdRead(NamedTuple):
                 break
         if taken.moved or self.window is None:
             return taken.found()
-        look = SecondLook(files, self.queue, self.generation, self.window, self.extents, self.faults).run(self.bounds)
-        if isinstance(look, Lost):
+        look = IndexRepair(files, self.queue, self.generation, self.window, self.extents, self.faults).run(self.bounds)
+        if isinstance(look, LostMessages):
             raise DamagedRange(look.next_offset)
         for data in look.buffers:
             header = layout.parse_header(data)
@@ -128,7 +128,7 @@ class ColdRead(NamedTuple):
 def read_now(
     log: CommitLog, files: Files, *, of: MessageQueue, queue: ConsumeQueue, offset: int, bounds: Bounds,
     out_of_time: Callable[[], bool], faults: IndexFaults, only: Only | None = None,
-) -> Found | ColdRead:  # fmt: skip
+) -> ReadBatches | ColdRead:  # fmt: skip
     """
     What can be had without waiting, at least one batch, taken or passed; a cold read if there is none.
 
@@ -140,7 +140,7 @@ def read_now(
     if window is not None:
         return ColdRead(of, queue.generation, offset, bounds, window, [], log.extents(), log.written, faults, only)
     where = queue.locate(offset, bounds)
-    taken = Taken(of, queue.generation, offset, only)
+    taken = BatchCollector(of, queue.generation, offset, only)
     for run in _hot_runs(where, log):
         pair = log.recent.get(run[0].position)
         if pair is not None:
@@ -172,7 +172,7 @@ def _cached(log: CommitLog, run: list[Location]) -> Buffer | None:
         return None
 
 
-class Taken:
+class BatchCollector:
     """The batches of a queue that a read has gathered so far, from ``offset`` on."""
 
     def __init__(self, queue: MessageQueue, generation: int, offset: int, only: Only | None = None) -> None:
@@ -254,12 +254,12 @@ class Taken:
             return None
         return header if header.base_offset <= self._next_offset < header.end_offset else None
 
-    def found(self) -> Found:
+    def found(self) -> ReadBatches:
         """All of it; raises DamagedRange if it begins with damage."""
         if not self.moved:
             assert self._damaged_until is not None
             raise DamagedRange(self._damaged_until)
-        return Found(self.buffers, self._size, self._next_offset, self._kept)
+        return ReadBatches(self.buffers, self._size, self._next_offset, self._kept)
 
 
 def sound(data: Buffer, at: int, location: Location) -> layout.Header | None:

@@ -22,7 +22,7 @@ from .changes import (
     Change,
     DelaysWaiting,
     ProducerKnown,
-    QueueHolds,
+    QueueBounds,
     SnapshotEnded,
     Started,
     TopicDeleted,
@@ -33,13 +33,13 @@ from .commitlog import Extent
 from .consume_queue import ConsumeQueue
 from .directory import StoreError
 from .files import Files
-from .recovery import Damage
+from .recovery import LogDamage
 from .scan import Good, Scan
 
 log = get_broker_logger(__name__)
 
 
-class Tables(Protocol):
+class StateTables(Protocol):
     """The broker's tables, as far as a start fills them."""
 
     def change(self, change: Change) -> None:
@@ -77,7 +77,9 @@ class Queues(Protocol):
 class Rebuild:
     """Shown the log in order, it fills queues and tables. ``needs_head``: nothing lies before this log any more."""
 
-    def __init__(self, queues: Queues, tables: Tables, *, needs_head: bool, after_batch: Callable[[], None]) -> None:
+    def __init__(
+        self, queues: Queues, tables: StateTables, *, needs_head: bool, after_batch: Callable[[], None]
+    ) -> None:
         self._queues = queues
         self._tables = tables
         self._in_head = needs_head
@@ -87,7 +89,7 @@ class Rebuild:
         self._expected_at = 0
         self.batches = 0
         self.messages = 0
-        self.damages: list[Damage] = []
+        self.damages: list[LogDamage] = []
         self.started: Started | None = None  # the last one
         self.log_epoch = 0
         self.stored_at = 0
@@ -101,7 +103,7 @@ class Rebuild:
             self._restore(change)
 
     def _restore(self, change: Change) -> None:
-        if isinstance(change, QueueHolds):
+        if isinstance(change, QueueBounds):
             queue = self._queues.queue_of(MessageQueue(change.topic, change.queue_id), change.generation)
             # At the head of the oldest segment, what the queue held before is gone with the segments before it.
             first = change.end_offset if self._in_head else change.min_offset
@@ -134,7 +136,7 @@ class Rebuild:
         """
         obsolete: list[str] = []
         for change in head:
-            if isinstance(change, QueueHolds):
+            if isinstance(change, QueueBounds):
                 queue = self._queues.known(MessageQueue(change.topic, change.queue_id), change.generation)
                 if queue is not None:
                     obsolete += queue.raise_min(change.end_offset)
@@ -178,7 +180,7 @@ class Rebuild:
             self._in_head = not isinstance(change, SnapshotEnded)
             return
         match change:
-            case QueueHolds():
+            case QueueBounds():
                 of = MessageQueue(change.topic, change.queue_id)
                 queue = self._queues.queue_of(of, change.generation)
                 if queue.generation == change.generation and queue.end < change.end_offset:
@@ -192,7 +194,7 @@ class Rebuild:
                 self._queues.drop_topic(change.topic, change.generation - 1)
             case Started():
                 self.started = change
-        if not isinstance(change, QueueHolds):
+        if not isinstance(change, QueueBounds):
             self._tables.change(change)
 
     def _pass_gap(self, queue: ConsumeQueue, header: layout.Header) -> None:
@@ -220,7 +222,7 @@ class Rebuild:
         """
         return bool(queue.epochs) and queue.epochs[-2] < header.log_epoch and queue.go_back(header.base_offset)
 
-    def damaged(self, damage: Damage) -> None:
+    def damaged(self, damage: LogDamage) -> None:
         """A place that had been synced and cannot be read any more."""
         log.error("log.damaged", position=damage.position, end=damage.end, reason=damage.reason)
         self.damages.append(damage)
@@ -270,14 +272,14 @@ def changes_of(header: layout.Header, batch: memoryview) -> list[Change]:
         raise StoreError(f"the state batch at {header.physical_offset} cannot be used: {error.text}") from error
 
 
-class Head(NamedTuple):
+class SegmentHead(NamedTuple):
     """The snapshot that a segment begins with, and the position behind it."""
 
     changes: list[Change]
     end: int
 
 
-def read_head(files: Files, path: str, start: int) -> Head | None:
+def read_head(files: Files, path: str, start: int) -> SegmentHead | None:
     """The snapshot at the head of a segment; None if there is none that is whole."""
     changes: list[Change] = []
     fd = files.open_to_read(path)
@@ -289,7 +291,11 @@ def read_head(files: Files, path: str, start: int) -> Head | None:
             header = found.checked.header
             changes += changes_of(header, found.data)
             if isinstance(changes[-1], SnapshotEnded):
-                return Head(changes, header.physical_offset + header.size) if changes[-1].position == start else None
+                return (
+                    SegmentHead(changes, header.physical_offset + header.size)
+                    if changes[-1].position == start
+                    else None
+                )
     finally:
         files.close(fd)
     return None

@@ -32,7 +32,7 @@ from rmq.wire.batch import layout
 from .commitlog import CommitLog
 from .directory import StoreError
 from .files import Files
-from .scan import Bad, Range, Scan, Unreadable, read_needed
+from .scan import Bad, Scan, Unreadable, UnreadableRange, read_needed
 from .segment import Segment
 
 log = get_broker_logger(__name__)
@@ -49,7 +49,7 @@ class Cut(NamedTuple):
     kept_in: Path
 
 
-class Damage(NamedTuple):
+class LogDamage(NamedTuple):
     """A part of the log that had been synced and cannot be read any more."""
 
     position: int
@@ -64,11 +64,11 @@ class Visitor(Protocol):
     def batch(self, checked: batches.Checked, data: memoryview) -> None:
         """A sound batch."""
 
-    def damaged(self, damage: Damage) -> None:
+    def damaged(self, damage: LogDamage) -> None:
         """A place that was kept and cannot be read."""
 
 
-class Piece(NamedTuple):
+class LogFile(NamedTuple):
     """A file of the log, from the physical offset ``start`` up to ``end``."""
 
     start: int
@@ -85,7 +85,7 @@ class Walk:
     """
 
     def __init__(
-        self, files: Files, pieces: list[Piece], visitor: Visitor, proven: int = 0, *, must_read: bool = False
+        self, files: Files, pieces: list[LogFile], visitor: Visitor, proven: int = 0, *, must_read: bool = False
     ) -> None:
         self._files = files
         self._must_read = must_read
@@ -99,7 +99,7 @@ class Walk:
         self._visitor = visitor
         self.proven = proven
         self._looked_ahead = False
-        self.unreadable: list[tuple[Piece, Range]] = []  # what the disk could not read
+        self.unreadable: list[tuple[LogFile, UnreadableRange]] = []  # what the disk could not read
 
     def run(self, begin: int) -> Bad | None:
         """
@@ -122,7 +122,7 @@ class Walk:
                 position = self._pass(bad)
         end = self._pieces[-1].end
         if end < self.proven:
-            self._visitor.damaged(Damage(end, self.proven, "the log is shorter than it was when it was synced"))
+            self._visitor.damaged(LogDamage(end, self.proven, "the log is shorter than it was when it was synced"))
         return None
 
     def mixed(self) -> str | None:
@@ -141,17 +141,17 @@ class Walk:
                 )
         return None
 
-    def _is_synced_beyond(self, position: int, piece: Piece) -> bool:
+    def _is_synced_beyond(self, position: int, piece: LogFile) -> bool:
         if position <= piece.start:
             return True
         with self._scan(piece) as scan:
             return any(_proves(header) > position for header in scan.headers(position))
 
-    def _piece(self, position: int) -> Piece | None:
+    def _piece(self, position: int) -> LogFile | None:
         """The file to go on in: the one that holds ``position``, or the first one behind it."""
         return next((piece for piece in self._pieces if piece.end > position), None)
 
-    def _walk(self, piece: Piece, position: int) -> Bad | None:
+    def _walk(self, piece: LogFile, position: int) -> Bad | None:
         """Visit the sound batches of a file; the place that ends them, if it is not the file's end."""
         if piece.start > position:
             return Bad(position, "a segment is missing")
@@ -164,7 +164,7 @@ class Walk:
         return None
 
     @contextmanager
-    def _scan(self, piece: Piece) -> Iterator[Scan]:
+    def _scan(self, piece: LogFile) -> Iterator[Scan]:
         fd = self._files.open_to_read(piece.path)
         try:
             yield Scan(
@@ -173,7 +173,7 @@ class Walk:
         finally:
             self._files.close(fd)
 
-    def _cannot_read(self, piece: Piece, found: Range) -> None:
+    def _cannot_read(self, piece: LogFile, found: UnreadableRange) -> None:
         if self._must_read:
             raise Unreadable.bytes_of(piece.path, found)
         self.unreadable.append((piece, found))
@@ -201,7 +201,7 @@ class Walk:
             sound = (header.physical_offset for header in self._headers(bad.position))
             following = min(next(sound, self.proven), self.proven)
         reason = self._unreadable_within(bad.position, following) or bad.reason
-        self._visitor.damaged(Damage(bad.position, following, reason, header))
+        self._visitor.damaged(LogDamage(bad.position, following, reason, header))
         return following
 
     def _unreadable_within(self, position: int, end: int) -> str | None:
@@ -223,7 +223,7 @@ class Recovery:
         self._files = files
         self._log = log
         self._quarantine = quarantine
-        pieces = [Piece(segment.start, segment.end, str(segment.path)) for segment in log.segments]
+        pieces = [LogFile(segment.start, segment.end, str(segment.path)) for segment in log.segments]
         self._walk = Walk(files, pieces, visitor, proven, must_read=True)
 
     def run(self, begin: int) -> Cut | None:

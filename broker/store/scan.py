@@ -27,7 +27,7 @@ _SIGN_AT = 4  # of a header
 _BAD_SECTOR = frozenset({errno.EIO})
 
 
-class Range(NamedTuple):
+class UnreadableRange(NamedTuple):
     """Bytes of a file, from ``first`` up to ``end``; ``why`` they cannot be read."""
 
     first: int
@@ -39,7 +39,7 @@ class Unreadable(StoreError):
     """The disk cannot read something that is needed. No message is given up: the disk may read it again."""
 
     @classmethod
-    def bytes_of(cls, path: AnyPath, found: Range, *, so: str = "nothing was changed") -> Unreadable:
+    def bytes_of(cls, path: AnyPath, found: UnreadableRange, *, so: str = "nothing was changed") -> Unreadable:
         """Return the error for a part of a file; ``so`` says what that means for the log."""
         return cls(
             f"{path}: bytes {found.first} to {found.end} cannot be read ({found.why}), so {so}: "
@@ -77,7 +77,7 @@ class Scan:
 
     def __init__(
         self, files: Files, fd: int, start: int, size: int, *, window: int = _WINDOW,
-        on_unreadable: Callable[[Range], None] | None = None,
+        on_unreadable: Callable[[UnreadableRange], None] | None = None,
     ) -> None:  # fmt: skip
         self._files = files
         self._fd = fd
@@ -185,7 +185,7 @@ def read_needed(files: Files, fd: int, size: int, at: int, path: AnyPath, *, so:
     return data
 
 
-def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> tuple[bytes, list[Range]]:
+def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> tuple[bytes, list[UnreadableRange]]:
     """
     Read so many bytes of a file; return them, with zeros for what is not to be had, and which ranges these are.
 
@@ -193,14 +193,14 @@ def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> 
     end of the file. From a failure on, sectors of the file are read one by one until one can be read.
     """
     parts: list[bytes] = []
-    unreadable: list[Range] = []
+    unreadable: list[UnreadableRange] = []
     end, by_sector = at + size, False
     while at < end:
         stop = min(at - at % _SECTOR + _SECTOR, end) if by_sector else end
         try:
             part = files.read(fd, stop - at, at)
             if not part:
-                unreadable.append(Range(at, end, "the file is shorter than the file system says"))
+                unreadable.append(UnreadableRange(at, end, "the file is shorter than the file system says"))
                 parts.append(bytes(end - at))
                 break
             by_sector = False
@@ -214,7 +214,7 @@ def _read(files: Files, fd: int, size: int, at: int, errors: frozenset[int]) -> 
                 continue
             part = bytes(stop - at)
             first = unreadable.pop().first if unreadable and unreadable[-1].end == at else at
-            unreadable.append(Range(first, stop, error.strerror or str(error)))
+            unreadable.append(UnreadableRange(first, stop, error.strerror or str(error)))
         parts.append(part)
         at += len(part)
     return b"".join(parts), unreadable

@@ -8,13 +8,13 @@ from typing import Any
 from rmq.broker.config import parse_levels
 from rmq.broker.handlers.dead_letters import DeadAdminHandler
 from rmq.broker.handlers.progress import ProgressHandler
-from rmq.broker.handlers.redelivery import Appending, CopyLine, SendBackHandler
-from rmq.broker.state.deferred import Delays, Mark
+from rmq.broker.handlers.redelivery import CopyAppender, CopyQueue, SendBackHandler
+from rmq.broker.state.deferred import Delays, DeliveryMark
 from rmq.broker.state.groups import Membership
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.leases import LeaseTable
 from rmq.broker.state.offsets import Ledger
 from rmq.broker.state.producers import ProducerTable
-from rmq.broker.state.replay import ParkedLog, Replay
+from rmq.broker.state.replay import DeferredLog, Replay
 from rmq.broker.state.topics import Topic, TopicTable
 from rmq.broker.store.changes import Change, DelaysReached, SnapshotEnded, Started
 from rmq.broker.store.committer import Committer
@@ -41,8 +41,8 @@ class Tables:
     """All that a log brings back."""
 
     def __init__(self) -> None:
-        self.topics, self.ledger, self.locks, self.producers = TopicTable(), Ledger(), LockTable(), ProducerTable()
-        self.parked = ParkedLog()
+        self.topics, self.ledger, self.locks, self.producers = TopicTable(), Ledger(), LeaseTable(), ProducerTable()
+        self.parked = DeferredLog()
 
     def replay(self) -> Replay:
         return Replay(self.topics, self.ledger, self.locks, self.producers, self.parked, now=0.0)
@@ -76,8 +76,8 @@ class Rig:
         )  # fmt: skip
         self.refusal: str | None = None
         delays = Delays(self.store.delays, parse_levels(LEVELS), max_delay_s=1e6, now_us=self.wall)
-        self.line = CopyLine(self.pool)
-        appending = Appending(
+        self.line = CopyQueue(self.pool)
+        appending = CopyAppender(
             self.store, self.committer, delays, tables.ledger, make_topic=self.make_topic,
             refusal=lambda: self.refusal,
         )  # fmt: skip
@@ -175,7 +175,7 @@ class Rig:
 
     def parked(self) -> list[tuple[int, StoredMessage]]:
         """What waits for its time: how many seconds, and the message."""
-        entries = self.store.delays.page(Mark(), 1000)
+        entries = self.store.delays.page(DeliveryMark(), 1000)
         return [((entry.due_at - BORN_AT) // 1_000_000, self._batch(entry.position).pick([0])[0]) for entry in entries]
 
     def _batch(self, position: int) -> Batch:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from rmq.broker.handlers.pull import PullHandler
 from rmq.broker.jobs.read_pool import ReadPool
-from rmq.broker.state.parked_pulls import HoldTable
+from rmq.broker.state.parked_pulls import ParkedPullTable
 from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.message_store import MessageStore
-from rmq.broker.store.read import ColdRead, Found
+from rmq.broker.store.read import ColdRead, ReadBatches
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import tags
 from rmq.wire.batch.tags import Wanted
@@ -56,7 +56,7 @@ class HookedStore:
         self.before_read: Callable[[], None] = lambda: None
         self.reads = 0
 
-    def read(self, *args: Any) -> Found | ColdRead:
+    def read(self, *args: Any) -> ReadBatches | ColdRead:
         self.before_read()
         self.reads += 1
         return self._store.read(*args)
@@ -73,7 +73,7 @@ class Rig:
         self.files = FaultyFiles()
         self.opened = Opened(path, files=self.files, **settings)
         self.store = HookedStore(self.opened.store)
-        self.service, self.turns, self.holds, self.pool = FakeService(), Turns(), HoldTable(), HeldPool()
+        self.service, self.turns, self.holds, self.pool = FakeService(), Turns(), ParkedPullTable(), HeldPool()
         self.member = Member()
         self.topics = TopicTable()
         self.topics.create("orders", 4, created_at=0)

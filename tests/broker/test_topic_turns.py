@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.leases import LeaseTable
 from rmq.broker.state.offsets import Ledger, OffsetTable
 from rmq.broker.state.producers import ProducerTable
-from rmq.broker.state.replay import ParkedLog, Replay
+from rmq.broker.state.replay import DeferredLog, Replay
 from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.changes import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
 from rmq.broker.store.committer import Committer, without_the_dead
@@ -154,7 +154,7 @@ class Found:
             shutil.copytree(rig.path, copy)
             self.topics, ledger = TopicTable(), Ledger()
             self.offsets = ledger.offsets
-            replay = Replay(self.topics, ledger, LockTable(), ProducerTable(), ParkedLog(), now=0.0)
+            replay = Replay(self.topics, ledger, LeaseTable(), ProducerTable(), DeferredLog(), now=0.0)
             if without:
                 for segment in segment_files(copy)[:without]:
                     segment.unlink()

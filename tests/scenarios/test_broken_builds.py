@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmq.broker.state.replay import ParkedLog
+from rmq.broker.state.replay import DeferredLog
 from rmq.broker.store.files import AnyPath, Files
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import checksum, layout
@@ -136,7 +136,7 @@ async def test_checksums_that_nobody_checks_are_caught(seed: int, monkeypatch: p
 
 
 async def test_a_start_that_forgets_what_was_delivered_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParkedLog, "delivered", lambda log, origin: False)
+    monkeypatch.setattr(DeferredLog, "delivered", lambda log, origin: False)
 
     report = await prove(seed, LOST)
 
@@ -144,7 +144,7 @@ async def test_a_start_that_forgets_what_was_delivered_is_caught(seed: int, monk
 
 
 async def test_a_start_that_does_not_look_for_what_waits_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParkedLog, "parked", lambda log, header: None)
+    monkeypatch.setattr(DeferredLog, "parked", lambda log, header: None)
 
     report = await prove(seed, LOST)
 

@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from rmq.broker.app import Broker
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.group.assignment import Generation, QueueGates
 from rmq.consumer.group.handover import Workers
@@ -44,7 +44,7 @@ ENOUGH = 60  # scripts, of the 300 that are played
 # What is broken
 
 
-class NoFencing(LockTable):
+class NoFencing(LeaseTable):
     """Believes everybody who says that a queue is its own."""
 
     def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:

@@ -17,7 +17,7 @@ import pytest
 from rmq.broker.app import Broker
 from rmq.broker.jobs.deferred_delivery import Delivery, Due
 from rmq.broker.state.dead_letters import CopiedTable
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.concurrent import ConcurrentService
 from rmq.consumer.dispatch.failures import Fate
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
@@ -149,7 +149,7 @@ class CopyingBroker(Broker):
         self._ledger.copied = Forgetful()
 
 
-class NoFencing(LockTable):
+class NoFencing(LeaseTable):
     """Believes everybody who says that a queue is its own."""
 
     def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:

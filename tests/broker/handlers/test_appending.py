@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.handlers.redelivery import Appending, Copy, Ticket
+from rmq.broker.handlers.redelivery import CopyAppender, MessageCopy, Ticket
 from rmq.broker.state.deferred import Delays
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch.batch import Rows
@@ -29,9 +29,9 @@ def rig_appending(memory_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def appending(rig_appending: Rig) -> Appending:
+def appending(rig_appending: Rig) -> CopyAppender:
     delays = Delays(rig_appending.store.delays, [1_000_000, 5_000_000], max_delay_s=1e6, now_us=rig_appending.wall)
-    return Appending(
+    return CopyAppender(
         rig_appending.store,
         rig_appending.committer,
         delays,
@@ -41,13 +41,13 @@ def appending(rig_appending: Rig) -> Appending:
     )
 
 
-def copy(offset: int, to: MessageQueue, level: int = 0) -> Copy:
+def copy(offset: int, to: MessageQueue, level: int = 0) -> MessageCopy:
     rows = Rows([b"x"], BORN_AT, properties=[{"RMQ_ORIGIN_OFFSET": str(offset)}])
     data = bytes(batches.encode(*to, rows, delay_level=level))
-    return Copy(offset, 8 << 12, to, data, batches.check(data, stamped=False), level)
+    return MessageCopy(offset, 8 << 12, to, data, batches.check(data, stamped=False), level)
 
 
-def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: Rig, appending: Appending) -> None:
+def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: Rig, appending: CopyAppender) -> None:
     seen: list[object] = []
     change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1, 2])
     ticket = Ticket(lambda: seen.append("durable"))
@@ -67,7 +67,7 @@ def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: R
     assert {topic.name for topic in after.topics.all()} == {"orders", DEAD.topic, RETRIES.topic}
 
 
-def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, appending: Appending) -> None:
+def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, appending: CopyAppender) -> None:
     rig_appending.refusal = "only 3 MiB are free"
     written = rig_appending.store.log.written
 
@@ -83,7 +83,7 @@ def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, append
     ("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreFailed)]
 )
 def test_a_write_that_fails_says_why_and_nothing_of_it_is_true(
-    rig_appending: Rig, appending: Appending, number: int, kind: type[Refused]
+    rig_appending: Rig, appending: CopyAppender, number: int, kind: type[Refused]
 ) -> None:
     seen: list[str] = []
     change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1])

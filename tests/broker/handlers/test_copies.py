@@ -11,9 +11,9 @@ from rmq.broker.handlers.redelivery import (
     MAX_COPY_ATTEMPTS,
     PORTION_BYTES,
     PORTION_COPIES,
-    Copy,
-    Found,
     LastBatch,
+    MessageCopy,
+    SourceMessage,
     Sources,
     came_from,
     dead_copy,
@@ -78,12 +78,12 @@ def sources(
     )  # fmt: skip
 
 
-def found(data: bytes, index: int = 0) -> Found:
+def found(data: bytes, index: int = 0) -> SourceMessage:
     batch = batches.read(data, stores=StoreIds(STORE))
-    return Found(batch.pick([index])[0], batch)
+    return SourceMessage(batch.pick([index])[0], batch)
 
 
-def read(copy: Copy) -> StoredMessage:
+def read(copy: MessageCopy) -> StoredMessage:
     """A copy as it will be read."""
     header = copy.checked.header
     stamp = layout.Stamp(1, 8192, 5, BORN_AT_COPIES, 0, copy.origin, 1, copy.to.queue_id, layout.KIND_DATA)
@@ -186,11 +186,11 @@ def test_of_the_largest_message_the_least_needed_is_left_out(columns: dict[str, 
 # ---- reading
 
 
-def offsets_of(made: Sequence[Copy | Refused]) -> list[int | type[Refused]]:
+def offsets_of(made: Sequence[MessageCopy | Refused]) -> list[int | type[Refused]]:
     return [type(copy) if isinstance(copy, Refused) else copy.queue_offset for copy in made]
 
 
-def keep(one: Found) -> Copy:
+def keep(one: SourceMessage) -> MessageCopy:
     return retry_copy(one, "g", 1, 3)
 
 
@@ -251,5 +251,5 @@ def test_the_batch_that_was_read_last_is_not_taken_for_one_of_another_queue_or_t
     )
 
     assert isinstance(anew, Damaged)
-    assert isinstance(other, Copy)
+    assert isinstance(other, MessageCopy)
     assert read(other).body == b"b"

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.handlers.redelivery import CopyLine
+from rmq.broker.handlers.redelivery import CopyQueue
 from rmq.broker.net.connection import Connection
 from rmq.wire.errors import BadRequest, Internal, Refused, TooManyInFlight
 
@@ -64,8 +64,8 @@ def pool() -> HeldPool:
 
 
 @pytest.fixture
-def line(pool: HeldPool) -> Iterator[CopyLine]:
-    line = CopyLine(pool)
+def line(pool: HeldPool) -> Iterator[CopyQueue]:
+    line = CopyQueue(pool)
     yield line
     while pool.run():
         pass
@@ -83,7 +83,7 @@ def work(pool: HeldPool) -> None:
         pool.run()
 
 
-def test_the_tasks_of_a_group_are_done_in_the_order_they_came(line: CopyLine, pool: HeldPool, done: list[str]) -> None:
+def test_the_tasks_of_a_group_are_done_in_the_order_they_came(line: CopyQueue, pool: HeldPool, done: list[str]) -> None:
     for name in ("a1", "a2", "a3"):
         line.add(Task(done, name))
     assert (len(pool), len(line)) == (1, 2)
@@ -93,7 +93,7 @@ def test_the_tasks_of_a_group_are_done_in_the_order_they_came(line: CopyLine, po
     assert done == ["a1", "a2", "a3"]
 
 
-def test_groups_take_turns_whatever_they_have_in_line(line: CopyLine, pool: HeldPool, done: list[str]) -> None:
+def test_groups_take_turns_whatever_they_have_in_line(line: CopyQueue, pool: HeldPool, done: list[str]) -> None:
     for name in ("a1", "a2", "a3", "b1", "a4", "c1", "b2"):
         line.add(Task(done, name))
 
@@ -103,7 +103,7 @@ def test_groups_take_turns_whatever_they_have_in_line(line: CopyLine, pool: Held
 
 
 def test_the_rest_of_a_large_task_comes_behind_other_groups_and_before_its_own(
-    line: CopyLine, pool: HeldPool, done: list[str]
+    line: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     line.add(Task(done, "a1", portions=3))
     line.add(Task(done, "a2"))
@@ -115,14 +115,14 @@ def test_the_rest_of_a_large_task_comes_behind_other_groups_and_before_its_own(
     assert done == ["a1", "a1", "b1", "a1", "b2", "a2"]
 
 
-def test_a_task_with_nothing_left_takes_no_thread(line: CopyLine, pool: HeldPool, done: list[str]) -> None:
+def test_a_task_with_nothing_left_takes_no_thread(line: CopyQueue, pool: HeldPool, done: list[str]) -> None:
     line.add(Task(done, "a1", portions=0))
 
     assert (done, len(pool)) == (["a1"], 0)
 
 
 def test_a_task_whose_asker_is_gone_is_left_out_before_and_after_its_job(
-    line: CopyLine, pool: HeldPool, done: list[str]
+    line: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     first, second = Asker(), Asker()
     line.add(Task(done, "a1", asker=first))
@@ -140,7 +140,7 @@ def test_a_task_whose_asker_is_gone_is_left_out_before_and_after_its_job(
     [(BadRequest("no"), BadRequest), (TooManyInFlight("no"), TooManyInFlight), (KeyError(), Internal)],
 )
 def test_what_a_task_raises_is_its_answer_and_the_next_is_done(
-    line: CopyLine, pool: HeldPool, done: list[str], error: Exception, code: type[Refused]
+    line: CopyQueue, pool: HeldPool, done: list[str], error: Exception, code: type[Refused]
 ) -> None:
     asker = Asker()
     task = Task(done, "a1", asker=asker)
@@ -154,7 +154,7 @@ def test_what_a_task_raises_is_its_answer_and_the_next_is_done(
 
 
 def test_a_pool_that_is_full_refuses_the_task_and_not_those_behind_it(
-    line: CopyLine, pool: HeldPool, done: list[str]
+    line: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     asker = Asker()
     pool.full = True
@@ -170,7 +170,7 @@ def test_a_pool_that_is_full_refuses_the_task_and_not_those_behind_it(
 def test_requests_that_name_too_many_messages_together_are_refused_until_some_are_done(
     pool: HeldPool, done: list[str]
 ) -> None:
-    line = CopyLine(pool, most=30)
+    line = CopyQueue(pool, most=30)
     for name in ("a1", "a2", "b1", "c1"):  # the first is under way, and in line no more
         line.add(Task(done, name, portions=2))
     with pytest.raises(TooManyInFlight, match="30 messages wait to be copied already: try again soon"):

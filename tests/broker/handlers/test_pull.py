@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 
 from rmq.broker.handlers.pull import PullHandler
 from rmq.broker.jobs.read_pool import ReadPool
-from rmq.broker.state.parked_pulls import HoldTable
+from rmq.broker.state.parked_pulls import ParkedPullTable
 from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.message_store import MessageStore
-from rmq.broker.store.read import ColdRead, Found
+from rmq.broker.store.read import ColdRead, ReadBatches
 from rmq.broker.store.rebuild import read_head
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
@@ -441,7 +441,7 @@ class RigCold:
         self.topics = TopicTable()
         self.topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
-            self.store, self.topics, HoldTable(), self.fence, now=self.service.now, clock=self.service.clock,
+            self.store, self.topics, ParkedPullTable(), self.fence, now=self.service.now, clock=self.service.clock,
             call_soon=self.turns.call_soon, max_hold_s=30.0,
             pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
@@ -726,7 +726,7 @@ class HookedStore:
         self._store = store
         self.before_read: Callable[[], None] = lambda: None
 
-    def read(self, *args: Any) -> Found | ColdRead:
+    def read(self, *args: Any) -> ReadBatches | ColdRead:
         self.before_read()
         return self._store.read(*args)
 
@@ -740,7 +740,7 @@ class RigLine:
     def __init__(self, path: Path) -> None:
         self.opened = Opened(path)
         self.store = HookedStore(self.opened.store)
-        self.service, self.turns, self.holds = FakeService(), Turns(), HoldTable()
+        self.service, self.turns, self.holds = FakeService(), Turns(), ParkedPullTable()
         self.pool = HeldPool()
         self.topics = topics = TopicTable()
         topics.create("orders", 4, created_at=0)

@@ -24,7 +24,7 @@ from rmq.broker.jobs.deferred_delivery import PORTION_BATCHES
 from rmq.broker.offline.backup import Backup
 from rmq.broker.offline.reader import OfflineLog
 from rmq.broker.offline.verify import Verification
-from rmq.broker.state.deferred import Parked
+from rmq.broker.state.deferred import DeferredBatch
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
@@ -93,7 +93,7 @@ async def test_with_100000_waiting_nothing_is_early_or_100_ms_late(
     """They are due in all seconds of a day, mixed; what is sent now comes between them."""
     table = broker.broker._store.delays
     for i in range(100_000):
-        table.add(Parked(NOON + (3600 + i * 7919 % 86_400) * SECOND, 1 << 40 | 8 * i, 200, 1))
+        table.add(DeferredBatch(NOON + (3600 + i * 7919 % 86_400) * SECOND, 1 << 40 | 8 * i, 200, 1))
     watcher = Watcher(client_plain)
     due: dict[bytes, int] = {}
     for i in range(200):

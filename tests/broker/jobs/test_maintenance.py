@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.jobs.maintenance import MAX_BATCHES, PEOPLE_S, RETENTION_S, DiskWatch, Schedule, Upkeep
+from rmq.broker.jobs.maintenance import MAX_BATCHES, PEOPLE_S, RETENTION_S, DiskWatch, Maintenance, Schedule
 from rmq.broker.jobs.read_pool import ReadPool
-from rmq.broker.state.deferred import Mark
+from rmq.broker.state.deferred import DeliveryMark
 from rmq.broker.store import checkpoint as checkpoints
 from rmq.wire.batch import batch as batches
 
@@ -42,7 +42,7 @@ class Rig_plain:
         self.time = 0.0
         self.turns = 0
         self.rings: list[bool] = []
-        self.upkeep = Upkeep(
+        self.upkeep = Maintenance(
             self.store, cast(ReadPool, self.pool), schedule, snapshot=self.snapshot, next_turn=self.next_turn,
             now=lambda: self.time, wall_us=self.wall, checkpoint_position=self.opened.recovered.read_from,
             for_people=self.opened.snapshot,
@@ -576,7 +576,7 @@ def test_a_segment_with_a_waiting_batch_stays_and_all_behind_it(memory_path: Pat
         fill_plain(rig, 2)
     park(rig)
     fill_plain(rig, 10)
-    (entry,) = rig.store.delays.page(Mark(), 9)
+    (entry,) = rig.store.delays.page(DeliveryMark(), 9)
 
     shorten_plain(rig)
 
@@ -590,7 +590,7 @@ def test_a_segment_goes_only_when_a_checkpoint_knows_that_nothing_of_it_waits(me
     rig = short(memory_path)
     park(rig)
     fill_plain(rig, 10)
-    rig.store.delays.reach(Mark(DUE, 1 << 40))
+    rig.store.delays.reach(DeliveryMark(DUE, 1 << 40))
 
     rig.pass_time(RETENTION_S)
     rig.work()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.net.limits import BUFFER_OVERHEAD, ENTRY_BYTES, FRACTION, WRITE_OVERHEAD, Limits, Unread
+from rmq.broker.net.limits import BUFFER_OVERHEAD, ENTRY_BYTES, FRACTION, WRITE_OVERHEAD, PeerLimits, Unread
 
 from ..fakes import BIG, ECHO, FakeService, Peer, request
 
@@ -58,10 +58,10 @@ def test_a_write_counts_until_its_last_byte_is_taken(room: Room) -> None:
     assert 100 * KIB + WRITE_OVERHEAD + BUFFER_OVERHEAD <= cost < 101 * KIB
 
     peer.transport.take(99 * KIB)
-    peer.connection.check_patience(1.0, Limits(10.0, 30.0))
+    peer.connection.check_patience(1.0, PeerLimits(10.0, 30.0))
     assert room.budget.used == cost
     peer.transport.take(2 * KIB)
-    peer.connection.check_patience(2.0, Limits(10.0, 30.0))
+    peer.connection.check_patience(2.0, PeerLimits(10.0, 30.0))
 
     assert room.budget.used == 0
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from rmq.broker.net.connection import DEFERRED, PARTING_BYTES, Connection, Outgoing
-from rmq.broker.net.limits import Limits
+from rmq.broker.net.connection import DEFERRED, PARTING_BYTES, Connection, ReplyBatch
+from rmq.broker.net.limits import PeerLimits
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import (
     BadFrame,
@@ -631,7 +631,7 @@ def wait(service: FakeService, peer: Peer, seconds: float) -> None:
     end = service.time + seconds
     while service.time < end:
         service.time = min(service.time + 1.0, end)
-        peer.connection.check_patience(service.time, Limits(HELLO_S, STALL_S))
+        peer.connection.check_patience(service.time, PeerLimits(HELLO_S, STALL_S))
 
 
 def told(peer: Peer) -> list[tuple[int, int]]:
@@ -943,7 +943,7 @@ class Speaker:
 
 def test_all_speak_at_the_end_of_the_turn_and_each_once() -> None:
     loop, said = Turns(), list[str]()
-    outgoing = Outgoing(loop.call_soon)
+    outgoing = ReplyBatch(loop.call_soon)
     speakers: list[Any] = [Speaker(said, name) for name in "abc"]
 
     for speaker in speakers:
@@ -957,7 +957,7 @@ def test_all_speak_at_the_end_of_the_turn_and_each_once() -> None:
 
 def test_whoever_is_flushed_at_once_does_not_speak_again_at_the_end_of_the_turn() -> None:
     loop, said = Turns(), list[str]()
-    outgoing = Outgoing(loop.call_soon)
+    outgoing = ReplyBatch(loop.call_soon)
     speaker: Any = Speaker(said, "a")
 
     outgoing.add(speaker)
@@ -972,7 +972,7 @@ def test_whoever_is_flushed_at_once_does_not_speak_again_at_the_end_of_the_turn(
 
 def test_the_defect_of_one_ends_it_and_does_not_keep_the_others_back() -> None:
     loop, said = Turns(), list[str]()
-    outgoing = Outgoing(loop.call_soon)
+    outgoing = ReplyBatch(loop.call_soon)
     speakers: list[Any] = [Speaker(said, "a", broken=True), Speaker(said, "b")]
 
     for speaker in speakers:

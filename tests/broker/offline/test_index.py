@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.offline.index import StoppedIndex, StoppedQueue, log_pieces
+from rmq.broker.offline.index import StoppedIndex, StoppedQueue, log_files
 from rmq.broker.store.changes import Committed, TopicMade
 from rmq.broker.store.consume_queue import Bounds
 from rmq.broker.store.directory import StoreError
@@ -86,7 +86,7 @@ def test_memory_holds_a_batch_in_twenty_bytes_and_never_forgets_one() -> None:
 
 def test_a_directory_without_a_log_is_refused(memory_path: Path) -> None:
     with pytest.raises(StoreError, match=f"{memory_path} holds no log: name the data directory of a broker"):
-        log_pieces(Files(), memory_path)
+        log_files(Files(), memory_path)
 
 
 def made(path: Path, *, checkpoint: bool) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rmq.broker.state.attempts import AttemptTable
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.leases import LeaseTable
 from rmq.broker.state.offsets import OffsetTable
 from rmq.broker.state.topics import Topic, TopicTable
 from rmq.broker.store.changes import Change, Committed, TopicDeleted, TopicMade, pack_changes, unpack_changes
@@ -173,7 +173,7 @@ def test_attempts_of_a_deleted_topic_are_forgotten() -> None:
 
 
 def test_leases_of_a_deleted_topic_end_and_later_epochs_are_higher() -> None:
-    locks = LockTable()
+    locks = LeaseTable()
     mine = locks.acquire("g", ORDERS, b"s", "m", now=0.0)
     other = locks.acquire("g", PAYMENTS, b"s", "m", now=0.0)
     assert mine is not None and other is not None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.state.crash_suspects import NOTHING, Mark, SuspectTable
+from rmq.broker.state.crash_suspects import NOTHING, CrashMark, SuspectTable
 from rmq.broker.store.changes import Suspected, pack_changes, unpack_changes
 from rmq.wire.model import MessageQueue
 
@@ -32,7 +32,7 @@ def test_an_owner_with_nothing_in_hand_leaves_no_mark(table: SuspectTable, commi
 
 def test_the_first_end_marks_the_next_message_and_asks_for_no_care(table: SuspectTable) -> None:
     assert abandon(table, 5, 9) == -1
-    assert table.get("g", Q0) == Mark(5, 1, 9, False)
+    assert table.get("g", Q0) == CrashMark(5, 1, 9, False)
     assert table.get("g", Q1) == table.get("h", Q0) == NOTHING
 
 
@@ -40,14 +40,14 @@ def test_a_group_that_never_committed_is_marked_at_the_first_message(table: Susp
     abandon(table, -1, 3)
     abandon(table, -1, 3)
 
-    assert table.get("g", Q0) == Mark(0, 2, 3, True)
+    assert table.get("g", Q0) == CrashMark(0, 2, 3, True)
 
 
 def test_the_second_end_at_the_same_offset_asks_for_care_up_to_where_anybody_had_read(table: SuspectTable) -> None:
     abandon(table, 5, 9)
     abandon(table, 5, 7)
 
-    assert table.get("g", Q0) == Mark(5, 2, 9, True)
+    assert table.get("g", Q0) == CrashMark(5, 2, 9, True)
 
 
 def test_progress_between_two_ends_begins_the_count_anew(table: SuspectTable) -> None:
@@ -56,7 +56,7 @@ def test_progress_between_two_ends_begins_the_count_anew(table: SuspectTable) ->
     assert table.get("g", Q0) == NOTHING
 
     abandon(table, 6, 9)
-    assert table.get("g", Q0) == Mark(6, 1, 9, False)
+    assert table.get("g", Q0) == CrashMark(6, 1, 9, False)
 
 
 def test_a_commit_up_to_the_suspect_changes_nothing(table: SuspectTable) -> None:
@@ -71,7 +71,7 @@ def test_care_lasts_until_a_commit_reaches_its_end(table: SuspectTable) -> None:
     abandon(table, 5, 9)
     table.committed("g", Q0, 8)
 
-    assert table.get("g", Q0) == Mark(-1, 0, 9, True)
+    assert table.get("g", Q0) == CrashMark(-1, 0, 9, True)
     table.committed("g", Q0, 9)
     assert table.get("g", Q0) == NOTHING
 
@@ -85,7 +85,7 @@ def test_a_careful_owner_convicts_exactly_the_message_it_announced(table: Suspec
         table.announce("g", Q0, offset, 3)
 
     assert abandon(table, 7, 9, epoch=3) == 7
-    assert table.get("g", Q0) == Mark(7, 1, 9, True)
+    assert table.get("g", Q0) == CrashMark(7, 1, 9, True)
     for times, epoch in ((2, 4), (3, 5), (4, 6), (5, 7)):
         table.announce("g", Q0, 7, epoch)
         assert abandon(table, 7, 9, epoch=epoch) == 7
@@ -109,7 +109,7 @@ def test_the_suspect_itself_keeps_its_count_when_it_is_announced(table: SuspectT
     abandon(table, 5, 9)
     table.announce("g", Q0, 5, 3)
 
-    assert table.get("g", Q0) == Mark(5, 2, 9, True, 3)
+    assert table.get("g", Q0) == CrashMark(5, 2, 9, True, 3)
     assert abandon(table, 5, 9, epoch=3) == 5
     assert table.get("g", Q0).abandoned == 3
 
@@ -126,7 +126,7 @@ def test_an_announced_message_was_in_hand_whatever_was_fetched(table: SuspectTab
     table.announce("g", Q0, 5, 3)
 
     assert abandon(table, 5, -1, epoch=3) == 5
-    assert table.get("g", Q0) == Mark(5, 1, 6, False)
+    assert table.get("g", Q0) == CrashMark(5, 1, 6, False)
 
 
 def test_announcing_twice_is_no_news(table: SuspectTable) -> None:
@@ -136,9 +136,9 @@ def test_announcing_twice_is_no_news(table: SuspectTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "left"), [(9, Mark(5, 2, 9, True)), (7, Mark(5, 2, 7, True)), (5, NOTHING), (0, NOTHING)]
+    ("end", "left"), [(9, CrashMark(5, 2, 9, True)), (7, CrashMark(5, 2, 7, True)), (5, NOTHING), (0, NOTHING)]
 )
-def test_what_recovery_cut_off_is_held_against_nobody(table: SuspectTable, end: int, left: Mark) -> None:
+def test_what_recovery_cut_off_is_held_against_nobody(table: SuspectTable, end: int, left: CrashMark) -> None:
     abandon(table, 5, 9)
     abandon(table, 5, 9)
     before = list(table.rows())

@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.state.deferred import ENTRY, RATE, SMALL_STEP_US, DelayClock, Delays, DelayTable, Mark, Parked
+from rmq.broker.state.deferred import (
+    ENTRY,
+    RATE,
+    SMALL_STEP_US,
+    DeferredBatch,
+    DelayClock,
+    Delays,
+    DelayTable,
+    DeliveryMark,
+)
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.errors import BadDelay
@@ -26,7 +35,7 @@ ALL = {"max_batches": 10_000, "max_bytes": 1 << 40}
 SECOND = 1_000_000
 
 
-def table_of(*entries: Parked, **options: Any) -> DelayTable:
+def table_of(*entries: DeferredBatch, **options: Any) -> DelayTable:
     table = DelayTable(**options)
     for entry in entries:
         table.add(entry)
@@ -34,7 +43,12 @@ def table_of(*entries: Parked, **options: Any) -> DelayTable:
 
 
 def test_batches_come_by_their_time_and_then_by_their_place() -> None:
-    late, early, same, later = Parked(9, 8, 1, 1), Parked(5, 16, 1, 1), Parked(5, 24, 1, 1), Parked(SECOND, 32, 1, 1)
+    late, early, same, later = (
+        DeferredBatch(9, 8, 1, 1),
+        DeferredBatch(5, 16, 1, 1),
+        DeferredBatch(5, 24, 1, 1),
+        DeferredBatch(SECOND, 32, 1, 1),
+    )
 
     table = table_of(later, same, late, early)
 
@@ -42,14 +56,14 @@ def test_batches_come_by_their_time_and_then_by_their_place() -> None:
 
 
 def test_a_batch_is_due_at_its_time_and_not_a_microsecond_earlier() -> None:
-    table = table_of(Parked(5 * SECOND, 8, 1, 1))
+    table = table_of(DeferredBatch(5 * SECOND, 8, 1, 1))
 
     assert table.due(5 * SECOND - 1, **ALL) == []
     assert table.due(5 * SECOND, **ALL) == [(5 * SECOND, 8, 1, 1)]
 
 
 def test_a_portion_is_bounded_and_holds_at_least_one() -> None:
-    table = table_of(*(Parked(i * SECOND, 8 * i, 100, 1) for i in range(1, 10)))
+    table = table_of(*(DeferredBatch(i * SECOND, 8 * i, 100, 1) for i in range(1, 10)))
 
     assert [entry.position for entry in table.due(100 * SECOND, max_batches=3, max_bytes=1 << 20)] == [8, 16, 24]
     assert [entry.position for entry in table.due(100 * SECOND, max_batches=9, max_bytes=250)] == [8, 16]
@@ -57,106 +71,112 @@ def test_a_portion_is_bounded_and_holds_at_least_one() -> None:
 
 
 def test_what_was_reached_is_gone() -> None:
-    table = table_of(*(Parked(due, position, 10, 3) for due, position in [(5, 8), (5, 16), (7, 24), (2 * SECOND, 32)]))
+    table = table_of(
+        *(DeferredBatch(due, position, 10, 3) for due, position in [(5, 8), (5, 16), (7, 24), (2 * SECOND, 32)])
+    )
 
-    table.reach(Mark(5, 16))
+    table.reach(DeliveryMark(5, 16))
 
     assert (len(table), table.messages, table.next_due) == (2, 6, 7)
-    table.reach(Mark(SECOND, 0))
+    table.reach(DeliveryMark(SECOND, 0))
     assert (len(table), table.next_due) == (1, 2 * SECOND)
-    table.reach(Mark(5, 16))  # it never falls
-    assert table.reached == Mark(SECOND, 0)
-    table.reach(Mark(2 * SECOND, 32))
+    table.reach(DeliveryMark(5, 16))  # it never falls
+    assert table.reached == DeliveryMark(SECOND, 0)
+    table.reach(DeliveryMark(2 * SECOND, 32))
     assert (len(table), table.messages, table.next_due, table.oldest) == (0, 0, 0, None)
 
 
 def test_nothing_is_given_a_time_before_what_was_reached() -> None:
     table = DelayTable()
     assert table.earliest(0) == 1
-    table.reach(Mark(500, 8))
+    table.reach(DeliveryMark(500, 8))
 
     assert [table.earliest(due) for due in (1, 499, 500, 501)] == [500, 500, 500, 501]
 
 
 def test_the_log_is_needed_from_the_oldest_waiting_batch_on() -> None:
-    table = table_of(Parked(9, 5000, 1, 1), Parked(5, 9000, 1, 1), Parked(7, 13_000, 1, 1), grain_bytes=4096)
+    table = table_of(
+        DeferredBatch(9, 5000, 1, 1), DeferredBatch(5, 9000, 1, 1), DeferredBatch(7, 13_000, 1, 1), grain_bytes=4096
+    )
 
     assert table.oldest == 4096
-    table.reach(Mark(7, 13_000))
+    table.reach(DeliveryMark(7, 13_000))
     assert table.oldest == 4096
-    table.reach(Mark(9, 5000))
+    table.reach(DeliveryMark(9, 5000))
     assert table.oldest is None
 
 
 def test_a_batch_that_waits_takes_24_bytes() -> None:
     assert ENTRY.size == 24
 
-    table = table_of(*(Parked(i // 1000, i, 1, 1) for i in range(10_000)))
+    table = table_of(*(DeferredBatch(i // 1000, i, 1, 1) for i in range(10_000)))
 
     assert sum(map(len, table.packed())) == 240_000
     assert len(table.packed()) == 40  # all but the last of them full
 
 
 def test_however_many_wait_for_the_same_second_in_no_order_no_more_than_a_chunk_is_touched() -> None:
-    entries = [Parked(SECOND + i * 7919 % SECOND, 8 * i, 1, 1) for i in range(3000)]
+    entries = [DeferredBatch(SECOND + i * 7919 % SECOND, 8 * i, 1, 1) for i in range(3000)]
     table = table_of(*entries, chunk=16)
 
     before = table.packed()
-    table.add(Parked(SECOND + SECOND // 2, 24_000, 1, 1))
+    table.add(DeferredBatch(SECOND + SECOND // 2, 24_000, 1, 1))
 
     assert len(set(before) - set(table.packed())) == 1
     assert max(map(len, table.packed())) <= 16 * 24
     assert len(table.packed()) < 2.5 * 3000 / 16
-    assert table.due(2 * SECOND, **ALL) == sorted([*entries, Parked(SECOND + SECOND // 2, 24_000, 1, 1)])
+    assert table.due(2 * SECOND, **ALL) == sorted([*entries, DeferredBatch(SECOND + SECOND // 2, 24_000, 1, 1)])
 
 
 @pytest.mark.parametrize("step", [1, -1, 7919, -7919])
 @pytest.mark.parametrize("first", [0, 100])
 def test_chunks_are_half_full_at_least_in_whatever_order_times_come(step: int, first: int) -> None:
-    table = table_of(*(Parked(SECOND, 8 * i, 1, 1) for i in range(first)), chunk=8)
-    entries = [Parked(2 * SECOND + step * i % SECOND, 8 * (first + i), 1, 1) for i in range(1000)]
+    table = table_of(*(DeferredBatch(SECOND, 8 * i, 1, 1) for i in range(first)), chunk=8)
+    entries = [DeferredBatch(2 * SECOND + step * i % SECOND, 8 * (first + i), 1, 1) for i in range(1000)]
 
     for entry in entries:
         table.add(entry)
 
     assert len(table.packed()) <= 2 * (first + 1000) / 8 + 2
-    assert table.page(Mark(SECOND, 1 << 40), 1000) == sorted(entries)
+    assert table.page(DeliveryMark(SECOND, 1 << 40), 1000) == sorted(entries)
 
 
 def test_what_a_checkpoint_took_stays_as_it_was() -> None:
-    entries = [Parked(i * 300_000, 8 * i, i, 1) for i in range(1, 50)]
+    entries = [DeferredBatch(i * 300_000, 8 * i, i, 1) for i in range(1, 50)]
     table = table_of(*entries, chunk=4)
 
     pieces = table.packed()
-    table.add(Parked(400_000, 400, 1, 1))
-    table.reach(Mark(20 * 300_000, 160))
+    table.add(DeferredBatch(400_000, 400, 1, 1))
+    table.reach(DeliveryMark(20 * 300_000, 160))
 
-    assert list(map(Parked._make, ENTRY.iter_unpack(b"".join(pieces)))) == entries
+    assert list(map(DeferredBatch._make, ENTRY.iter_unpack(b"".join(pieces)))) == entries
 
 
-entries = st.builds(Parked, st.integers(1, 5 * SECOND), st.integers(0, 1 << 40), st.integers(0, 500), st.integers(1, 9))
+entries = st.builds(
+    DeferredBatch, st.integers(1, 5 * SECOND), st.integers(0, 1 << 40), st.integers(0, 500), st.integers(1, 9)
+)
 
 
 @quick
 @given(st.lists(entries, max_size=40, unique_by=lambda entry: entry.position), entries, st.integers(1, 50))
-def test_a_page_holds_what_lies_behind_a_place(waiting: list[Parked], place: Parked, limit: int) -> None:
+def test_a_page_holds_what_lies_behind_a_place(waiting: list[DeferredBatch], place: DeferredBatch, limit: int) -> None:
     table = table_of(*waiting, chunk=4)
 
-    page = table.page(Mark(*place[:2]), limit)
+    page = table.page(DeliveryMark(*place[:2]), limit)
 
     assert page == [entry for entry in sorted(waiting) if entry[:2] > place[:2]][:limit]
 
 
 @quick
 @given(st.lists(entries, max_size=40, unique_by=lambda entry: entry.position))
-def test_all_at_once_is_the_same_as_one_after_the_other(waiting: list[Parked]) -> None:
+def test_all_at_once_is_the_same_as_one_after_the_other(waiting: list[DeferredBatch]) -> None:
     one_by_one, loaded = table_of(*waiting, grain_bytes=64), DelayTable(64, chunk=4)
 
     loaded.load(waiting)
 
-    assert loaded.page(Mark(), 100) == one_by_one.page(Mark(), 100) == sorted(waiting)
+    assert loaded.page(DeliveryMark(), 100) == one_by_one.page(DeliveryMark(), 100) == sorted(waiting)
     for table in (loaded, one_by_one):
-        table.reach(Mark(SECOND, 0))
+        table.reach(DeliveryMark(SECOND, 0))
     assert (len(loaded), loaded.messages, loaded.oldest) == (len(one_by_one), one_by_one.messages, one_by_one.oldest)
 
 
@@ -166,13 +186,13 @@ class AgainstASortedList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = DelayTable(64, chunk=2)
-        self.waiting: list[Parked] = []
+        self.waiting: list[DeferredBatch] = []
         self.end = 8
         self.now = 0
 
     @rule(ahead=st.integers(-SECOND, 3 * SECOND), size=st.integers(1, 300), messages=st.integers(1, 5))
     def park(self, ahead: int, size: int, messages: int) -> None:
-        entry = Parked(self.table.earliest(max(self.now + ahead, 0)), self.end, size, messages)
+        entry = DeferredBatch(self.table.earliest(max(self.now + ahead, 0)), self.end, size, messages)
         self.table.add(entry)
         self.waiting.append(entry)
         self.end += 8
@@ -188,7 +208,7 @@ class AgainstASortedList(RuleBasedStateMachine):
         assert len(found) <= 1 or sum(entry.size for entry in found) <= max_bytes
         assert bool(found) == bool(due)
         if found:
-            self.table.reach(Mark(*found[-1][:2]))
+            self.table.reach(DeliveryMark(*found[-1][:2]))
             del self.waiting[: len(found)]
 
     @invariant()
@@ -328,7 +348,7 @@ def test_a_delay_that_is_too_long_is_refused(delays: Delays) -> None:
 
 def test_nothing_is_due_before_what_was_delivered_last(delays: Delays, table: DelayTable) -> None:
     """The clock of an earlier run was ahead of this one."""
-    table.reach(Mark(NOW + 9 * SECOND, 8))
+    table.reach(DeliveryMark(NOW + 9 * SECOND, 8))
 
     assert delays.due_at(header(1)) == NOW + 9 * SECOND
     assert delays.due_at(header(deliver_at=NOW + 2)) == NOW + 9 * SECOND
@@ -355,7 +375,7 @@ def test_every_time_can_be_shown() -> None:
 def test_a_start_with_a_clock_that_is_far_behind_goes_by_that_clock(
     delays: Delays, table: DelayTable, ahead_us: int, earliest: int
 ) -> None:
-    table.reach(Mark(NOW + ahead_us, 8))
+    table.reach(DeliveryMark(NOW + ahead_us, 8))
 
     delays.start(0)
 

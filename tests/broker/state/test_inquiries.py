@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.state.inquiries import MAX_INQUIRIES, Answer, Asked, Inquiry, InquiryTable
+from rmq.broker.state.inquiries import MAX_INQUIRIES, Answer, AskedMember, Inquiry, InquiryTable
 from rmq.wire.errors import MemberNotFound, MemberSilent, TooManyInFlight
 
 from rigs.batches import quick
 
-A = Asked("a", b"A", "connection of a")
-B = Asked("b", b"B", "connection of b")
-AWAY = Asked("away", b"W", None)
+A = AskedMember("a", b"A", "connection of a")
+B = AskedMember("b", b"B", "connection of b")
+AWAY = AskedMember("away", b"W", None)
 EPSILON = 0.001
 
 
@@ -71,7 +71,7 @@ def test_the_silence_of_one_does_not_take_the_answer_of_another() -> None:
 
 
 @pytest.mark.parametrize("members", [[], [AWAY]])
-def test_without_anybody_to_ask_it_is_over_at_once(members: list[Asked]) -> None:
+def test_without_anybody_to_ask_it_is_over_at_once(members: list[AskedMember]) -> None:
     table = InquiryTable(1.0)
 
     assert table.begin("admin", 1, members, now=0.0).is_over
@@ -145,7 +145,7 @@ steps = st.lists(
 @given(steps)
 def test_whatever_happens_every_inquiry_ends_once_or_its_asker_is_gone(script: list[tuple[str, int, float]]) -> None:
     table = InquiryTable(1.0, most=8)
-    members = [Asked(f"m{i}", bytes([i]), f"c{i}") for i in range(4)]
+    members = [AskedMember(f"m{i}", bytes([i]), f"c{i}") for i in range(4)]
     begun: list[Inquiry] = []
     over: list[Inquiry] = []
     gone: list[Inquiry] = []

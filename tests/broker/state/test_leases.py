@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.state.leases import Lease, LockTable
+from rmq.broker.state.leases import Lease, LeaseTable
 from rmq.broker.store.changes import LeaseEnded, LeaseGranted
 from rmq.wire.errors import Fenced
 from rmq.wire.model import MessageQueue
@@ -21,8 +21,8 @@ EPS = 0.001
 
 
 @pytest.fixture
-def table() -> LockTable:
-    table = LockTable(lease_s=60.0)
+def table() -> LeaseTable:
+    table = LeaseTable(lease_s=60.0)
     table.start(3)
     return table
 
@@ -32,7 +32,7 @@ def granted_plain(lease: Lease | None) -> Lease:
     return lease
 
 
-def test_a_free_queue_is_granted(table: LockTable) -> None:
+def test_a_free_queue_is_granted(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=7.0))
 
     assert (lease.group, lease.queue, lease.session, lease.member) == ("g", Q0_PLAIN, A_PLAIN, "a")
@@ -41,13 +41,13 @@ def test_a_free_queue_is_granted(table: LockTable) -> None:
     assert len(table) == 1
 
 
-def test_whether_a_group_holds_anything_of_a_topic(table: LockTable) -> None:
+def test_whether_a_group_holds_anything_of_a_topic(table: LeaseTable) -> None:
     granted_plain(table.acquire("g", Q1, A_PLAIN, "a", now=0.0))
 
     assert (table.topics("g"), table.topics("h")) == ({"orders"}, set())
 
 
-def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LockTable) -> None:
+def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LeaseTable) -> None:
     epochs = [
         granted_plain(table.acquire("g", queue, A_PLAIN, "a", now=0.0)).epoch for queue in (Q0_PLAIN, Q1, Q0_PLAIN)
     ]
@@ -55,7 +55,7 @@ def test_epochs_are_the_log_epoch_and_a_counter_from_1(table: LockTable) -> None
     assert epochs == [3 << 32 | 1, 3 << 32 | 2, 3 << 32 | 3]
 
 
-def test_the_holder_that_acquires_again_gets_a_new_epoch_and_the_old_one_is_dead(table: LockTable) -> None:
+def test_the_holder_that_acquires_again_gets_a_new_epoch_and_the_old_one_is_dead(table: LeaseTable) -> None:
     old = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     new = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=1.0))
 
@@ -65,7 +65,7 @@ def test_the_holder_that_acquires_again_gets_a_new_epoch_and_the_old_one_is_dead
     assert table.of_session(A_PLAIN, now=1.0) == [new]
 
 
-def test_groups_and_queues_are_leased_independently(table: LockTable) -> None:
+def test_groups_and_queues_are_leased_independently(table: LeaseTable) -> None:
     table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0)
 
     assert table.acquire("g", Q1, B_PLAIN, "b", now=0.0)
@@ -74,7 +74,7 @@ def test_groups_and_queues_are_leased_independently(table: LockTable) -> None:
 
 
 @pytest.mark.parametrize(("age", "free"), [(60.0 - EPS, False), (60.0, False), (60.0 + EPS, True)])
-def test_a_foreign_lock_is_refused_until_it_is_older_than_60_s(table: LockTable, age: float, free: bool) -> None:
+def test_a_foreign_lock_is_refused_until_it_is_older_than_60_s(table: LeaseTable, age: float, free: bool) -> None:
     """As RebalanceLockManager: expired only when strictly older."""
     old = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
 
@@ -86,7 +86,7 @@ def test_a_foreign_lock_is_refused_until_it_is_older_than_60_s(table: LockTable,
 
 
 @pytest.mark.parametrize(("age", "live"), [(60.0 - EPS, True), (60.0, True), (60.0 + EPS, False)])
-def test_every_question_has_the_same_edge(table: LockTable, age: float, live: bool) -> None:
+def test_every_question_has_the_same_edge(table: LeaseTable, age: float, live: bool) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
     now = 100.0 + age
 
@@ -102,7 +102,7 @@ def test_every_question_has_the_same_edge(table: LockTable, age: float, live: bo
 
 
 @pytest.mark.parametrize(("age", "kept"), [(60.0 - EPS, True), (60.0, True), (60.0 + EPS, False)])
-def test_a_renewal_extends_a_live_lease_and_never_revives_one(table: LockTable, age: float, kept: bool) -> None:
+def test_a_renewal_extends_a_live_lease_and_never_revives_one(table: LeaseTable, age: float, kept: bool) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
     now = 100.0 + age
 
@@ -112,7 +112,7 @@ def test_a_renewal_extends_a_live_lease_and_never_revives_one(table: LockTable, 
 
 
 @pytest.mark.parametrize(("session", "shift"), [(B_PLAIN, 0), (A_PLAIN, 1), (A_PLAIN, -1), (B_PLAIN, 1)])
-def test_only_the_holder_with_its_epoch_renews_and_releases(table: LockTable, session: bytes, shift: int) -> None:
+def test_only_the_holder_with_its_epoch_renews_and_releases(table: LeaseTable, session: bytes, shift: int) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     assert not table.renew("g", Q0_PLAIN, session, lease.epoch + shift, now=1.0)
@@ -121,12 +121,12 @@ def test_only_the_holder_with_its_epoch_renews_and_releases(table: LockTable, se
     assert lease.renewed_at == 0.0
 
 
-def test_a_renewal_of_a_free_queue_does_not_acquire_it(table: LockTable) -> None:
+def test_a_renewal_of_a_free_queue_does_not_acquire_it(table: LeaseTable) -> None:
     assert not table.renew("g", Q0_PLAIN, A_PLAIN, 1, now=0.0)
     assert table.holder("g", Q0_PLAIN, now=0.0) is None
 
 
-def test_a_release_frees_the_queue_at_once_and_again_is_no_error(table: LockTable) -> None:
+def test_a_release_frees_the_queue_at_once_and_again_is_no_error(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     assert table.release("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
@@ -136,7 +136,7 @@ def test_a_release_frees_the_queue_at_once_and_again_is_no_error(table: LockTabl
 
 @pytest.mark.parametrize(("age", "freed"), [(60.0 - EPS, True), (60.0, True), (60.0 + EPS, False)])
 def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
-    table: LockTable, age: float, freed: bool
+    table: LeaseTable, age: float, freed: bool
 ) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=100.0))
 
@@ -144,7 +144,7 @@ def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
     assert table.expire(now=100.0 + age) == ([] if freed else [lease])
 
 
-def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_back(table: LockTable) -> None:
+def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_back(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     new = granted_plain(table.revoke("g", Q0_PLAIN, now=1.0))
@@ -160,7 +160,7 @@ def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_
 
 
 def test_whoever_acquires_a_revoked_lease_again_has_an_epoch_that_the_old_one_does_not_give_back(
-    table: LockTable,
+    table: LeaseTable,
 ) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     revoked = granted_plain(table.revoke("g", Q0_PLAIN, now=1.0))
@@ -172,7 +172,7 @@ def test_whoever_acquires_a_revoked_lease_again_has_an_epoch_that_the_old_one_do
     assert table.holder("g", Q0_PLAIN, now=2.0) is again
 
 
-def test_a_lease_that_is_revoked_twice_is_given_back_by_the_epoch_its_owner_knows(table: LockTable) -> None:
+def test_a_lease_that_is_revoked_twice_is_given_back_by_the_epoch_its_owner_knows(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     table.revoke("g", Q0_PLAIN, now=1.0)
 
@@ -182,7 +182,7 @@ def test_a_lease_that_is_revoked_twice_is_given_back_by_the_epoch_its_owner_know
 
 
 @pytest.mark.parametrize(("age", "freed"), [(60.0, False), (60.0 + EPS, True)])
-def test_a_revoked_lease_lives_no_longer_than_it_would_have(table: LockTable, age: float, freed: bool) -> None:
+def test_a_revoked_lease_lives_no_longer_than_it_would_have(table: LeaseTable, age: float, freed: bool) -> None:
     table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0)
     new = granted_plain(table.revoke("g", Q0_PLAIN, now=30.0))
 
@@ -190,13 +190,13 @@ def test_a_revoked_lease_lives_no_longer_than_it_would_have(table: LockTable, ag
     assert (table.revoke("g", Q0_PLAIN, now=age) is None) is freed
 
 
-def test_the_holder_passes_the_check(table: LockTable) -> None:
+def test_the_holder_passes_the_check(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     table.check("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=60.0)
 
 
-def test_a_stale_epoch_is_fenced_with_both_epochs_and_the_owner(table: LockTable) -> None:
+def test_a_stale_epoch_is_fenced_with_both_epochs_and_the_owner(table: LeaseTable) -> None:
     old = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     new = granted_plain(table.acquire("g", Q0_PLAIN, B_PLAIN, "b#1", now=61.0))
 
@@ -204,7 +204,7 @@ def test_a_stale_epoch_is_fenced_with_both_epochs_and_the_owner(table: LockTable
         table.check("g", Q0_PLAIN, A_PLAIN, old.epoch, now=61.0)
 
 
-def test_a_missing_epoch_is_fenced_also_for_the_holder(table: LockTable) -> None:
+def test_a_missing_epoch_is_fenced_also_for_the_holder(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     with pytest.raises(Fenced, match=rf"an epoch is missing .*{lease.epoch}, held by a"):
@@ -213,7 +213,7 @@ def test_a_missing_epoch_is_fenced_also_for_the_holder(table: LockTable) -> None
         table.check("g", Q1, A_PLAIN, None, now=0.0)
 
 
-def test_a_sentence_repeats_little_of_what_clients_wrote(table: LockTable) -> None:
+def test_a_sentence_repeats_little_of_what_clients_wrote(table: LeaseTable) -> None:
     group, queue, member = "g" * 127, MessageQueue("t" * 127, 1023), "m" * 137
     lease = granted_plain(table.acquire(group, queue, A_PLAIN, member, now=0.0))
 
@@ -224,19 +224,19 @@ def test_a_sentence_repeats_little_of_what_clients_wrote(table: LockTable) -> No
         assert len(refused.value.text) < 400
 
 
-def test_an_epoch_of_a_free_queue_is_fenced(table: LockTable) -> None:
+def test_an_epoch_of_a_free_queue_is_fenced(table: LeaseTable) -> None:
     with pytest.raises(Fenced, match=r"epoch 5 is not the live one \(none: nobody holds it\)"):
         table.check("g", Q0_PLAIN, A_PLAIN, 5, now=0.0)
 
 
-def test_the_live_epoch_does_not_let_another_session_pass(table: LockTable) -> None:
+def test_the_live_epoch_does_not_let_another_session_pass(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     with pytest.raises(Fenced, match="held by a, not by this session"):
         table.check("g", Q0_PLAIN, B_PLAIN, lease.epoch, now=0.0)
 
 
-def test_a_dead_session_frees_all_it_held_and_nothing_else(table: LockTable) -> None:
+def test_a_dead_session_frees_all_it_held_and_nothing_else(table: LeaseTable) -> None:
     mine = [granted_plain(table.acquire(group, Q0_PLAIN, A_PLAIN, "a", now=0.0)) for group in ("g", "h")]
     other = granted_plain(table.acquire("g", Q1, B_PLAIN, "b", now=0.0))
 
@@ -245,7 +245,7 @@ def test_a_dead_session_frees_all_it_held_and_nothing_else(table: LockTable) -> 
     assert table.rows(now=0.0) == [other]
 
 
-def test_the_sweep_frees_what_was_renewed_longest_ago_first(table: LockTable) -> None:
+def test_the_sweep_frees_what_was_renewed_longest_ago_first(table: LeaseTable) -> None:
     first = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     second = granted_plain(table.acquire("g", Q1, A_PLAIN, "a", now=1.0))
     third = granted_plain(table.acquire("h", Q0_PLAIN, B_PLAIN, "b", now=2.0))
@@ -257,7 +257,7 @@ def test_the_sweep_frees_what_was_renewed_longest_ago_first(table: LockTable) ->
     assert table.acquire("g", Q1, B_PLAIN, "b", now=1000.0)
 
 
-def test_rows_come_by_group_and_queue_and_of_one_group_if_asked(table: LockTable) -> None:
+def test_rows_come_by_group_and_queue_and_of_one_group_if_asked(table: LeaseTable) -> None:
     for group, queue in (("h", Q0_PLAIN), ("g", Q1), ("g", Q0_PLAIN)):
         table.acquire(group, queue, A_PLAIN, "a", now=0.0)
 
@@ -270,9 +270,9 @@ def test_rows_come_by_group_and_queue_and_of_one_group_if_asked(table: LockTable
     ]
 
 
-def test_leases_survive_a_restart_and_count_as_renewed_then(table: LockTable) -> None:
+def test_leases_survive_a_restart_and_count_as_renewed_then(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
-    again = LockTable(lease_s=60.0)
+    again = LeaseTable(lease_s=60.0)
     again.restore(lease.granted(), now=500.0)
     again.start(4)
 
@@ -281,7 +281,7 @@ def test_leases_survive_a_restart_and_count_as_renewed_then(table: LockTable) ->
     assert granted_plain(again.acquire("g", Q1, B_PLAIN, "b", now=560.0)).epoch == 4 << 32 | 1
 
 
-def test_owners_have_the_full_time_from_when_the_port_opens(table: LockTable) -> None:
+def test_owners_have_the_full_time_from_when_the_port_opens(table: LeaseTable) -> None:
     table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 9), now=0.0)
 
     table.ready(now=100.0)
@@ -295,7 +295,7 @@ def test_owners_have_the_full_time_from_when_the_port_opens(table: LockTable) ->
     [(0.0, 160.0), (105.0, 170.0), (110.0, 170.0), (130.0, 190.0)],  # the last: promised longer than from now
 )
 def test_time_in_which_nobody_could_renew_is_added_and_never_taken(renewed_at: float, ends_at: float) -> None:
-    table = LockTable(60.0)
+    table = LeaseTable(60.0)
     table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 9), now=renewed_at)
 
     table.forgive(100.0, now=110.0)
@@ -304,7 +304,7 @@ def test_time_in_which_nobody_could_renew_is_added_and_never_taken(renewed_at: f
     assert len(table.expire(now=ends_at + 0.001)) == 1
 
 
-def test_replay_ends_with_the_owner_that_the_log_names_last(table: LockTable) -> None:
+def test_replay_ends_with_the_owner_that_the_log_names_last(table: LeaseTable) -> None:
     table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 10), now=0.0)
     table.restore(LeaseGranted("g", "orders", 0, B_PLAIN, "b", 11), now=0.0)
     table.restore_end(LeaseEnded("g", "orders", 0, 10))
@@ -316,14 +316,14 @@ def test_replay_ends_with_the_owner_that_the_log_names_last(table: LockTable) ->
 
 
 def test_an_epoch_of_the_log_is_never_granted_again_also_when_its_lease_has_ended() -> None:
-    table = LockTable()
+    table = LeaseTable()
     table.restore_end(LeaseEnded("g", "orders", 0, 5 << 32 | 7))
     table.start(5)
 
     assert granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0)).epoch == 5 << 32 | 8
 
 
-def test_a_start_without_a_raised_log_epoch_is_a_defect(table: LockTable) -> None:
+def test_a_start_without_a_raised_log_epoch_is_a_defect(table: LeaseTable) -> None:
     with pytest.raises(ValueError, match="log epoch 3 was not raised above 3"):
         table.start(3)
 
@@ -339,7 +339,7 @@ class Locks(RuleBasedStateMachine):
         self.now = 0.0
         self.log_epoch = 1
         self.log: list[LeaseGranted | LeaseEnded] = []
-        self.table = LockTable(lease_s=60.0)
+        self.table = LeaseTable(lease_s=60.0)
         self.table.start(self.log_epoch)
         self.model: dict[tuple[str, MessageQueue], tuple[bytes, int, float]] = {}
         self.newest = 0
@@ -415,7 +415,7 @@ class Locks(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.log_epoch += 1
-        self.table = LockTable(lease_s=60.0)
+        self.table = LeaseTable(lease_s=60.0)
         for change in self.log:
             if isinstance(change, LeaseGranted):
                 self.table.restore(change, now=self.now)
@@ -442,7 +442,7 @@ class Locks(RuleBasedStateMachine):
 TestLocks = Locks.TestCase
 
 
-def test_live_leases_are_told_by_group(table: LockTable) -> None:
+def test_live_leases_are_told_by_group(table: LeaseTable) -> None:
     table.acquire("a", Q0_PLAIN, A_PLAIN, "a", now=0.0)
     table.acquire("b", Q0_PLAIN, A_PLAIN, "a", now=10.0)
 
@@ -451,7 +451,7 @@ def test_live_leases_are_told_by_group(table: LockTable) -> None:
 
 
 def test_an_owner_that_announced_its_leaving_is_leaving_until_its_lease_ends_also_after_a_restart(
-    table: LockTable,
+    table: LeaseTable,
 ) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     announced = table.announce_leaving("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
@@ -459,7 +459,7 @@ def test_an_owner_that_announced_its_leaving_is_leaving_until_its_lease_ends_als
     assert table.renew("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=2.0)
     assert table.announce_leaving("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=3.0) is None, "it was said before"
 
-    again = LockTable(lease_s=60.0)
+    again = LeaseTable(lease_s=60.0)
     again.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", lease.epoch), now=500.0)
     again.restore(announced, now=500.0)
     again.start(4)
@@ -471,7 +471,7 @@ def test_an_owner_that_announced_its_leaving_is_leaving_until_its_lease_ends_als
     )
 
 
-def test_an_owner_whose_epoch_is_revoked_while_it_leaves_is_still_leaving(table: LockTable) -> None:
+def test_an_owner_whose_epoch_is_revoked_while_it_leaves_is_still_leaving(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
     table.announce_leaving("g", Q0_PLAIN, A_PLAIN, lease.epoch, now=1.0)
 
@@ -488,7 +488,7 @@ def test_an_owner_whose_epoch_is_revoked_while_it_leaves_is_still_leaving(table:
     ids=["other", "epoch", "expired"],
 )
 def test_only_the_live_owner_can_announce_its_leaving(
-    table: LockTable, session: bytes, epoch_off: int, at: float
+    table: LeaseTable, session: bytes, epoch_off: int, at: float
 ) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 

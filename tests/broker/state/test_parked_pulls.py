@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rmq.broker.state.parked_pulls import SLACK, HoldTable, Parked
+from rmq.broker.state.parked_pulls import SLACK, ParkedPull, ParkedPullTable
 from rmq.wire.model import MessageQueue
 
 Q0, Q1, Q2 = (MessageQueue("orders", queue_id) for queue_id in range(3))
@@ -14,11 +14,11 @@ EPS = 0.001
 
 
 @pytest.fixture
-def table() -> HoldTable:
-    return HoldTable()
+def table() -> ParkedPullTable:
+    return ParkedPullTable()
 
 
-def test_an_arrival_takes_out_all_that_wait_for_the_queue_in_the_order_they_came(table: HoldTable) -> None:
+def test_an_arrival_takes_out_all_that_wait_for_the_queue_in_the_order_they_came(table: ParkedPullTable) -> None:
     first = table.park("c1", "first", (Q0,), 15.0)
     table.park("c1", "other", (Q1,), 15.0)
     second = table.park("c2", "second", (Q0,), 10.0)
@@ -29,7 +29,7 @@ def test_an_arrival_takes_out_all_that_wait_for_the_queue_in_the_order_they_came
     assert len(table) == 1
 
 
-def test_a_pull_of_several_queues_is_taken_out_of_all_of_them(table: HoldTable) -> None:
+def test_a_pull_of_several_queues_is_taken_out_of_all_of_them(table: ParkedPullTable) -> None:
     parked = table.park("c1", "pull", (Q0, Q1, Q2), 15.0)
 
     assert table.arrived(Q1) == [parked]
@@ -38,28 +38,28 @@ def test_a_pull_of_several_queues_is_taken_out_of_all_of_them(table: HoldTable) 
     assert len(table) == 0
 
 
-def test_a_pull_that_names_a_queue_twice_is_handed_out_once(table: HoldTable) -> None:
+def test_a_pull_that_names_a_queue_twice_is_handed_out_once(table: ParkedPullTable) -> None:
     parked = table.park("c1", "pull", (Q0, Q0), 15.0)
 
     assert table.arrived(Q0) == [parked]
     assert len(table) == 0
 
 
-def test_a_pull_of_no_queue_waits_for_its_time(table: HoldTable) -> None:
+def test_a_pull_of_no_queue_waits_for_its_time(table: ParkedPullTable) -> None:
     parked = table.park("c1", "pull", (), 15.0)
 
     assert table.expired(now=15.0) == [parked]
 
 
 @pytest.mark.parametrize(("at", "over"), [(15.0 - EPS, False), (15.0, True), (15.0 + EPS, True)])
-def test_a_pull_ends_at_its_time(table: HoldTable, at: float, over: bool) -> None:
+def test_a_pull_ends_at_its_time(table: ParkedPullTable, at: float, over: bool) -> None:
     parked = table.park("c1", "pull", (Q0,), 15.0)
 
     assert table.expired(now=at) == ([parked] if over else [])
     assert len(table) == (0 if over else 1)
 
 
-def test_pulls_end_in_the_order_of_their_times_and_equal_ones_in_that_they_came(table: HoldTable) -> None:
+def test_pulls_end_in_the_order_of_their_times_and_equal_ones_in_that_they_came(table: ParkedPullTable) -> None:
     for token, expires_at in (("late", 9.0), ("b", 5.0), ("c", 5.0), ("a", 1.0)):
         table.park("c1", token, (Q0,), expires_at)
 
@@ -68,7 +68,7 @@ def test_pulls_end_in_the_order_of_their_times_and_equal_ones_in_that_they_came(
     assert table.next_deadline() == 9.0
 
 
-def test_the_next_deadline_is_that_of_one_that_still_waits(table: HoldTable) -> None:
+def test_the_next_deadline_is_that_of_one_that_still_waits(table: ParkedPullTable) -> None:
     assert table.next_deadline() is None
     early = table.park("c1", "early", (Q0,), 1.0)
     table.park("c1", "late", (Q1,), 2.0)
@@ -80,7 +80,7 @@ def test_the_next_deadline_is_that_of_one_that_still_waits(table: HoldTable) -> 
     assert table.next_deadline() is None
 
 
-def test_an_owner_that_is_gone_takes_its_pulls_along_and_no_others(table: HoldTable) -> None:
+def test_an_owner_that_is_gone_takes_its_pulls_along_and_no_others(table: ParkedPullTable) -> None:
     mine = [table.park("c1", "1", (Q0, Q1), 15.0), table.park("c1", "2", (Q1,), 1.0)]
     other = table.park("c2", "3", (Q1,), 15.0)
 
@@ -90,7 +90,7 @@ def test_an_owner_that_is_gone_takes_its_pulls_along_and_no_others(table: HoldTa
     assert table.of_queue(Q1) == [other]
 
 
-def test_all_that_wait_can_be_listed_and_go_on_waiting(table: HoldTable) -> None:
+def test_all_that_wait_can_be_listed_and_go_on_waiting(table: ParkedPullTable) -> None:
     parked = [table.park("c1", "1", (Q0, Q1), 15.0), table.park("c2", "2", (Q1,), 15.0)]
     table.cancel(table.park("c1", "3", (Q0,), 15.0))
 
@@ -98,7 +98,7 @@ def test_all_that_wait_can_be_listed_and_go_on_waiting(table: HoldTable) -> None
     assert len(table) == 2
 
 
-def test_pulls_that_are_woken_at_once_leave_nothing_behind(table: HoldTable) -> None:
+def test_pulls_that_are_woken_at_once_leave_nothing_behind(table: ParkedPullTable) -> None:
     waiting = [table.park("c0", "waits", (Q1,), 1e9) for _ in range(10)]
 
     for _ in range(10_000):
@@ -119,12 +119,12 @@ class Holds(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = HoldTable()
+        self.table = ParkedPullTable()
         self.now = 0.0
-        self.model: list[Parked] = []
-        self.handed_out: list[Parked] = []
+        self.model: list[ParkedPull] = []
+        self.handed_out: list[ParkedPull] = []
 
-    def taken(self, got: list[Parked], expected: list[Parked]) -> None:
+    def taken(self, got: list[ParkedPull], expected: list[ParkedPull]) -> None:
         assert got == expected
         assert not set(map(id, got)) & set(map(id, self.handed_out))
         self.handed_out += got

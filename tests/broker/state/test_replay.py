@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.broker.state.deferred import ENTRY, DelayTable, Mark, Parked
-from rmq.broker.state.replay import ParkedLog
+from rmq.broker.state.deferred import ENTRY, DeferredBatch, DelayTable, DeliveryMark
+from rmq.broker.state.replay import DeferredLog
 from rmq.broker.store.changes import Attempted, Committed, DelaysReached, DelaysWaiting, TopicMade
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
@@ -365,10 +365,10 @@ def header(position: int, due_at: int) -> layout.Header:
     return layout.parse_header(stamped(DATA, by))
 
 
-def left(log: ParkedLog) -> list[tuple[int, int]]:
+def left(log: DeferredLog) -> list[tuple[int, int]]:
     table = DelayTable()
     log.fill(table)
-    return [entry[:2] for entry in table.page(Mark(), 10_000)]
+    return [entry[:2] for entry in table.page(DeliveryMark(), 10_000)]
 
 
 def origin(position: int) -> int:
@@ -376,7 +376,7 @@ def origin(position: int) -> int:
 
 
 def test_what_was_parked_and_not_delivered_waits() -> None:
-    log = ParkedLog()
+    log = DeferredLog()
     for position, due_at in [(8, 50), (16, 20), (24, 30)]:
         log.parked(header(position, due_at))
 
@@ -386,7 +386,7 @@ def test_what_was_parked_and_not_delivered_waits() -> None:
 
 
 def test_what_comes_before_a_delivered_batch_was_passed() -> None:
-    log = ParkedLog()
+    log = DeferredLog()
     for position, due_at in [(8, 50), (16, 20), (24, 30)]:
         log.parked(header(position, due_at))
 
@@ -396,7 +396,7 @@ def test_what_comes_before_a_delivered_batch_was_passed() -> None:
 
 
 def test_a_copy_of_something_else_is_no_delivery() -> None:
-    log = ParkedLog()
+    log = DeferredLog()
     log.parked(header(16, 20))
 
     assert [log.delivered(origin(position)) for position in (8, 24, 1 << 40)] == [False] * 3
@@ -404,7 +404,7 @@ def test_a_copy_of_something_else_is_no_delivery() -> None:
 
 
 def test_a_checkpoint_tells_what_waits_and_how_far_delivery_was() -> None:
-    log = ParkedLog()
+    log = DeferredLog()
     log.apply(DelaysReached(20, 16))
     log.apply(DelaysWaiting(ENTRY.pack(30, 24, 1, 1) + ENTRY.pack(50, 8, 1, 1)))
     log.apply(DelaysWaiting(ENTRY.pack(60, 4, 1, 1)))
@@ -419,7 +419,7 @@ def test_a_checkpoint_tells_what_waits_and_how_far_delivery_was() -> None:
 
 def test_what_a_snapshot_has_reached_does_not_wait() -> None:
     """Segments that begin with a snapshot tell the watermark only."""
-    log = ParkedLog()
+    log = DeferredLog()
     log.parked(header(8, 20))
     log.apply(DelaysReached(20, 8))
     log.apply(DelaysReached(10, 16))
@@ -428,13 +428,13 @@ def test_what_a_snapshot_has_reached_does_not_wait() -> None:
     table = DelayTable()
     log.fill(table)
 
-    assert table.reached == Mark(20, 8)
-    assert table.page(Mark(), 9) == [Parked(20, 24, len(DATA), 1)]
+    assert table.reached == DeliveryMark(20, 8)
+    assert table.page(DeliveryMark(), 9) == [DeferredBatch(20, 24, len(DATA), 1)]
 
 
 @pytest.mark.parametrize("tidy", [1, 10, 1000])
 def test_what_was_delivered_takes_no_memory(tidy: int) -> None:
-    log = ParkedLog(tidy)
+    log = DeferredLog(tidy)
 
     for i in range(1, 500):
         log.parked(header(8 * i, i))
@@ -447,20 +447,20 @@ def test_what_was_delivered_takes_no_memory(tidy: int) -> None:
 @quick
 @given(st.data())
 def test_any_log_says_what_a_broker_that_never_stopped_would(data: st.DataObject) -> None:
-    log, table, end = ParkedLog(tidy=3), DelayTable(), 8
+    log, table, end = DeferredLog(tidy=3), DelayTable(), 8
     for _ in range(data.draw(st.integers(0, 30))):
         if data.draw(st.integers(0, 9)) == 0:  # it stops, and starts with a clock that was set back
             table.set_back(data.draw(st.integers(0, 9)))
             if data.draw(st.booleans()):
                 log.apply(DelaysReached(*table.reached))
         if data.draw(st.booleans()) or not len(table):
-            entry = Parked(table.earliest(data.draw(st.integers(1, 9))), end, len(DATA), 1)
+            entry = DeferredBatch(table.earliest(data.draw(st.integers(1, 9))), end, len(DATA), 1)
             table.add(entry)
             log.parked(header(end, entry.due_at))
         else:
-            (first,) = table.page(Mark(), 1)
-            table.reach(Mark(*first[:2]))
+            (first,) = table.page(DeliveryMark(), 1)
+            table.reach(DeliveryMark(*first[:2]))
             assert log.delivered(origin(first.position))
         end += 8
 
-    assert left(log) == [entry[:2] for entry in table.page(Mark(), 100)]
+    assert left(log) == [entry[:2] for entry in table.page(DeliveryMark(), 100)]

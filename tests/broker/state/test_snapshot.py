@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.state.deferred import DelayTable, Mark, Parked
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.deferred import DeferredBatch, DelayTable, DeliveryMark
+from rmq.broker.state.leases import LeaseTable
 from rmq.broker.state.offsets import Ledger
 from rmq.broker.state.producers import ProducerTable
-from rmq.broker.state.replay import ParkedLog, Replay
-from rmq.broker.state.snapshot import PeopleWork, Snapshot, documents
+from rmq.broker.state.replay import DeferredLog, Replay
+from rmq.broker.state.snapshot import JsonExport, Snapshot, documents
 from rmq.broker.state.topics import TopicTable
 from rmq.broker.store.changes import (
     Change,
@@ -23,7 +23,7 @@ from rmq.broker.store.changes import (
     DelaysReached,
     DelaysWaiting,
     LeaseGranted,
-    QueueHolds,
+    QueueBounds,
     SnapshotEnded,
     Started,
     TopicMade,
@@ -45,7 +45,7 @@ class Tables:
     def __init__(self) -> None:
         self.topics = TopicTable()
         self.ledger = Ledger()
-        self.locks = LockTable()
+        self.locks = LeaseTable()
         self.producers = ProducerTable()
 
     def snapshot(self, opened: Opened, *, now: float = 0.0) -> Snapshot:
@@ -55,7 +55,7 @@ class Tables:
         )  # fmt: skip
 
     def replay(self) -> Replay:
-        return Replay(self.topics, self.ledger, self.locks, self.producers, ParkedLog(), now=0.0)
+        return Replay(self.topics, self.ledger, self.locks, self.producers, DeferredLog(), now=0.0)
 
     def fill(self) -> None:
         self.topics.create("orders", 4, created_at=12)
@@ -94,7 +94,7 @@ def test_a_snapshot_brings_all_tables_back(memory_path: Path) -> None:
 
     assert told(fresh) == told(tables)
     assert replay.grace_s == 5.0
-    assert QueueHolds("orders", 1, 0, 0, 2, [1, 0]) in changes
+    assert QueueBounds("orders", 1, 0, 0, 2, [1, 0]) in changes
     opened.close()
 
 
@@ -154,14 +154,14 @@ def test_people_are_told_of_topics_leases_and_offsets_and_where_that_was(memory_
     told = tables.snapshot(opened).for_people()
 
     assert documents(told) == documents(tables.snapshot(opened).changes(rings=False))
-    assert not any(isinstance(change, QueueHolds) for change in told)
+    assert not any(isinstance(change, QueueBounds) for change in told)
     opened.close()
 
 
 def test_a_checkpoint_tells_what_waits_and_a_segment_only_how_far_delivery_came(memory_path: Path) -> None:
     opened, tables = Opened(memory_path), Tables()
-    opened.store.delays.reach(Mark(70, 800))
-    entries = [Parked(80, 808, 200, 3), Parked(3_000_000, 80, 100, 1)]
+    opened.store.delays.reach(DeliveryMark(70, 800))
+    entries = [DeferredBatch(80, 808, 200, 3), DeferredBatch(3_000_000, 80, 100, 1)]
     for entry in entries:
         opened.store.delays.add(entry)
 
@@ -170,12 +170,12 @@ def test_a_checkpoint_tells_what_waits_and_a_segment_only_how_far_delivery_came(
     assert [type(change) for change in in_log] == [Started, DelaysReached, SnapshotEnded]
     assert in_log[1] == (70, 800)
     assert [type(change) for change in in_checkpoint] == [Started, DelaysReached, DelaysWaiting, SnapshotEnded]
-    back, parked = DelayTable(), ParkedLog()
+    back, parked = DelayTable(), DeferredLog()
     for change in unpack_changes(pack_changes(in_checkpoint)):
         if isinstance(change, DelaysReached | DelaysWaiting):
             parked.apply(change)
     parked.fill(back)
-    assert (back.reached, back.page(Mark(), 9)) == (Mark(70, 800), entries)
+    assert (back.reached, back.page(DeliveryMark(), 9)) == (DeliveryMark(70, 800), entries)
     opened.close()
 
 
@@ -219,20 +219,20 @@ def test_topics_offsets_and_locks_are_told_with_the_position_they_are_true_at() 
 
 
 def test_the_files_are_json_and_each_is_replaced_whole(tmp_path: Path) -> None:
-    PeopleWork(Files(), tmp_path, CHANGES).run()
-    PeopleWork(Files(), tmp_path, CHANGES).run()
+    JsonExport(Files(), tmp_path, CHANGES).run()
+    JsonExport(Files(), tmp_path, CHANGES).run()
 
     found = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert found == documents(CHANGES)
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
-    PeopleWork(Files(), tmp_path, CHANGES).run()
+    JsonExport(Files(), tmp_path, CHANGES).run()
     files = FaultyFiles()
     files.fail("write", "locks", errno.ENOSPC, after=10)
 
     with pytest.raises(OSError):
-        PeopleWork(files, tmp_path, []).run()
+        JsonExport(files, tmp_path, []).run()
 
     assert json.loads((tmp_path / "locks.json").read_text()) == documents(CHANGES)["locks.json"]
     assert json.loads((tmp_path / "topics.json").read_text()) == documents([])["topics.json"]

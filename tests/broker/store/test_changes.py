@@ -74,7 +74,7 @@ def test_the_tags_are_those_of_the_logs_that_exist() -> None:
         5: "Committed",
         6: "Attempted",
         7: "TopicDeleted",
-        8: "QueueHolds",
+        8: "QueueBounds",
         9: "ProducerKnown",
         10: "SnapshotEnded",
         11: "ProducerEpoch",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.broker.store import checkpoint as checkpoints
-from rmq.broker.store.changes import Change, Committed, ProducerKnown, QueueHolds, SnapshotEnded, Started, TopicMade
+from rmq.broker.store.changes import Change, Committed, ProducerKnown, QueueBounds, SnapshotEnded, Started, TopicMade
 from rmq.broker.store.checkpoint import BadCheckpoint, Checkpoint
 from rmq.broker.store.commitlog import Moved
 from rmq.broker.store.files import Files
@@ -28,7 +28,7 @@ from rigs.disk.faulty import FaultyFiles, flip
 CHANGES: list[Change] = [
     Started(7, 3, 5.0),
     TopicMade("orders", 1, 4, 4, 123),
-    QueueHolds("orders", 1, 0, 2, 9, [1, 0, 3, 5]),
+    QueueBounds("orders", 1, 0, 2, 9, [1, 0, 3, 5]),
     Committed("g", "orders", 0, 5),
     ProducerKnown(0xA1, 2, 17, 1.5, b"\x00\xff" * 9),
     SnapshotEnded(800, 5, 1),

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmq.broker.store.changes import Started
-from rmq.broker.store.directory import DataDirectory, Held, StoreError, remedy
+from rmq.broker.store.directory import DataDirectory, SharedLock, StoreError, remedy
 
 from ..builders import Opened
 
@@ -84,7 +84,7 @@ def test_a_file_system_that_cannot_lock_directories_is_logged_once_and_the_file_
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ENOMEM, errno.ESTALE])
-@pytest.mark.parametrize("take", [DataDirectory, lambda path: Held(path, "x").take()], ids=["write", "read"])
+@pytest.mark.parametrize("take", [DataDirectory, lambda path: SharedLock(path, "x").take()], ids=["write", "read"])
 def test_a_directory_that_cannot_be_locked_just_now_is_refused_with_the_error(
     memory_path: Path, take: Callable[[Path], object], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,16 +225,20 @@ def test_a_directory_in_use_is_refused_with_what_to_do(memory_path: Path) -> Non
     directory = DataDirectory(memory_path)
 
     with pytest.raises(StoreError, match=f"a broker uses {memory_path}: stop it first, or read a backup"):
-        Held(memory_path, "read a backup").take()
+        SharedLock(memory_path, "read a backup").take()
     directory.close()
-    with Held(memory_path, "read a backup"):
+    with SharedLock(memory_path, "read a backup"):
         pass
 
 
 def test_readers_share_a_directory_and_keep_a_broker_off(memory_path: Path) -> None:
     DataDirectory(memory_path).close()
 
-    with Held(memory_path, "x"), Held(memory_path, "x"), pytest.raises(StoreError, match="another broker uses"):
+    with (
+        SharedLock(memory_path, "x"),
+        SharedLock(memory_path, "x"),
+        pytest.raises(StoreError, match="another broker uses"),
+    ):
         DataDirectory(memory_path)
     DataDirectory(memory_path).close()
 
@@ -244,32 +248,32 @@ def test_a_reader_is_refused_even_if_the_lock_file_of_a_broker_was_removed(memor
     (memory_path / "lock").unlink()
 
     with pytest.raises(StoreError, match=f"a broker uses {memory_path}"):
-        Held(memory_path, "read a backup").take()
+        SharedLock(memory_path, "read a backup").take()
     directory.close()
 
 
 def test_a_reader_keeps_a_broker_off_even_if_the_lock_file_was_removed(memory_path: Path) -> None:
     DataDirectory(memory_path).close()
 
-    with Held(memory_path, "x"):
+    with SharedLock(memory_path, "x"):
         (memory_path / "lock").unlink()
         with pytest.raises(StoreError, match="another broker uses"):
             DataDirectory(memory_path)
 
 
 def test_a_copy_without_a_lock_is_free(memory_path: Path) -> None:
-    with Held(memory_path, "x"):
+    with SharedLock(memory_path, "x"):
         assert not (memory_path / "lock").exists()
 
 
 def test_a_directory_that_is_missing_is_for_its_reader_to_report(memory_path: Path) -> None:
-    with Held(memory_path / "missing", "x"):
+    with SharedLock(memory_path / "missing", "x"):
         assert not (memory_path / "missing").exists()
 
 
 def test_closed_once_or_again_it_lets_a_broker_start(memory_path: Path) -> None:
     DataDirectory(memory_path).close()
-    held = Held(memory_path, "x")
+    held = SharedLock(memory_path, "x")
     held.take()
     held.close()
     held.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq.broker.store.files import Files, IndexFaults, put_aside
-from rmq.broker.store.key_index import Entry, Gap, Hit, KeyIndex, Wanted
+from rmq.broker.store.key_index import Hit, IndexGap, KeyEntry, KeyIndex, KeySearch
 from rmq.wire.batch.layout import Buffer
 
 from rigs.disk.faulty import FaultyFiles
@@ -162,7 +162,7 @@ def test_a_place_of_a_file_is_read_without_keeping_it_open(tmp_path: Path) -> No
 
 
 HASH = (7).to_bytes(4, "little")
-ANY = Wanted(7, 0, 1 << 62, 1 << 62)
+ANY = KeySearch(7, 0, 1 << 62, 1 << 62)
 
 
 def error_of(number: int) -> OSError:
@@ -223,12 +223,12 @@ def test_a_key_index_that_was_put_aside_goes_with_its_segment(memory_path: Path)
     files = FaultyFiles()
     index = KeyIndex(files, memory_path)
     for segment in (0, 100, 200):
-        index.extend(segment, [Entry(segment, 1, HASH)], segment, segment + 100)
+        index.extend(segment, [KeyEntry(segment, 1, HASH)], segment, segment + 100)
         index.flush()
     files.fail("open", str(memory_path), times=2)
     again = KeyIndex(files, memory_path)
     again.recover([0, 100, 200], 50, anew=False)
-    again.extend(0, [Entry(50, 1, HASH)], 50, 100)
+    again.extend(0, [KeyEntry(50, 1, HASH)], 50, 100)
     again.flush()
     names = [f"{segment:020d}" for segment in (0, 100, 200)]
     assert files.names(memory_path) == [names[0], f"{names[0]}.unreadable", f"{names[1]}.unreadable", names[2]]
@@ -245,7 +245,7 @@ def test_a_key_index_that_can_be_neither_cut_nor_moved_is_not_believed_when_it_c
     """It speaks of a tail that the log may have lost: a search would miss what took its place."""
     files = FaultyFiles()
     index = KeyIndex(files, memory_path)
-    index.extend(0, [Entry(0, 1, HASH)], 0, 100)
+    index.extend(0, [KeyEntry(0, 1, HASH)], 0, 100)
     index.flush()
     files.fail(op, str(memory_path))
     files.fail("rename", str(memory_path))
@@ -253,12 +253,12 @@ def test_a_key_index_that_can_be_neither_cut_nor_moved_is_not_believed_when_it_c
     again = KeyIndex(files, memory_path)
     again.recover([0], 50, anew=False)
     files.heal()
-    assert list(again.search(ANY, [(0, 200)])) == [Gap(0, 50)]
+    assert list(again.search(ANY, [(0, 200)])) == [IndexGap(0, 50)]
 
-    again.extend(0, [Entry(150, 1, HASH)], 50, 200)
+    again.extend(0, [KeyEntry(150, 1, HASH)], 50, 200)
     again.flush()  # the file can be moved now
-    assert list(again.search(ANY, [(0, 200)])) == [Hit(150), Gap(0, 50)]
-    assert list(KeyIndex(files, memory_path).listed(0)) == [Gap(0, 50), (150, HASH)]
+    assert list(again.search(ANY, [(0, 200)])) == [Hit(150), IndexGap(0, 50)]
+    assert list(KeyIndex(files, memory_path).listed(0)) == [IndexGap(0, 50), (150, HASH)]
 
 
 def test_a_block_that_its_file_does_not_take_is_a_gap_and_the_next_one_is_written(memory_path: Path) -> None:
@@ -266,12 +266,12 @@ def test_a_block_that_its_file_does_not_take_is_a_gap_and_the_next_one_is_writte
     index = KeyIndex(files, memory_path)
     files.fail("write", str(memory_path), errno.EIO, times=1, after=10)
 
-    index.extend(0, [Entry(0, 1, HASH)], 0, 100)
+    index.extend(0, [KeyEntry(0, 1, HASH)], 0, 100)
     index.flush()
-    index.extend(0, [Entry(100, 1, HASH)], 100, 200)
+    index.extend(0, [KeyEntry(100, 1, HASH)], 100, 200)
     index.flush()
 
-    assert list(index.search(ANY, [(0, 200)])) == [Hit(100), Gap(0, 100)]
+    assert list(index.search(ANY, [(0, 200)])) == [Hit(100), IndexGap(0, 100)]
 
 
 def test_a_gap_is_logged_once_however_often_it_is_searched(memory_path: Path, logs: list[dict[str, Any]]) -> None:
@@ -279,7 +279,7 @@ def test_a_gap_is_logged_once_however_often_it_is_searched(memory_path: Path, lo
     index.extend(0, [], 100, 200)
 
     for _ in range(3):
-        assert list(index.search(ANY, [(0, 200)])) == [Gap(0, 100)]
+        assert list(index.search(ANY, [(0, 200)])) == [IndexGap(0, 100)]
 
     assert [entry["event"] for entry in logs] == ["key_index.gap"]
     assert index.damaged == 3

@@ -8,8 +8,8 @@ import pytest
 from rmq.broker.store.commitlog import Extent
 from rmq.broker.store.consume_queue import ConsumeQueue
 from rmq.broker.store.files import Files, IndexFaults
-from rmq.broker.store.index_backlog import Backlog, Keyed, KeyWork
-from rmq.broker.store.key_index import Hit, KeyIndex, Wanted
+from rmq.broker.store.index_backlog import IndexBacklog, KeyedBatch, KeyWork
+from rmq.broker.store.key_index import Hit, KeyIndex, KeySearch
 
 from ..faulty_files import FaultyFiles
 
@@ -18,10 +18,10 @@ ALL = 1 << 50
 
 
 @pytest.fixture
-def backlog(memory_path: Path) -> Backlog:
+def backlog(memory_path: Path) -> IndexBacklog:
     files = Files()
     faults = IndexFaults()
-    return Backlog(files, KeyIndex(files, memory_path / "index", faults=faults), faults)
+    return IndexBacklog(files, KeyIndex(files, memory_path / "index", faults=faults), faults)
 
 
 def a_queue(path: Path) -> ConsumeQueue:
@@ -31,7 +31,7 @@ def a_queue(path: Path) -> ConsumeQueue:
     return queue
 
 
-def test_small_work_waits_until_everything_is_wanted(backlog: Backlog, memory_path: Path) -> None:
+def test_small_work_waits_until_everything_is_wanted(backlog: IndexBacklog, memory_path: Path) -> None:
     queue = a_queue(memory_path)
     backlog.add(queue, worth_it=False)
 
@@ -41,7 +41,7 @@ def test_small_work_waits_until_everything_is_wanted(backlog: Backlog, memory_pa
     assert [of for of, _ in work.runs] == [queue]
 
 
-def test_what_was_done_is_not_done_again(backlog: Backlog, memory_path: Path) -> None:
+def test_what_was_done_is_not_done_again(backlog: IndexBacklog, memory_path: Path) -> None:
     backlog.add(a_queue(memory_path), worth_it=True)
     work = backlog.take(EXTENTS, everything=False, durable=ALL)
     work.run()
@@ -50,10 +50,10 @@ def test_what_was_done_is_not_done_again(backlog: Backlog, memory_path: Path) ->
     assert backlog.take(EXTENTS, everything=True, durable=ALL).runs == []
 
 
-def test_what_could_not_be_done_waits_on(backlog: Backlog, memory_path: Path) -> None:
+def test_what_could_not_be_done_waits_on(backlog: IndexBacklog, memory_path: Path) -> None:
     queue = a_queue(memory_path)
     backlog.add(queue, worth_it=False)
-    backlog.add_keys(Keyed(0, 1, array("I", [7])))
+    backlog.add_keys(KeyedBatch(0, 1, array("I", [7])))
     backlog.discard("old")
     backlog.reach(200)
     work = backlog.take(EXTENTS, everything=True, durable=ALL)
@@ -65,12 +65,12 @@ def test_what_could_not_be_done_waits_on(backlog: Backlog, memory_path: Path) ->
     assert (again.keys, again.garbage) == (work.keys, [(200, "old")])
 
 
-def test_a_range_without_keys_is_told_with_the_next_work_that_has_some(backlog: Backlog) -> None:
+def test_a_range_without_keys_is_told_with_the_next_work_that_has_some(backlog: IndexBacklog) -> None:
     """A range that nobody tells the key index of would be a gap that queries look up in the log."""
     backlog.reach(200)
     work = backlog.take(EXTENTS, everything=False, durable=ALL)
     backlog.done(work, None)
-    backlog.add_keys(Keyed(200, 1, array("I", [7])))
+    backlog.add_keys(KeyedBatch(200, 1, array("I", [7])))
     backlog.reach(400)
 
     keys = backlog.take(EXTENTS, everything=False, durable=ALL).keys
@@ -78,10 +78,10 @@ def test_a_range_without_keys_is_told_with_the_next_work_that_has_some(backlog: 
     assert (keys.first, keys.end) == (0, 400)
 
 
-def test_keys_lag_until_they_are_indexed_and_nothing_else_counts(backlog: Backlog) -> None:
+def test_keys_lag_until_they_are_indexed_and_nothing_else_counts(backlog: IndexBacklog) -> None:
     backlog.reach(200)
     assert backlog.lag == 0
-    backlog.add_keys(Keyed(0, 1, array("I", [7])))
+    backlog.add_keys(KeyedBatch(0, 1, array("I", [7])))
     assert backlog.lag == 200
 
     work = backlog.take(EXTENTS, everything=False, durable=ALL)
@@ -92,7 +92,7 @@ def test_keys_lag_until_they_are_indexed_and_nothing_else_counts(backlog: Backlo
     assert backlog.lag == 0
 
 
-def test_the_entries_of_a_queue_that_is_gone_are_not_written(backlog: Backlog, memory_path: Path) -> None:
+def test_the_entries_of_a_queue_that_is_gone_are_not_written(backlog: IndexBacklog, memory_path: Path) -> None:
     queue = a_queue(memory_path)
     backlog.add(queue, worth_it=True)
     backlog.drop(queue)
@@ -100,7 +100,7 @@ def test_the_entries_of_a_queue_that_is_gone_are_not_written(backlog: Backlog, m
     assert backlog.take(EXTENTS, everything=True, durable=ALL).runs == []
 
 
-def test_a_folder_goes_when_its_end_is_durable(backlog: Backlog) -> None:
+def test_a_folder_goes_when_its_end_is_durable(backlog: IndexBacklog) -> None:
     """A crash may take that end from the log again: then its index is needed."""
     backlog.reach(100)
     backlog.discard("old")
@@ -116,13 +116,13 @@ def test_keys_go_to_the_file_of_their_segment(tmp_path: Path) -> None:
     files = FaultyFiles()
     index = KeyIndex(files, tmp_path)
     extents = [Extent(0, "a"), Extent(100, "b"), Extent(300, "c")]
-    batches = [Keyed(at, at, array("I", [7])) for at in (0, 96, 100, 200, 304)]
+    batches = [KeyedBatch(at, at, array("I", [7])) for at in (0, 96, 100, 200, 304)]
 
     KeyWork(0, 400, batches).run(index, extents)
     index.flush()
 
     assert index.segments() == [0, 100, 300]
-    wanted = Wanted(7, 0, 1 << 60, 1 << 60)
+    wanted = KeySearch(7, 0, 1 << 60, 1 << 60)
     ranges = [(0, 100), (100, 300), (300, 400)]
     assert list(index.search(wanted, ranges)) == [Hit(at) for at in (304, 200, 100, 96, 0)]
     KeyWork(0, 400, batches).run(index, extents)  # once more says nothing new

@@ -22,11 +22,11 @@ from rmq.broker.store.key_index import (
     HEADER,
     PIECE,
     Block,
-    Entry,
-    Gap,
     Hit,
+    IndexGap,
+    KeyEntry,
     KeyIndex,
-    Wanted,
+    KeySearch,
     cut,
     hash_column,
     pack,
@@ -54,8 +54,8 @@ def directory() -> Iterator[Path]:
         yield Path(folder) / "index"
 
 
-def wanted(value: int, *, since: int = 0, until: int = EVER, before: int = EVER) -> Wanted:
-    return Wanted(value, since, until, before)
+def wanted(value: int, *, since: int = 0, until: int = EVER, before: int = EVER) -> KeySearch:
+    return KeySearch(value, since, until, before)
 
 
 @st.composite
@@ -88,8 +88,8 @@ def fill(index: KeyIndex, log: list[Batch], group: int = 3) -> None:
             first = end
 
 
-def entry(batch: Batch) -> Entry:
-    return Entry(batch.position, batch.stored_at, little("I", batch.hashes))
+def entry(batch: Batch) -> KeyEntry:
+    return KeyEntry(batch.position, batch.stored_at, little("I", batch.hashes))
 
 
 def make(directory: Path, log: list[Batch], *, block: int = 4, flushed: bool = True) -> KeyIndex:
@@ -100,7 +100,7 @@ def make(directory: Path, log: list[Batch], *, block: int = 4, flushed: bool = T
     return index
 
 
-def answered(index: KeyIndex, log: list[Batch], what: Wanted) -> list[int]:
+def answered(index: KeyIndex, log: list[Batch], what: KeySearch) -> list[int]:
     """What somebody finds who reads hits and looks through gaps, newest first; nothing may come twice."""
     found: list[int] = []
     for place in index.search(what, segments_of(log)):
@@ -114,7 +114,7 @@ def answered(index: KeyIndex, log: list[Batch], what: Wanted) -> list[int]:
     return [at for at in found if what.since_us <= times[at] < what.until_us and at < what.before]
 
 
-def model(log: list[Batch], what: Wanted) -> list[int]:
+def model(log: list[Batch], what: KeySearch) -> list[int]:
     return [
         batch.position
         for batch in reversed(log)
@@ -136,11 +136,11 @@ searches = st.builds(
 @quick
 @given(any_log(), searches, st.integers(1, 9), st.booleans())
 def test_a_search_finds_what_a_walk_over_the_log_finds(
-    log: list[Batch], what: Wanted, block: int, flushed: bool
+    log: list[Batch], what: KeySearch, block: int, flushed: bool
 ) -> None:
     with TemporaryDirectory() as folder:
         index = make(Path(folder), log, block=block, flushed=flushed)
-        plain = [place for place in index.search(what, segments_of(log)) if isinstance(place, Gap)]
+        plain = [place for place in index.search(what, segments_of(log)) if isinstance(place, IndexGap)]
 
         assert plain == []
         assert answered(index, log, what) == model(log, what)
@@ -148,7 +148,7 @@ def test_a_search_finds_what_a_walk_over_the_log_finds(
 
 @quick
 @given(any_log(), searches, st.data())
-def test_damage_is_named_and_never_answered_from(log: list[Batch], what: Wanted, data: st.DataObject) -> None:
+def test_damage_is_named_and_never_answered_from(log: list[Batch], what: KeySearch, data: st.DataObject) -> None:
     """Any byte of any file: the answer is what it was, since what a damaged block said is looked up in the log."""
     with TemporaryDirectory() as folder:
         make(Path(folder), log)
@@ -168,7 +168,9 @@ def test_damage_is_named_and_never_answered_from(log: list[Batch], what: Wanted,
 
 @quick
 @given(any_log(), searches, st.data())
-def test_a_file_that_ends_too_soon_or_is_missing_is_a_gap(log: list[Batch], what: Wanted, data: st.DataObject) -> None:
+def test_a_file_that_ends_too_soon_or_is_missing_is_a_gap(
+    log: list[Batch], what: KeySearch, data: st.DataObject
+) -> None:
     with TemporaryDirectory() as folder:
         index = make(Path(folder), log)
         files = sorted(Path(folder).iterdir())
@@ -212,7 +214,7 @@ def test_recovery_cuts_at_any_position_and_goes_on_from_what_is_covered(log: lis
 
 def test_what_is_not_indexed_yet_is_left_out_of_a_search(directory: Path) -> None:
     index = KeyIndex(Files(), directory)
-    index.extend(0, [Entry(0, 1, little("I", [7]))], 0, 64)
+    index.extend(0, [KeyEntry(0, 1, little("I", [7]))], 0, 64)
 
     assert list(index.search(wanted(7), [(0, 128)])) == [Hit(0)]
     assert index.end == 64
@@ -220,18 +222,18 @@ def test_what_is_not_indexed_yet_is_left_out_of_a_search(directory: Path) -> Non
 
 def test_a_range_that_was_left_out_is_a_gap(directory: Path) -> None:
     index = KeyIndex(Files(), directory)
-    index.extend(0, [Entry(0, 1, little("I", [7]))], 0, 64)
-    index.extend(0, [Entry(128, 1, little("I", [7]))], 128, 192)
+    index.extend(0, [KeyEntry(0, 1, little("I", [7]))], 0, 64)
+    index.extend(0, [KeyEntry(128, 1, little("I", [7]))], 128, 192)
 
-    assert list(index.search(wanted(7), [(0, 192)])) == [Hit(128), Gap(64, 128), Hit(0)]
+    assert list(index.search(wanted(7), [(0, 192)])) == [Hit(128), IndexGap(64, 128), Hit(0)]
     index.flush()
-    assert list(index.search(wanted(7), [(0, 192)])) == [Hit(128), Gap(64, 128), Hit(0)]
+    assert list(index.search(wanted(7), [(0, 192)])) == [Hit(128), IndexGap(64, 128), Hit(0)]
     assert index.damaged == 2
 
 
 def test_indexing_again_what_is_indexed_changes_nothing(directory: Path) -> None:
     index = KeyIndex(Files(), directory)
-    entries = [Entry(0, 1, little("I", [7])), Entry(64, 1, little("I", [7]))]
+    entries = [KeyEntry(0, 1, little("I", [7])), KeyEntry(64, 1, little("I", [7]))]
     index.extend(0, entries, 0, 128)
     index.extend(0, entries, 0, 128)
 
@@ -277,7 +279,7 @@ class Full(Files):
 def test_what_a_full_disk_refuses_is_found_in_memory_and_written_later(directory: Path) -> None:
     disk = Full()
     index = KeyIndex(disk, directory, block_hashes=2)
-    entries = [Entry(64 * i, i, little("I", [7])) for i in range(6)]
+    entries = [KeyEntry(64 * i, i, little("I", [7])) for i in range(6)]
 
     with pytest.raises(OSError, match="No space"):
         index.extend(0, entries, 0, 384)
@@ -295,8 +297,8 @@ def test_what_a_full_disk_refuses_is_found_in_memory_and_written_later(directory
 
 def test_a_file_lists_what_it_says_and_where_it_says_nothing(directory: Path) -> None:
     index = KeyIndex(Files(), directory, block_hashes=1)
-    index.extend(0, [Entry(64 * i, 1, little("I", [i])) for i in range(3)], 0, 192)
-    index.extend(0, [Entry(256, 1, little("I", [4]))], 256, 320)
+    index.extend(0, [KeyEntry(64 * i, 1, little("I", [i])) for i in range(3)], 0, 192)
+    index.extend(0, [KeyEntry(256, 1, little("I", [4]))], 256, 320)
     index.flush()
     path = directory / f"{0:020d}"
     content = bytearray(path.read_bytes())
@@ -305,9 +307,9 @@ def test_a_file_lists_what_it_says_and_where_it_says_nothing(directory: Path) ->
 
     assert list(index.listed(0)) == [
         (0, little("I", [0])),
-        Gap(64, 128),
+        IndexGap(64, 128),
         (128, little("I", [2])),
-        Gap(192, 256),
+        IndexGap(192, 256),
         (256, little("I", [4])),
     ]
     assert index.cut(0, 320) == 64
@@ -318,21 +320,21 @@ hashes = st.lists(st.sampled_from([0, 1, 0x0101, 0x010000, 0x01000001, 0xFFFFFFF
 
 
 @st.composite
-def any_entries(draw: st.DrawFn) -> list[Entry]:
+def any_entries(draw: st.DrawFn) -> list[KeyEntry]:
     """Batches with keys as they lie in a log, with room for others between them."""
     entries, position, stored_at = [], draw(st.integers(0, 10)) * 8, 1000
     for column in draw(st.lists(hashes, max_size=12)):
-        entries.append(Entry(position, stored_at, little("I", column)))
+        entries.append(KeyEntry(position, stored_at, little("I", column)))
         position += 8 * draw(st.integers(1, 9))
         stored_at += draw(st.integers(0, 3))
     return entries
 
 
-def end_of(entries: list[Entry]) -> int:
+def end_of(entries: list[KeyEntry]) -> int:
     return entries[-1].position + 8 if entries else 96
 
 
-def holders(entries: list[Entry], value: int) -> list[int]:
+def holders(entries: list[KeyEntry], value: int) -> list[int]:
     """The model: who has a hash, newest first."""
     wanted = little("I", [value])
     return [
@@ -352,7 +354,7 @@ def parsed(data: bytes) -> Block | None:
 
 @quick
 @given(any_entries(), st.integers(1, 8))
-def test_blocks_cover_the_range_without_a_gap_and_never_split_a_batch(entries: list[Entry], limit: int) -> None:
+def test_blocks_cover_the_range_without_a_gap_and_never_split_a_batch(entries: list[KeyEntry], limit: int) -> None:
     blocks = pack(entries, 0, end_of(entries), limit)
 
     assert [block.head.first for block in blocks] == [0, *(block.head.end for block in blocks[:-1])]
@@ -363,7 +365,7 @@ def test_blocks_cover_the_range_without_a_gap_and_never_split_a_batch(entries: l
 
 @quick
 @given(any_entries(), st.sampled_from([0, 1, 0x0100, 0x0101, 0x01000001, 0xFFFFFFFF]), st.integers(1, 8))
-def test_a_hash_is_found_in_the_batches_that_have_it(entries: list[Entry], value: int, limit: int) -> None:
+def test_a_hash_is_found_in_the_batches_that_have_it(entries: list[KeyEntry], value: int, limit: int) -> None:
     blocks = pack(entries, 0, end_of(entries), limit)
 
     assert [at for block in reversed(blocks) for at in block.matches(value)] == holders(entries, value)
@@ -371,7 +373,7 @@ def test_a_hash_is_found_in_the_batches_that_have_it(entries: list[Entry], value
 
 @quick
 @given(any_entries())
-def test_a_block_comes_back_from_its_bytes(entries: list[Entry]) -> None:
+def test_a_block_comes_back_from_its_bytes(entries: list[KeyEntry]) -> None:
     (block,) = pack(entries, 0, end_of(entries))
 
     assert parsed(block.packed()) == block
@@ -379,7 +381,7 @@ def test_a_block_comes_back_from_its_bytes(entries: list[Entry]) -> None:
 
 @quick
 @given(any_entries(), st.data())
-def test_a_changed_byte_is_noticed_wherever_it_is(entries: list[Entry], data: st.DataObject) -> None:
+def test_a_changed_byte_is_noticed_wherever_it_is(entries: list[KeyEntry], data: st.DataObject) -> None:
     (block,) = pack(entries, 0, end_of(entries))
     packed = bytearray(block.packed())
     packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
@@ -389,7 +391,7 @@ def test_a_changed_byte_is_noticed_wherever_it_is(entries: list[Entry], data: st
 
 @quick
 @given(any_entries(), st.data())
-def test_a_block_that_ends_too_soon_is_none(entries: list[Entry], data: st.DataObject) -> None:
+def test_a_block_that_ends_too_soon_is_none(entries: list[KeyEntry], data: st.DataObject) -> None:
     (block,) = pack(entries, 0, end_of(entries))
     packed = block.packed()
 
@@ -398,7 +400,7 @@ def test_a_block_that_ends_too_soon_is_none(entries: list[Entry], data: st.DataO
 
 @quick
 @given(any_entries(), st.integers(0, 500))
-def test_a_block_cut_at_a_position_speaks_of_what_lies_below(entries: list[Entry], position: int) -> None:
+def test_a_block_cut_at_a_position_speaks_of_what_lies_below(entries: list[KeyEntry], position: int) -> None:
     (block,) = pack(entries, 0, end_of(entries))
 
     kept = cut(block, position)
@@ -414,20 +416,20 @@ def test_a_block_cut_at_a_position_speaks_of_what_lies_below(entries: list[Entry
 def test_a_hash_over_the_seam_of_two_pieces_is_found() -> None:
     for before in range(PIECE // 4 - 2, PIECE // 4 + 3):
         column = little("I", [7]) * before + little("I", [0xA1B2C3D4]) + little("I", [7]) * 9
-        (block,) = pack([Entry(8, 1, little("I", [7])), Entry(16, 1, column)], 0, 24)
+        (block,) = pack([KeyEntry(8, 1, little("I", [7])), KeyEntry(16, 1, column)], 0, 24)
 
         assert block.matches(0xA1B2C3D4) == [16]
 
 
 def test_a_batch_is_found_once_however_often_it_has_the_hash() -> None:
-    (block,) = pack([Entry(8, 1, little("I", [5, 5])), Entry(16, 1, little("I", [5, 1, 5]))], 0, 24)
+    (block,) = pack([KeyEntry(8, 1, little("I", [5, 5])), KeyEntry(16, 1, little("I", [5, 1, 5]))], 0, 24)
 
     assert block.matches(5) == [16, 8]
 
 
 def test_the_header_never_changes() -> None:
     """A change here needs another version."""
-    (block,) = pack([Entry(4096, 1_700_000_000_123_456, hash_column(array("I", [0xA1B2C3D4])))], 1024, 8192)
+    (block,) = pack([KeyEntry(4096, 1_700_000_000_123_456, hash_column(array("I", [0xA1B2C3D4])))], 1024, 8192)
 
     assert (key_index.VERSION, block.packed().hex()) == (
         1,

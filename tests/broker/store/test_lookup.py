@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmq.broker.store import lookup
 from rmq.broker.store.files import Files
-from rmq.broker.store.key_index import Gap, Hit
+from rmq.broker.store.key_index import Hit, IndexGap
 from rmq.broker.store.lookup import LogReader, Query
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
@@ -36,7 +36,9 @@ class Log(NamedTuple):
         data[position - int(path.name) + byte] ^= 0xFF
         path.write_bytes(data)
 
-    def find(self, query: Query, *places: Hit | Gap, slow: bool = False) -> tuple[list[tuple[int, list[int]]], int]:
+    def find(
+        self, query: Query, *places: Hit | IndexGap, slow: bool = False
+    ) -> tuple[list[tuple[int, list[int]]], int]:
         found, before = lookup.find(query, places, self.reader, lambda topic, gen: gen == 5, lambda: slow)
         return [(layout.parse_header(batch).physical_offset, indexes) for batch, indexes in found], before
 
@@ -84,7 +86,9 @@ def test_the_index_is_believed_only_as_far_as_the_key_itself_says_so(log: Log) -
 
 
 def test_a_gap_is_looked_through_in_the_log(log: Log) -> None:
-    found = log.find(Query("b"), Hit(log.positions[6]), Gap(log.positions[1], log.positions[5]), Hit(log.positions[0]))
+    found = log.find(
+        Query("b"), Hit(log.positions[6]), IndexGap(log.positions[1], log.positions[5]), Hit(log.positions[0])
+    )
 
     assert found == ([(log.positions[i], [1]) for i in (6, 3, 0)], 0)
 
@@ -99,7 +103,7 @@ def test_damage_hides_only_what_it_damaged(log: Log) -> None:
     log.flip(log.positions[2], 150)
     log.flip(log.positions[3], 20)
 
-    found, _ = log.find(Query("a"), Gap(4096, log.positions[5]))
+    found, _ = log.find(Query("a"), IndexGap(4096, log.positions[5]))
 
     assert [at for at, _ in found] == [log.positions[i] for i in (4, 1, 0)]
     with pytest.raises(Damaged, match="lies in a damaged batch: the checksum"):

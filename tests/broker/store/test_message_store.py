@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.state.deferred import Mark, Parked
+from rmq.broker.state.deferred import DeferredBatch, DeliveryMark
 from rmq.broker.store.changes import (
     PIECE_CHANGES,
     Attempted,
@@ -31,7 +31,7 @@ from rmq.broker.store.message_store import (
     Traffic,
     keyed_of,
 )
-from rmq.broker.store.read import Found
+from rmq.broker.store.read import ReadBatches
 from rmq.broker.store.rebuild import read_head
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
@@ -45,10 +45,10 @@ from ..delay_rig import delayed
 from rigs.disk.faulty import FaultyFiles
 
 
-def read(opened: Opened, offset: int, max_bytes: int = 1 << 20) -> Found:
+def read(opened: Opened, offset: int, max_bytes: int = 1 << 20) -> ReadBatches:
     """Without waiting, as far as that goes."""
     found = opened.store.read(ORDERS, offset, max_bytes)
-    assert isinstance(found, Found)
+    assert isinstance(found, ReadBatches)
     return found
 
 
@@ -458,7 +458,7 @@ def test_a_parked_batch_has_a_place_and_no_offset(memory_path: Path) -> None:
     opened.store.write()
 
     assert placed == (-1, 0, BORN_AT, len(data))
-    assert opened.store.delays.page(Mark(), 9) == [Parked(DUE, 0, len(data), 2)]
+    assert opened.store.delays.page(DeliveryMark(), 9) == [DeferredBatch(DUE, 0, len(data), 2)]
     assert told == [DUE]
     assert opened.store.queue(ORDERS).published == 0
     assert opened.store.index_lag == 0
@@ -501,13 +501,13 @@ def test_a_write_that_fails_leaves_nothing_waiting(memory_path: Path) -> None:
 def test_nothing_is_parked_before_what_was_delivered_last(memory_path: Path) -> None:
     """It would be taken for delivered."""
     opened = Opened(memory_path)
-    opened.store.delays.reach(Mark(DUE, 0))
+    opened.store.delays.reach(DeliveryMark(DUE, 0))
     opened.append(b"something")
 
     stage(opened, delayed(b"a", level=1), due_at=DUE - 1)
     opened.store.write()
 
-    (entry,) = opened.store.delays.page(Mark(), 9)
+    (entry,) = opened.store.delays.page(DeliveryMark(), 9)
     assert entry.due_at == DUE
     assert entry[:2] > opened.store.delays.reached
     opened.close()

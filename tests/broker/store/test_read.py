@@ -16,7 +16,7 @@ from rmq.broker.store import commitlog
 from rmq.broker.store import read as reading
 from rmq.broker.store.consume_queue import Location
 from rmq.broker.store.message_store import MAX_PULL_BATCHES
-from rmq.broker.store.read import ColdRead, DamagedRange, Found
+from rmq.broker.store.read import ColdRead, DamagedRange, ReadBatches
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.tags import Wanted, wanted
@@ -38,8 +38,8 @@ def build(path: Path, *, recent_bytes: int = 0, segment_bytes: int = 1 << 20) ->
     return opened, files
 
 
-def bodies(found: Found | ColdRead) -> list[bytes]:
-    assert isinstance(found, Found)
+def bodies(found: ReadBatches | ColdRead) -> list[bytes]:
+    assert isinstance(found, ReadBatches)
     return [
         message.body
         for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1))
@@ -47,7 +47,7 @@ def bodies(found: Found | ColdRead) -> list[bytes]:
     ]
 
 
-def read(opened: Opened, offset: int, max_bytes: int = 1 << 20) -> Found | ColdRead:
+def read(opened: Opened, offset: int, max_bytes: int = 1 << 20) -> ReadBatches | ColdRead:
     return opened.store.read(ORDERS, offset, max_bytes)
 
 
@@ -71,7 +71,7 @@ def test_what_is_read_keeps_no_frame_in_memory_that_is_far_longer(memory_path: P
     found = read(opened, 0)
 
     assert bodies(found) == [b"short", b"long" * 5000]
-    assert isinstance(found, Found)
+    assert isinstance(found, ReadBatches)
     assert [isinstance(part, memoryview) for part in found.buffers] == [False, False, False, True]
     assert found.kept == len(frame) - len(found.buffers[3])
     opened.close()
@@ -124,7 +124,7 @@ def test_what_is_had_is_given_before_a_thread_is_asked_for_the_rest(memory_path:
 
     found = read(opened, 0)
 
-    assert isinstance(found, Found)
+    assert isinstance(found, ReadBatches)
     assert bodies(found) == BODIES[: found.next_offset]
     assert 0 < found.next_offset < 8
     assert isinstance(read(opened, found.next_offset), ColdRead)
@@ -149,7 +149,7 @@ def test_a_flipped_byte_is_damage_of_its_batch_and_the_others_are_read(memory_pa
     opened.close()
 
 
-def again(opened: Opened, files: FaultyFiles, offset: int) -> Found:
+def again(opened: Opened, files: FaultyFiles, offset: int) -> ReadBatches:
     found = read(opened, offset)
     return found.run(files) if isinstance(found, ColdRead) else found
 
@@ -232,7 +232,7 @@ def test_a_read_stops_when_its_time_is_over(memory_path: Path) -> None:
 
     found = opened.store.read(ORDERS, 0, 1 << 20, lambda: True)
 
-    assert isinstance(found, Found)
+    assert isinstance(found, ReadBatches)
     assert found.next_offset == 1
     opened.close()
 
@@ -295,7 +295,7 @@ class Store:
         self.opened.close()
         self.opened = Opened(self.opened.directory.path, files=self.files, recent_bytes=0, segment_bytes=4000)
 
-    def read(self, offset: int, expression: str, max_bytes: int = 1 << 20) -> Found:
+    def read(self, offset: int, expression: str, max_bytes: int = 1 << 20) -> ReadBatches:
         found = self.opened.store.read(ORDERS, offset, max_bytes, lambda: False, some(expression))
         assert isinstance(found, ColdRead) == (self.how in ("a thread", "index files"))
         return found.run(self.files) if isinstance(found, ColdRead) else found
@@ -307,7 +307,7 @@ class Store:
         flip(path, position - int(path.name))
 
 
-def bases(found: Found) -> list[int]:
+def bases(found: ReadBatches) -> list[int]:
     """The offsets that batches begin at."""
     return [batch.header.base_offset for batch in batches.read_all(b"".join(found.buffers), stores=StoreIds(1))]
 
@@ -363,14 +363,14 @@ def test_a_read_in_memory_stops_when_the_time_is_over_and_says_where(memory_path
 
     found = store.opened.store.read(ORDERS, 0, 1, lambda: next(looks), some("a"))
 
-    assert found == Found([], 0, 3)
+    assert found == ReadBatches([], 0, 3)
     store.opened.close()
 
 
 def test_one_read_looks_at_a_bounded_number_of_batches(memory_path: Path) -> None:
     store = Store(memory_path, "memory", *[["b"]] * (MAX_PULL_BATCHES + 10))
 
-    assert store.read(0, "a") == Found([], 0, MAX_PULL_BATCHES)
+    assert store.read(0, "a") == ReadBatches([], 0, MAX_PULL_BATCHES)
     store.opened.close()
 
 
@@ -420,7 +420,7 @@ def test_damage_behind_what_is_passed_is_told_by_the_next_read(memory_path: Path
     store = Store(memory_path, how, ["b"], ["b"], ["a"], ["a"])
     store.spoil(2, 12)
 
-    assert store.read(0, "a") == Found([], 0, 2)
+    assert store.read(0, "a") == ReadBatches([], 0, 2)
     with pytest.raises(DamagedRange):
         store.read(2, "a")
     assert bases(store.read(3, "a")) == [3]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.broker.store.changes import QueueHolds
+from rmq.broker.store.changes import QueueBounds
 from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.retention import Expired, Removal, RetentionSearch
 
@@ -48,7 +48,7 @@ def search(
 
 def held_at(found: Expired) -> int:
     """How far the queue was when the segment began that the log is to begin with."""
-    return next(change.end_offset for change in found.head if isinstance(change, QueueHolds))
+    return next(change.end_offset for change in found.head if isinstance(change, QueueBounds))
 
 
 def forget(opened: Opened, found: Expired) -> Removal:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq.broker.store.files import Files
-from rmq.broker.store.scan import Bad, Good, Range, Scan, Unreadable, read_needed, read_or_zeros
+from rmq.broker.store.scan import Bad, Good, Scan, Unreadable, UnreadableRange, read_needed, read_or_zeros
 from rmq.wire.batch import layout
 from rmq.wire.batch.layout import KIND_TRANSACTION
 
@@ -166,7 +166,7 @@ def test_a_scan_reports_what_it_could_not_read(memory_path: Path) -> None:
     places = [opened.append(b"x" * 3000).physical_offset for _ in range(8)]
     opened.store.abandon()
     (segment,) = segment_files(memory_path)
-    found: list[Range] = []
+    found: list[UnreadableRange] = []
     files = UnreadableFiles(segment.name, 8192, 12288)
     fd = files.open_to_read(segment)
 
@@ -174,7 +174,7 @@ def test_a_scan_reports_what_it_could_not_read(memory_path: Path) -> None:
     headers = [header.physical_offset for header in scan.headers(0)]
 
     assert headers == [place for place in places if not 8192 <= place < 12288]
-    assert set(found) == {Range(8192, 12288)}
+    assert set(found) == {UnreadableRange(8192, 12288)}
     files.close(fd)
 
 

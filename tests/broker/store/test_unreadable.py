@@ -17,7 +17,7 @@ from rmq.broker.offline.reader import OfflineLog
 from rmq.broker.offline.verify import Verification
 from rmq.broker.store.directory import StoreError
 from rmq.broker.store.files import UNREADABLE, Files
-from rmq.broker.store.key_index import Gap
+from rmq.broker.store.key_index import IndexGap
 from rmq.broker.store.lookup import LogReader
 from rmq.broker.store.read import DamagedRange
 from rmq.broker.store.scan import Unreadable
@@ -444,8 +444,8 @@ def test_keys_are_found_by_the_index_after_indexes_were_lost(memory_path: Path, 
 
     assert again.store.keys.segments() == segments
     listed = [item for segment in segments for item in again.store.keys.listed(segment)]
-    assert sum(isinstance(item, tuple) and not isinstance(item, Gap) for item in listed) == 4
-    assert not any(isinstance(item, Gap) for item in listed)
+    assert sum(isinstance(item, tuple) and not isinstance(item, IndexGap) for item in listed) == 4
+    assert not any(isinstance(item, IndexGap) for item in listed)
     again.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 from structlog.testing import capture_logs
 
 from rmq.broker.net.connection import Connection
-from rmq.broker.net.limits import Limits
+from rmq.broker.net.limits import PeerLimits
 from rmq.broker.state.leases import Lease
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
@@ -30,7 +30,7 @@ from rigs.raw_peer import hello, request
 PING_ID = 1 << 40
 FAST_TURNS = 50
 MOST_TURNS = 5000
-LIMITS = Limits(10.0, 30.0)
+LIMITS = PeerLimits(10.0, 30.0)
 
 
 class _Transport:

@@ -17,11 +17,11 @@ from zlib import crc32
 from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.broker.offline.verify import Verification
-from rmq.broker.state.deferred import Mark, Parked
+from rmq.broker.state.deferred import DeferredBatch, DeliveryMark
 from rmq.broker.store.changes import Change, Committed
 from rmq.broker.store.files import Files
 from rmq.broker.store.flusher import Failed, FlusherFactory, SyncableLog, Synced
-from rmq.broker.store.key_index import Gap, Hit, Wanted
+from rmq.broker.store.key_index import Hit, IndexGap, KeySearch
 from rmq.engine.native.connection import Connection
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
@@ -151,8 +151,8 @@ class Found(NamedTuple):
     announced: dict[OfGroup, tuple[int, int]]  # the message that is being processed, and under which epoch
     failing: list[Change]  # attempts, marks and dead letters, as they would stand in a snapshot
     producers: dict[int, tuple[int, int, dict[int, Any]]]  # epoch, last number, and what became of the newest ones
-    keys: dict[str, tuple[list[int], list[Gap]]]  # what the key index finds: places, and where it cannot tell
-    waiting: list[Parked]  # delayed batches
+    keys: dict[str, tuple[list[int], list[IndexGap]]]  # what the key index finds: places, and where it cannot tell
+    waiting: list[DeferredBatch]  # delayed batches
 
     def without_fates(self) -> Found:
         """The same, but of producers only how far they got."""
@@ -186,7 +186,7 @@ async def describe(broker: Broker) -> Found:
         failing=sorted((change for change in broker._ledger.rows() if not isinstance(change, Committed)), key=repr),
         producers={of: (line.epoch, line.last, _fates(line)) for of, line in broker._producers._lines.items()},
         keys=await _keys(broker),
-        waiting=broker._store.delays.page(Mark(), 1 << 20),
+        waiting=broker._store.delays.page(DeliveryMark(), 1 << 20),
     )
 
 
@@ -220,7 +220,7 @@ def _fates(line: Any) -> dict[int, Any]:
     return {number: fate for number, fate in fates.items() if fate is not None}
 
 
-async def _keys(broker: Broker) -> dict[str, tuple[list[int], list[Gap]]]:
+async def _keys(broker: Broker) -> dict[str, tuple[list[int], list[IndexGap]]]:
     store, indexed = broker._store, asyncio.Event()
     broker._upkeep.index_now(indexed.set)
     await indexed.wait()
@@ -228,8 +228,8 @@ async def _keys(broker: Broker) -> dict[str, tuple[list[int], list[Gap]]]:
     ranges = list(zip(starts, [*starts[1:], store.log.written], strict=True))
     found = {}
     for key in KEYS:
-        hits = list(store.keys.search(Wanted(crc32(key.encode()), 0, layout.MAX_TIME, store.log.written), ranges))
-        gaps = [hit for hit in hits if isinstance(hit, Gap)]
+        hits = list(store.keys.search(KeySearch(crc32(key.encode()), 0, layout.MAX_TIME, store.log.written), ranges))
+        gaps = [hit for hit in hits if isinstance(hit, IndexGap)]
         found[key] = sorted(hit.position for hit in hits if isinstance(hit, Hit)), gaps
     return found
 
