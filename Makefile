@@ -69,9 +69,10 @@ bench-spark: install
 bench-delays: install
 	$(BIN)/python bench/delays.py $(ARGS)
 
-# Where the processor time of broker and client goes; ARGS="--quick ordered" for one part, small (bench/profiles.py)
+# A flame graph of broker and clients under a load, with py-spy: .cache/profile.svg; ARGS="consume --rounds 1" for another load
 profile: install
-	$(BIN)/python -m rmq.bench.profiles $(ARGS)
+	test -x .cache/py-spy/bin/py-spy || $(BIN)/python -m pip install --quiet --target .cache/py-spy py-spy
+	.cache/py-spy/bin/py-spy record --subprocesses --rate 500 --output .cache/profile.svg -- $(BIN)/rmq-bench $(or $(ARGS),produce --rounds 1)
 
 demo: install
 	$(BIN)/python examples/demo.py

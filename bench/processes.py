@@ -136,19 +136,19 @@ _brokers: dict[str, BrokerProcess] = {}  # that run, by their addresses
 
 class BrokerProcess(Child):
     """
-    A broker with its own port; ``ready_s`` is how long its start took; ``launcher`` is a module that runs it.
+    A broker with its own port; ``ready_s`` is how long its start took.
 
     It logs errors only: being stopped under clients, or a torn end of its log, is what benchmarks do to it.
     """
 
-    def __init__(self, data_dir: Path, flush: str = "async", *options: str, launcher: Sequence[str] = ()) -> None:
+    def __init__(self, data_dir: Path, flush: str = "async", *options: str) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
         if (free := free_bytes(data_dir)) < LEAST:
             text = f"the disk of {data_dir.parent} has {free / 1e6:,.0f} MB left, and a broker needs {LEAST / 1e6:,.0f}"
             raise BenchError(text)
         where = ("--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "error", "--flush", flush)
         began = time.monotonic()
-        command = [sys.executable, "-m", *launcher, "rmq.cli.rmq_broker", "start", *where, *options]
+        command = [sys.executable, "-m", "rmq.cli.rmq_broker", "start", *where, *options]
         super().__init__("broker", command)
         try:
             ready = READY.search(self.line(START_S))
