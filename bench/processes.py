@@ -198,7 +198,8 @@ def worker_process(module: str, **orders: Any) -> Iterator[Child]:
     Where they name a broker of ours, its end is the end of waiting for the client.
     """
     broker = _brokers.get(orders.get("address", ""))
-    child = Child(module.rpartition(".")[2], [sys.executable, "-m", module, json.dumps(orders)], needs=broker)
+    name = " ".join([module.rpartition(".")[2], *([orders["role"]] if "role" in orders else [])])
+    child = Child(name, [sys.executable, "-m", module, json.dumps(orders)], needs=broker)
     try:
         yield child
     finally:

@@ -36,6 +36,7 @@ from ..options import Load, Options, Steps
 from ..processes import START_S, Child, free_bytes, worker_process
 
 FLOOD_BYTES = 4 << 30  # that a flood may need on the disk
+WORKER = "rmq.bench.workers.latency"
 ECHOES = 3.0  # as long as so many round trips of nothing may one of a message be
 
 
@@ -228,7 +229,7 @@ class Runs:
         """Round trips of sends, one at a time."""
         with self._ground(1, self._load.queues, flush) as (address, (topic,)):
             orders = {"address": address, "topic": topic, "size": self._load.size, "seconds": self._sizes.single_s}
-            with _clients(("latency_single", orders)) as (sender,):
+            with _clients(("single", orders)) as (sender,):
                 sender.go()
                 return list(sender.told()["us"])
 
@@ -240,7 +241,7 @@ class Runs:
             common = {"address": address, "topics": topics, "queues": queues, "warm": warm, "count": count}
             receives = {**common, "rounds": 1, "ahead": False}
             sends = {**common, "manner": "stream", "size": self._load.size, "per_second": sizes.rate}
-            with _clients(("latency_receiver", receives), ("latency_sender", sends)) as (receiver, sender):
+            with _clients(("receive", receives), ("send", sends)) as (receiver, sender):
                 receiver.go()
                 sender.go()
                 behind = sender.told()["us"]
@@ -252,11 +253,11 @@ class Runs:
         with self._ground(1, load.queues) as (address, (topic,)):
             floods = {"address": address, "topic": topic, "load": load.as_object(), "warm_s": sizes.flood_warm_s}
             pings = {"address": address, "per_second": sizes.pings_per_s, "count": sizes.pings}
-            with _clients(("latency_ping", pings), ("latency_flood", floods)) as (pinger, flood):
+            with _clients(("ping", pings), ("flood", floods)) as (pinger, flood):
                 pinger.go()
                 told = pinger.told()
                 flood.go()
-                return Scheduled(told["us"], told["behind_us"], flood.told()["rate"])
+                return Scheduled(told["us"], told["late_us"], flood.told()["rate"])
 
     def wake(self, rounds: int) -> Generator[list[float], None, None]:
         """
@@ -273,7 +274,7 @@ class Runs:
                 **common, "manner": "drip", "size": self._load.size, "per_second": sizes.drips_per_s,
                 "count": rounds * sizes.drips,
             }  # fmt: skip
-            with _clients(("latency_sender", sends), ("latency_receiver", receives)) as (sender, receiver):
+            with _clients(("send", sends), ("receive", receives)) as (sender, receiver):
                 receiver.go()
                 sender.go()
                 for _ in range(rounds):
@@ -307,11 +308,9 @@ async def _delete(address: str, topics: list[str]) -> None:
 
 @contextmanager
 def _clients(*orders: tuple[str, dict[str, Any]]) -> Iterator[list[Child]]:
-    """Clients that prepare beside each other and are all ready to begin: a module of this package and its orders."""
+    """Start clients (a role and its orders) that prepare at the same time; all are ready to begin."""
     with ExitStack() as stack:
-        clients = [
-            stack.enter_context(worker_process(f"rmq.bench.workers.{module}", **told)) for module, told in orders
-        ]
+        clients = [stack.enter_context(worker_process(WORKER, role=role, **more)) for role, more in orders]
         for client in clients:
             client.told(START_S)
         yield clients
