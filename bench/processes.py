@@ -272,6 +272,15 @@ def run(main: Callable[..., Coroutine[Any, Any, None]]) -> None:
         sys.exit(f"{Path(sys.argv[0]).stem}: {' '.join(str(cause).split()) or type(cause).__name__}")
 
 
+def roles(**mains: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Return a ``main`` that plays the role which its orders name."""
+
+    async def main(role: str, **orders: Any) -> None:
+        await mains[role](**orders)
+
+    return main
+
+
 def first_leaf(error: BaseException) -> BaseException:
     """The first that is no group: of tasks that fail together it is the cause."""
     while isinstance(error, BaseExceptionGroup):

@@ -26,6 +26,7 @@ from ..figures import Figure, Report, Verdict, interleave
 from ..options import Load, Options, Steps
 from ..processes import BenchError, BrokerProcess, free_bytes, scratch, worker
 
+WORKER: Final = "rmq.bench.workers.recovery"
 CLEAN_S: Final = 2.0
 KILLED_S: Final = 10.0
 TOPIC: Final = "recovery"
@@ -112,7 +113,7 @@ class Ground:
         with ExitStack() as stack:
             broker = self._started(stack)
             orders = {"address": broker.address, "topic": TOPIC, "load": self._load.as_object()}
-            sender = stack.enter_context(worker("rmq.bench.workers.recovery_worker", **orders))
+            sender = stack.enter_context(worker(WORKER, role="send", **orders))
             sender.go()
             answered = int(sender.told()["answered"])
             if is_clean:
@@ -168,7 +169,7 @@ MORE: Final = 1.2  # for the indexes, and for what is sent afterwards
 
 def fill(broker: BrokerProcess, gb: float) -> None:
     """Make the log of a broker at least this long; returns when that is on the disk."""
-    with worker("rmq.bench.workers.fill_worker", address=broker.address, log_bytes=int(gb * GB)) as child:
+    with worker(WORKER, role="fill", address=broker.address, log_bytes=int(gb * GB)) as child:
         child.go()
         child.told()
 

@@ -28,6 +28,7 @@ from ..options import Load, Options, Steps
 from ..processes import BenchError, BrokerProcess, scratch, worker
 from . import recovery
 
+WORKER: Final = "rmq.bench.workers.scale"
 QUEUES: Final = 10_000
 CONNECTIONS: Final = 1_000
 KEPT: Final = 0.8  # of the throughput
@@ -46,7 +47,7 @@ class Side(NamedTuple):
     def take(self) -> float:
         """One sample, by a new process: messages a second."""
         orders = {"topics": topics(self.load.queues), "load": self.load.as_object()}
-        with worker("rmq.bench.workers.scale_worker", address=self.broker.address, **orders) as child:
+        with worker(WORKER, role="produce", address=self.broker.address, **orders) as child:
             child.go()
             return float(child.told()["per_s"])
 
@@ -55,7 +56,7 @@ class Side(NamedTuple):
         names = [name for name, _ in topics(self.load.queues)]
         orders = {"topics": names, "queues": self.load.queues, "group": "scale"}
         orders["messages"] = asyncio.run(stored(self.broker.address, names))
-        with worker("rmq.bench.workers.scale_consumer", address=self.broker.address, **orders) as child:
+        with worker(WORKER, role="consume", address=self.broker.address, **orders) as child:
             child.go()
             return float(child.told()["per_s"])
 

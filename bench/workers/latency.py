@@ -20,7 +20,7 @@ from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 from rmq.wire.protocol.ops.core import Op
 
 from ..options import Load
-from ..processes import go, run, say
+from ..processes import go, roles, run, say
 from .schedule import SECOND, WARM_UP, Bodies, Schedule, stamp_of
 
 DIFFERENT = 1000  # messages of ``single``, sent again and again
@@ -259,19 +259,5 @@ async def receive(
             say(us=listener.take())
 
 
-ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
-    "single": single,
-    "send": send,
-    "receive": receive,
-    "ping": ping,
-    "flood": flood,
-}
-
-
-async def main(role: str, **orders: Any) -> None:
-    """Play one role."""
-    await ROLES[role](**orders)
-
-
 if __name__ == "__main__":
-    run(main)
+    run(roles(single=single, send=send, receive=receive, ping=ping, flood=flood))
