@@ -21,8 +21,7 @@ import msgpack
 
 from ..options import Load
 from ..processes import run, say, settle, wait_for_go
-from .frames import ANSWER, HEADER, LENGTH, PULL, packed, unpacked
-from .server import HOST, Receiver
+from .server import ANSWER, HEADER, HOST, LENGTH, PULL, Receiver, packed, unpacked
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -11,8 +11,21 @@ from typing import cast
 
 import pytest
 
-from rmq.bench.floor.frames import ANSWER, HEADER, LENGTH, PULL, packed
-from rmq.bench.floor.server import BUFFER, Appender, Echo, Log, Reader, Receiver, drain
+from rmq.bench.floor.server import (
+    ANSWER,
+    BUFFER,
+    HEADER,
+    LENGTH,
+    PULL,
+    Appender,
+    Echo,
+    Log,
+    Reader,
+    Receiver,
+    drain,
+    packed,
+    unpacked,
+)
 
 
 class Wire:
@@ -96,3 +109,15 @@ def test_the_socket_is_written_to_the_file_and_acknowledged_once(tmp_path: Path)
     os.close(file)
 
     assert (tmp_path / "log").read_bytes() == data
+
+
+def test_a_batch_is_unpacked_to_what_was_packed() -> None:
+    bodies = [b"", b"a", b"bc" * 40_000]
+
+    batch = b"".join(packed(3, bodies))
+    payload = memoryview(batch)[HEADER.size :]
+    lengths, row = unpacked(payload)
+
+    assert HEADER.unpack_from(batch) == (len(payload), 3, 3, 0)
+    assert list(lengths) == [0, 1, 80_000]
+    assert row == b"".join(bodies)
