@@ -63,11 +63,11 @@ bench-report: install
 
 # Spark's scan of a topic against Parquet and tuples; ARGS=--quick for a tenth of it (docs/benchmarks.md)
 bench-spark: install
-	$(BIN)/python bench/spark_scan.py $(ARGS)
+	$(BIN)/python tools/bench/spark_scan.py $(ARGS)
 
 # What a million delayed messages cost while they wait; ARGS=--quick to see that it works
 bench-delays: install
-	$(BIN)/python bench/delays.py $(ARGS)
+	$(BIN)/python tools/bench/delays.py $(ARGS)
 
 # A flame graph of broker and clients under a load, with py-spy: .cache/profile.svg; ARGS="consume --rounds 1" for another load
 profile: install

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "delays.py"
+SCRIPT = Path(__file__).parents[3] / "tools" / "bench" / "delays.py"
 
 
 @pytest.mark.slow

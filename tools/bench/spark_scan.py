@@ -3,7 +3,7 @@ How fast Spark reads a topic, compared with Parquet and with a reader that yield
 
     make bench-spark                                 all of it: 5 million messages, 5 rounds, a topic of 4 GB
     make bench-spark ARGS=--quick                    a tenth of that, in about two minutes
-    python bench/spark_scan.py --messages 1000000 --rounds 3 --big-gb 0
+    python tools/bench/spark_scan.py --messages 1000000 --rounds 3 --big-gb 0
 
 A real broker process is filled over TCP: 8 queues, bodies of 100 seeded random bytes, 8 tags, one key
 each. Spark writes Parquet from that very DataFrame with its default codec. Then each round scans all of them to the
@@ -21,7 +21,6 @@ import platform
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from rmq.bench.processes import BrokerProcess
 from rmq.engine.native.blocking import BlockingConnection
 from rmq.spark import session
 from rmq.wire.batch.batch import Rows, encode
@@ -44,7 +44,6 @@ from rmq.wire.protocol.ops.core import Op
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-READY = re.compile(rb"\bready on (\S+?),?\s")
 QUEUES = 8
 TAGS = [f"tag-{number}" for number in range(8)]
 BATCH = 1000  # messages of a batch: what producers make of messages that come quickly
@@ -102,18 +101,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """A broker process; its address."""
-    command = [sys.executable, "-m", "rmq.cli.rmq_broker", "start", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen([*command, "--data-dir", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    """Run a broker process, and give its address."""
+    process = BrokerProcess(folder, "sync")
     try:
-        assert process.stdout is not None
-        found = next((match for line in process.stdout if (match := READY.search(line))), None)
-        if found is None:
-            raise SystemExit("the broker did not start")
-        yield found[1].decode()
+        yield process.address
     finally:
-        process.terminate()
-        process.wait(60)
+        process.close()
 
 
 def fill(options: argparse.Namespace, address: str) -> dict[str, Any]:

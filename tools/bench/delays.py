@@ -3,7 +3,7 @@ What delayed messages cost a producer and a broker while they wait, beside the s
 
     make bench-delays                                all of it: 1 million messages, 5 pairs, both flush modes
     make bench-delays ARGS=--quick                   5,000 messages, 1 pair, in some seconds
-    python bench/delays.py --messages 200000 --pairs 3
+    python tools/bench/delays.py --messages 200000 --pairs 3
 
 Each run has a real broker process of its own, on an empty directory. *fill* sends all messages in batches of 500 with
 ``send_bodies``, bodies of 100 bytes that all differ, 64 calls at once; the delayed ones wait for the longest level.

@@ -1,11 +1,11 @@
 """
-How long a query by key takes.
+Measures how long a query by key takes: in the index alone, or over TCP.
 
-    python bench/key_query.py                      the index alone: files of 10 million hashes, searched in one thread
-    python bench/key_query.py --batch 1            the same, for batches of one message
-    python bench/key_query.py --broker             a real broker, filled by a producer and asked over TCP
+    python tools/bench/key_query.py             the index alone: files of 10 million hashes, searched in one thread
+    python tools/bench/key_query.py --batch 1   the same, for batches of one message
+    python tools/bench/key_query.py --broker    a real broker, filled by a producer and asked over TCP
 
-Prints one JSON object; times in milliseconds. Files lie in a temporary folder (``--directory`` names where).
+Prints one JSON object, with times in milliseconds. Files lie in a temporary folder (``--directory`` names where).
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import asyncio
 import json
 import os
 import random
-import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq.bench.processes import BrokerProcess
 from rmq.broker.store.files import Files
 from rmq.broker.store.key_index import KeyEntry, KeyIndex, KeySearch
 from rmq.client import Admin, Connection, Message, Producer
@@ -34,7 +32,6 @@ from rmq.wire.protocol.ops.core import Op
 SEGMENT = 1 << 30
 GROUP = 1000  # batches that the index gets at once
 EVER = 1 << 62
-READY = re.compile(rb"\bready on (\S+?),?\s")
 
 
 def main() -> None:
@@ -106,33 +103,13 @@ def build(index: KeyIndex, options: argparse.Namespace) -> tuple[list[tuple[int,
 
 async def with_broker(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Start a broker, fill it, ask it."""
-    command = [
-        sys.executable,
-        "-m",
-        "rmq.cli.rmq_broker",
-        "start",
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        str(folder),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    broker = BrokerProcess(folder, "sync")
     try:
-        address = ready(process)
-        filled = await fill(options, address)
-        return {"messages": options.messages, "batch": options.batch, "fill_s": filled, **await ask(options, address)}
+        filled = await fill(options, broker.address)
+        found = await ask(options, broker.address)
     finally:
-        process.terminate()
-        process.wait(60)
-
-
-def ready(process: subprocess.Popen[bytes]) -> str:
-    """Wait for the broker's ready line; its address."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if (found := READY.search(line)) is not None:
-            return found[1].decode()
-    raise SystemExit("the broker did not start")
+        broker.close()
+    return {"messages": options.messages, "batch": options.batch, "fill_s": filled, **found}
 
 
 async def fill(options: argparse.Namespace, address: str) -> float:
