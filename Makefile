@@ -59,7 +59,7 @@ bench: install
 # The measured part of docs/benchmarks.md and its plots, from docs/benchmarks.json; RUN=1 measures anew before
 bench-report: install
 	$(if $(RUN),$(BIN)/rmq-bench all --json > docs/benchmarks.json.new && mv docs/benchmarks.json.new docs/benchmarks.json)
-	$(BIN)/python -m rmq.bench.report
+	$(BIN)/python tools/bench/report.py
 
 # Spark's scan of a topic against Parquet and tuples; ARGS=--quick for a tenth of it (docs/benchmarks.md)
 bench-spark: install

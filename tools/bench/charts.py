@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .figures import Figure, Verdict
-from .findings import Findings, Run, is_target, score, whose
-from .plots import Aim, Axis, Bar, Series, bars, decades, lines, targets
-from .table import number, wanted
+from findings import Findings, Run, is_target, score, whose
+from plots import Aim, Axis, Bar, Series, bars, decades, lines, targets
+from rmq.bench.figures import Figure, Verdict
+from rmq.bench.table import number, wanted
 
 _GROWN = re.compile(r"^scale\.(\w+)\.([\d.e+]+)$")
 _UNITS = {"msg/s": "messages a second", "s": "seconds", "MB/s": "MB a second", "ms": "milliseconds", "MB": "MB"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from findings import NotAReport, is_target, read, score, whose
 from rmq.bench.figures import Figure, Verdict
-from rmq.bench.findings import NotAReport, is_target, read, score, whose
 
 from rigs.made_up_findings import everything
 

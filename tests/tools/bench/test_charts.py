@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rmq.bench.findings import read
-from rmq.bench.report_plots import plots
+from charts import plots
+from findings import read
 
 from rigs.made_up_findings import everything
 

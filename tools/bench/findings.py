@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from .figures import Figure, Verdict
+from rmq.bench.figures import Figure, Verdict
 
 _Kind = TypeVar("_Kind", Figure, Verdict)
 _LIMITS = {"floor", "socket_to_file", "fdatasync", "echo"}
