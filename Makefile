@@ -1,4 +1,4 @@
-# Every target first makes sure that .venv is what the checkout asks for (scripts/setup; at once when nothing changed).
+# Every target first brings .venv up to date (scripts/setup; it takes no time when nothing changed).
 .PHONY: install fmt lint types imports check docs test test-fast chaos cov debug bench bench-report bench-spark bench-delays profile demo pipeline run clean
 
 BIN := .venv/bin
@@ -15,7 +15,7 @@ lint types imports: install
 check: install
 	scripts/check
 
-# The pages of docs/reference, which are made from the code; a test fails while they are stale
+# Regenerates docs/reference from the code; a test fails while it is stale
 docs: install
 	$(BIN)/python scripts/reference
 
@@ -48,7 +48,7 @@ chaos: install
 cov: install
 	$(BIN)/coverage run $(BIN)/pytest $(ARGS) && $(BIN)/coverage report
 
-# asyncio's own checks: slow callbacks, calls from the wrong thread, coroutines that nobody awaited
+# asyncio's own checks: slow callbacks, calls from the wrong thread, coroutines that were never awaited
 debug: install
 	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev $(BIN)/pytest -m "not slow and not spark" $(ARGS)
 
