@@ -6,12 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from refdocs.log_calls import events_of
+from refdocs.pages import COMPONENTS
+
 ROOT = Path(__file__).parent.parent
+TOPS = (ROOT / "scripts" / "packages").read_text().split()
 WRONG = "def answer() -> int:\n    return 'not a number'\n"
 
 
@@ -78,3 +83,18 @@ def test_import_linter_sees_an_added_folder(copy: Path) -> None:
     )
 
     assert "'rmq.extra.inner.answer'" in found.stdout
+
+
+def test_the_layers_name_every_folder() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+
+    # api is the root package itself.
+    assert {name.strip() for layer in layers for name in layer.split("|")} | {"api"} == set(TOPS)
+
+
+def test_every_folder_that_logs_is_in_the_reference() -> None:
+    listed = {folder for folders in COMPONENTS.values() for folder in folders}
+
+    assert listed <= set(TOPS)
+    assert events_of(ROOT, {name: (name,) for name in TOPS if name not in listed}) == []
