@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _AHEAD = 8
 
 
-class Line(NamedTuple):
+class InputLine(NamedTuple):
     """A line of the input and what decides its queue."""
 
     number: int
@@ -58,12 +58,12 @@ class Shape:
             self.topic, line, self.tag, self.keys, self.properties, delay_level=self.delay_level, delay_s=self.delay_s
         )
 
-    def lines(self, bodies: Sequence[bytes], first: int) -> tuple[list[Line], Failure | None]:
+    def lines(self, bodies: Sequence[bytes], first: int) -> tuple[list[InputLine], Failure | None]:
         """The lines with their sharding keys, up to the first that cannot be sent, and what is wrong with that."""
-        lines: list[Line] = []
+        lines: list[InputLine] = []
         for number, body in enumerate(bodies, first):
             try:
-                lines.append(Line(number, body, self._sharding_key(body)))
+                lines.append(InputLine(number, body, self._sharding_key(body)))
             except ValueError as error:
                 text = f"line {number}: {error}; it and what follows was not sent"
                 return lines, Failure(text, exit_codes.DATA_ERROR)
@@ -147,11 +147,15 @@ def command(
     Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id ("delayed" instead of
     the offset while it waits for its time). Empty lines are empty messages; a last line without a newline counts.
     """
-    run(_produce(broker, topic, shape, file, Receipts(as_json, quiet), compression=compression, namespace=namespace))
+    run(
+        _produce(
+            broker, topic, shape, file, ReceiptPrinter(as_json, quiet), compression=compression, namespace=namespace
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Receipts:
+class ReceiptPrinter:
     """How receipts are printed."""
 
     as_json: bool
@@ -175,7 +179,7 @@ async def _produce(
     topic: str | None,
     options: Mapping[str, Any],
     file: BinaryIO,
-    receipts: Receipts,
+    printer: ReceiptPrinter,
     *,
     compression: str | None,
     namespace: str,
@@ -193,7 +197,7 @@ async def _produce(
     if file.isatty():
         click.echo("every line that you type is a message; Ctrl-D ends", err=True)
     async with unopened as producer:
-        await _send_all(producer, shape, file, receipts)
+        await _send_all(producer, shape, file, printer)
 
 
 def _say_why(refusal: WireError | None) -> None:
@@ -224,11 +228,11 @@ def _shape(topic: str, options: Mapping[str, Any]) -> Shape:
     return shape
 
 
-async def _send_all(producer: Producer, shape: Shape, file: BinaryIO, receipts: Receipts) -> None:
+async def _send_all(producer: Producer, shape: Shape, file: BinaryIO, printer: ReceiptPrinter) -> None:
     """Read, send and print side by side; what was read before a bad line is sent and printed first."""
     sends = Sends(producer, shape)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_print_all(sends, receipts))
+        tasks.create_task(_print_all(sends, printer))
         failure = await _read_all(sends, shape, file)
         await sends.end()
     if failure is not None:
@@ -245,7 +249,7 @@ class Sends:
         self._waiting: asyncio.Queue[asyncio.Task[Sequence[Receipt]] | None] = asyncio.Queue(_AHEAD)
         self._awaited: asyncio.Task[Sequence[Receipt]] | None = None
 
-    async def begin(self, lines: Sequence[Line]) -> None:
+    async def begin(self, lines: Sequence[InputLine]) -> None:
         """Start to send; waits while too many groups are on their way."""
         task = asyncio.create_task(self._send(lines))
         task.add_done_callback(_seen)  # after the first failure nobody asks for the others
@@ -270,7 +274,7 @@ class Sends:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    async def _send(self, lines: Sequence[Line]) -> Sequence[Receipt]:
+    async def _send(self, lines: Sequence[InputLine]) -> Sequence[Receipt]:
         messages = [self._shape.message(line.body) for line in lines]
         try:
             if self._shape.key_field is None:
@@ -301,11 +305,11 @@ async def _read_all(sends: Sends, shape: Shape, file: BinaryIO) -> Failure | Non
     return None
 
 
-async def _print_all(sends: Sends, receipts: Receipts) -> None:
+async def _print_all(sends: Sends, printer: ReceiptPrinter) -> None:
     output = Output()
     try:
         while (group := await sends.next()) is not None:
-            await output.write(receipts.text(sends.topic, group))
+            await output.write(printer.text(sends.topic, group))
     finally:
         await sends.abandon()
 

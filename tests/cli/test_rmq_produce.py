@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from rmq.cli.rmq_produce import Line, Sends, Shape, command
+from rmq.cli.rmq_produce import InputLine, Sends, Shape, command
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.command import Failure
 from rmq.client import Admin, Producer
@@ -333,7 +333,7 @@ async def test_when_many_sends_fail_only_the_first_failure_is_told() -> None:
     async def fail() -> bool:
         sends = Sends(cast(Producer, Failing()), Shape(topic="t", properties={}))
         for number in (1, 2, 3):
-            await sends.begin([Line(number, b"x", None)])
+            await sends.begin([InputLine(number, b"x", None)])
         try:
             await sends.next()
         except RequestTimeout:
@@ -355,7 +355,7 @@ async def test_a_full_disk_ends_the_command_with_the_lines_the_reason_and_code_7
             raise DiskFull("nothing was stored in 't' within 30 s: the disk has 0 MiB free")
 
     sends = Sends(cast(Producer, Full()), Shape(topic="t", properties={}))
-    await sends.begin([Line(1, b"x", None), Line(2, b"y", None)])
+    await sends.begin([InputLine(1, b"x", None), InputLine(2, b"y", None)])
     with pytest.raises(Failure) as raised:
         await sends.next()
 
