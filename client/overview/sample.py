@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rmq.wire.errors import Refused
 from rmq.wire.model import MessageQueue, from_us
 from rmq.wire.protocol.ops.core import LockRow
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupRow
+
+if TYPE_CHECKING:
+    from ..admin.admin import Admin
 
 MOST_TOPICS: Final = 1000
 MOST_LEASES: Final = 2000
@@ -41,34 +44,7 @@ class Sample(NamedTuple):
         return self.stats.get(part, {}).get(name) or 0
 
 
-class Dated(Protocol):
-    """When a message was stored, if that can be told."""
-
-    @property
-    def stored_at(self) -> datetime | None:
-        """The broker's time of it."""
-
-
-class Asked(Protocol):
-    """What is asked of an :class:`~rmq.client.Admin`."""
-
-    async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
-        """The numbers."""
-
-    async def list_groups(self) -> list[GroupRow]:
-        """The groups."""
-
-    async def lock_status(self, group: str | None = None) -> list[LockRow]:
-        """The leases."""
-
-    async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
-        """A group by queue."""
-
-    async def heads(self, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, Dated]:
-        """When messages were stored."""
-
-
-async def take(admin: Asked, clock: Callable[[], float]) -> Sample:
+async def take(admin: Admin, clock: Callable[[], float]) -> Sample:
     """Look once; raises what the questions raise. Cancelling is safe."""
     stats = await admin.stats(topics=MOST_TOPICS)
     at = clock()
@@ -84,7 +60,7 @@ async def take(admin: Asked, clock: Callable[[], float]) -> Sample:
     return Sample(at, stats, groups, locks, behind_s)
 
 
-async def _oldest(admin: Asked, group: str) -> datetime | None:
+async def _oldest(admin: Admin, group: str) -> datetime | None:
     """When the oldest message that waits for a group was stored; None if that cannot be told."""
     try:
         heads = await admin.heads(waiting_heads(await admin.describe_group(group)))
