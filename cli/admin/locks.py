@@ -46,7 +46,7 @@ _SHORTEST: Final = 8  # characters that are left of a name
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
-class Wanted(NamedTuple):
+class LockFilter(NamedTuple):
     """Which locks are asked for."""
 
     group: str | None = None
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
         return " and the ".join(parts)
 
 
-class Look(NamedTuple):
+class Layout(NamedTuple):
     """How it is shown; ``columns`` and ``lines`` are those of the terminal, 0 where there is room for everything."""
 
     as_json: bool
@@ -96,34 +96,34 @@ def lock_status(
     reaches 0. In a narrow terminal an owner is named by the end of its member id. Where there are no locks, standard
     error says so. With --json: one array of objects (with --watch: one a line).
     """
-    wanted = Wanted(group, topic)
+    wanted = LockFilter(group, topic)
     if watch:
         run(until_signal(_watch(broker, wanted, interval, as_json=as_json, wide=wide)))
     else:
-        run(_show(broker, wanted, look(as_json=as_json, wide=wide)))
+        run(_show(broker, wanted, layout_of(as_json=as_json, wide=wide)))
 
 
-def look(*, as_json: bool, wide: bool) -> Look:
+def layout_of(*, as_json: bool, wide: bool) -> Layout:
     """How to show it on the standard output there is."""
     if not sys.stdout.isatty():
-        return Look(as_json)
+        return Layout(as_json)
     columns, lines = shutil.get_terminal_size()
-    return Look(as_json, 0 if wide else columns, lines)
+    return Layout(as_json, 0 if wide else columns, lines)
 
 
-async def _show(broker: str, wanted: Wanted, how: Look) -> None:
+async def _show(broker: str, wanted: LockFilter, layout: Layout) -> None:
     async with admin_of(broker) as admin:
         rows = await _rows(admin, wanted)
         why_none = "" if rows else await _why_none(admin, wanted)
-    if how.as_json:
+    if layout.as_json:
         click.echo(to_json([lock_object(row) for row in rows]))
     elif rows:
-        click.echo(lock_text(rows, how.columns), nl=False)
+        click.echo(lock_text(rows, layout.columns), nl=False)
     if why_none:
         click.echo(why_none, err=True)
 
 
-async def _rows(admin: Admin, wanted: Wanted) -> list[LockRow]:
+async def _rows(admin: Admin, wanted: LockFilter) -> list[LockRow]:
     """
     The locks that are asked for.
 
@@ -136,7 +136,7 @@ async def _rows(admin: Admin, wanted: Wanted) -> list[LockRow]:
     return [row for row in rows if wanted.topic in (None, row.topic)]
 
 
-async def _why_none(admin: Admin, wanted: Wanted) -> str:
+async def _why_none(admin: Admin, wanted: LockFilter) -> str:
     """A group is there as soon as somebody joins it, so that one that is not there yet is no mistake."""
     if wanted.group is None:
         return f"the {wanted} has no locks" if wanted.topic else "there are no locks: nobody holds a queue"
@@ -150,11 +150,11 @@ async def _why_none(admin: Admin, wanted: Wanted) -> str:
 # ---- watching
 
 
-class Watch:
+class LockWatch:
     """What somebody who watches is shown, look by look: the newest locks, or the last ones and why none are newer."""
 
-    def __init__(self, wanted: Wanted, how: Look) -> None:
-        self.how = how
+    def __init__(self, wanted: LockFilter, layout: Layout) -> None:
+        self.layout = layout
         self._wanted = wanted
         self._rows: Sequence[LockRow] = ()
         self._seen_at: datetime | None = None
@@ -163,7 +163,7 @@ class Watch:
     def seen(self, rows: Sequence[LockRow], now: datetime) -> str:
         """The broker answered."""
         self._rows, self._seen_at, self._lost = rows, now, ""
-        if self.how.as_json:
+        if self.layout.as_json:
             return to_json([lock_object(row) for row in rows]) + "\n"
         count = f"{len(rows)} lock" + ("" if len(rows) == 1 else "s")
         of = f" of the {self._wanted}" if any(self._wanted) else ""
@@ -172,29 +172,29 @@ class Watch:
     def failed(self, error: str) -> tuple[str, str]:
         """It did not: what to show, and what to say beside it; the same is said once."""
         is_news, self._lost = error != self._lost, error
-        if not self.how.lines:
+        if not self.layout.lines:
             return "", error if is_news else ""
         since = f"as it was at {self._seen_at:%H:%M:%S}: " if self._seen_at else ""
         return self._screen(printable(since + error)), ""
 
     def _screen(self, heading: str) -> str:
-        text = lock_text(self._rows, self.how.columns) if self._rows else ""
+        text = lock_text(self._rows, self.layout.columns) if self._rows else ""
         lines = [heading, *text.splitlines()]
-        if not self.how.lines:
+        if not self.layout.lines:
             return "\n".join(lines) + "\n\n"
-        room = max(self.how.lines - 2, 2)  # the last line of a terminal stays free
+        room = max(self.layout.lines - 2, 2)  # the last line of a terminal stays free
         if len(lines) > room + 1:
             lines = [*lines[:room], f"and {len(lines) - room} more lines: --group and --topic show fewer"]
         return _CLEAR + "\n".join(lines) + "\n"
 
 
-async def _watch(broker: str, wanted: Wanted, interval: float, *, as_json: bool, wide: bool) -> None:
-    watch = Watch(wanted, look(as_json=as_json, wide=wide))
+async def _watch(broker: str, wanted: LockFilter, interval: float, *, as_json: bool, wide: bool) -> None:
+    watch = LockWatch(wanted, layout_of(as_json=as_json, wide=wide))
     async with admin_of(broker) as admin:
         if wanted.topic is not None:
             await admin.topic(wanted.topic)  # one that is not there now is a mistake; one that ends later is news
         while True:
-            watch.how = look(as_json=as_json, wide=wide)  # a window may have been made larger
+            watch.layout = layout_of(as_json=as_json, wide=wide)  # a window may have been made larger
             try:
                 shown, said = watch.seen(await _rows(admin, wanted), datetime.now().astimezone()), ""
             except (ConnectionLost, RequestTimeout, TopicNotFound) as error:

@@ -49,7 +49,7 @@ class Shown(NamedTuple):
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
 
-class Asked(NamedTuple):
+class TailQuery(NamedTuple):
     """Which messages; ``lines`` None: as many as is usual, no ``queues``: of all."""
 
     topic: str
@@ -140,11 +140,11 @@ def tail(
     when a message was stored, in UTC. With --json: one object a line.
     """
     shown = Shown(as_json, ids, 0 if full or not sys.stdout.isatty() else BODY_SHOWN)
-    showing = _tail(broker, Asked(topic, queues, expression, key, lines, since), shown, follow=follow)
+    showing = _tail(broker, TailQuery(topic, queues, expression, key, lines, since), shown, follow=follow)
     run(until_signal(showing) if follow else showing)
 
 
-async def _tail(broker: str, asked: Asked, shown: Shown, *, follow: bool) -> None:
+async def _tail(broker: str, asked: TailQuery, shown: Shown, *, follow: bool) -> None:
     output = Output()
     async with admin_of(broker) as admin:
         end = admin.tail(
@@ -162,13 +162,13 @@ async def _tail(broker: str, asked: Asked, shown: Shown, *, follow: bool) -> Non
             await _follow(end, output, shown)
 
 
-async def _newest(admin: Admin, end: Tail, asked: Asked) -> tuple[list[StoredMessage], list[str]]:
+async def _newest(admin: Admin, end: Tail, asked: TailQuery) -> tuple[list[StoredMessage], list[str]]:
     now = datetime.now(UTC) + await ask_ahead(admin)  # by a clock that is behind, far too many would be the newest
     found = await end.newest(asked.most, now=now, since=asked.since)
     return found.messages, [found.left_out] if found.left_out else []
 
 
-async def _of_key(admin: Admin, end: Tail, asked: Asked) -> tuple[list[StoredMessage], list[str]]:
+async def _of_key(admin: Admin, end: Tail, asked: TailQuery) -> tuple[list[StoredMessage], list[str]]:
     """The newest messages of a key, which the broker's index finds, however far back they are; and what to say."""
     assert asked.key is not None
     held = await end.begin()

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -30,6 +30,8 @@ from .view import view_object, view_of
 
 if TYPE_CHECKING:
     from rmq.client import Admin
+
+    from .screen import Screen
 
 
 @click.command(
@@ -114,7 +116,7 @@ async def _live(broker: str, interval_s: float, count: int | None) -> None:
     async with admin_of(broker) as admin:
         with Screen(Console(highlight=False)) as screen:
 
-            def draw(watch: Watch) -> None:
+            def draw(watch: BrokerWatch) -> None:
                 if watch.after is None:
                     return
                 notice = watch.notice(now=time.monotonic())
@@ -132,7 +134,7 @@ SILENT_S: Final = 2.0  # an answer may take so long before it is missed
 REDRAW_S: Final = 1.0
 
 
-class Watch:
+class BrokerWatch:
     """The last two looks, and how it stands with the next."""
 
     def __init__(self) -> None:
@@ -159,26 +161,12 @@ class Watch:
         return f"no answer for {silent_s:.0f} s" if silent_s > SILENT_S else None
 
 
-class Screen(Protocol):
-    """Where the view is drawn."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether somebody wants no more of it."""
-
-    def wake(self) -> None:
-        """End a pause."""
-
-    async def pause(self, timeout_s: float) -> None:
-        """Wait for so long, or until the end, a change of the size or :meth:`wake`."""
-
-
 async def follow(
-    look: Callable[[], Awaitable[Sample]], screen: Screen, draw: Callable[[Watch], None], *, interval_s: float,
+    look: Callable[[], Awaitable[Sample]], screen: Screen, draw: Callable[[BrokerWatch], None], *, interval_s: float,
     count: int | None, clock: Callable[[], float],
 ) -> None:  # fmt: skip
     """Look and draw until the end, or for ``count`` answers."""
-    watch, answers, next_at = Watch(), 0, clock()
+    watch, answers, next_at = BrokerWatch(), 0, clock()
     while not screen.is_over:
         asking = asyncio.ensure_future(look())
         asking.add_done_callback(lambda _: screen.wake())

@@ -32,7 +32,7 @@ _FEW: Final = 3  # lines, for which a table is worth its heading
 _ENDLESS: Final = 1 << 20
 
 
-class Item(NamedTuple):
+class Figure(NamedTuple):
     """A number with its name; room is kept for ``width`` characters. ``is_extra``: only where its line has room."""
 
     name: str
@@ -100,62 +100,62 @@ def _heading(view: View, width: int, room: int) -> list[Text]:
     return [several[0] for several in wrapped][:room]
 
 
-def _traffic(view: View) -> tuple[str, list[Item]]:
+def _traffic(view: View) -> tuple[str, list[Figure]]:
     flow = view.traffic
     return "messages", [
-        Item("in", figures.rate(flow.messages_in), 9),
-        Item("out", figures.rate(flow.messages_out), 9),
-        Item("bytes in", figures.size_rate(flow.bytes_in), 9),
-        Item("out", figures.size_rate(flow.bytes_out), 9),
-        Item("log grows", figures.size_rate(view.log_bytes_per_s), 9, is_extra=True),
+        Figure("in", figures.rate(flow.messages_in), 9),
+        Figure("out", figures.rate(flow.messages_out), 9),
+        Figure("bytes in", figures.size_rate(flow.bytes_in), 9),
+        Figure("out", figures.size_rate(flow.bytes_out), 9),
+        Figure("log grows", figures.size_rate(view.log_bytes_per_s), 9, is_extra=True),
     ]
 
 
-def _disk(view: View) -> tuple[str, list[Item]]:
+def _disk(view: View) -> tuple[str, list[Figure]]:
     slow = "yellow" if max(view.sync_s or 0.0, view.wait_s or 0.0) >= _SLOW_S else ""
     stuck = view.longest_waiting_s >= 1.0
     waiting = figures.count(view.waiting_answers)
     waiting += f" ({figures.long_time(view.longest_waiting_s)})" if stuck else ""
     return "disk", [
-        Item("wait", figures.short_time(view.wait_s), 8, slow),
-        Item("fdatasync", figures.short_time(view.sync_s), 8, slow),
-        Item("syncs", figures.rate(view.syncs_per_s), 6),
-        Item("waiting", waiting, 4, "red" if stuck else ""),
-        Item("flush", view.flush, 1, is_extra=True),
+        Figure("wait", figures.short_time(view.wait_s), 8, slow),
+        Figure("fdatasync", figures.short_time(view.sync_s), 8, slow),
+        Figure("syncs", figures.rate(view.syncs_per_s), 6),
+        Figure("waiting", waiting, 4, "red" if stuck else ""),
+        Figure("flush", view.flush, 1, is_extra=True),
     ]
 
 
-def _clients(view: View) -> tuple[str, list[Item]]:
+def _clients(view: View) -> tuple[str, list[Figure]]:
     states = [f"{count:,} {state}" for state, count in view.lease_states.items() if count and state != "held"]
     leases = f"{view.leases:,}" + (f" ({', '.join(states)})" if states else "")
     return "clients", [
-        Item("leases", leases, 3, "yellow" if states else ""),
-        Item("parked pulls", figures.count(view.parked_pulls), 3),
-        Item("connections", figures.count(view.connections), 3),
-        Item("producers", figures.count(view.producers), 3, is_extra=True),
+        Figure("leases", leases, 3, "yellow" if states else ""),
+        Figure("parked pulls", figures.count(view.parked_pulls), 3),
+        Figure("connections", figures.count(view.connections), 3),
+        Figure("producers", figures.count(view.producers), 3, is_extra=True),
     ]
 
 
-def _process(view: View) -> tuple[str, list[Item]]:
+def _process(view: View) -> tuple[str, list[Figure]]:
     return "broker", [
-        Item("cpu", figures.percent(view.cpu), 4, "yellow" if (view.cpu or 0.0) >= _BUSY else ""),
-        Item("memory", figures.size(view.memory_bytes), 7),
-        Item("disk free", figures.size(view.disk_free_bytes), 7),
-        Item("log", figures.size(view.log_bytes), 7),
+        Figure("cpu", figures.percent(view.cpu), 4, "yellow" if (view.cpu or 0.0) >= _BUSY else ""),
+        Figure("memory", figures.size(view.memory_bytes), 7),
+        Figure("disk free", figures.size(view.disk_free_bytes), 7),
+        Figure("log", figures.size(view.log_bytes), 7),
     ]
 
 
-def _later(view: View) -> tuple[str, list[Item]]:
+def _later(view: View) -> tuple[str, list[Figure]]:
     due = f" (next in {figures.long_time(view.next_delay_s)})" if view.next_delay_s is not None else ""
     return "later", [
-        Item("delayed", figures.count(view.delays_waiting) + due, 1),
-        Item("sent back", figures.count(view.sent_back), 1),
-        Item("dead letters", figures.count(view.dead_letters), 1, "yellow" if view.dead_letters else ""),
-        Item("", "(since the start)", 1, "dim", is_extra=True),
+        Figure("delayed", figures.count(view.delays_waiting) + due, 1),
+        Figure("sent back", figures.count(view.sent_back), 1),
+        Figure("dead letters", figures.count(view.dead_letters), 1, "yellow" if view.dead_letters else ""),
+        Figure("", "(since the start)", 1, "dim", is_extra=True),
     ]
 
 
-def _flow(name: str, items: Sequence[Item], width: int) -> list[Text]:
+def _flow(name: str, items: Sequence[Figure], width: int) -> list[Text]:
     """Items behind the name of their row; what does not fit goes on below it."""
     from rich.text import Text
 

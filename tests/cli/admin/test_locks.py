@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.cli.admin.locks import LOCK_COLUMNS, NARROW_COLUMNS, Look, Wanted, Watch, lock_object, lock_text
+from rmq.cli.admin.locks import LOCK_COLUMNS, NARROW_COLUMNS, Layout, LockFilter, LockWatch, lock_object, lock_text
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.wire.protocol.ops.core import LockRow
@@ -25,8 +25,8 @@ from rigs.processes import BrokerProcess, ConsumerProcess, Running
 ROW = LockRow("billing", "orders", 2, "host@7#ab12cd34", "ab12cd34" + "0" * 24, 5 << 32, 61.25, 3.0, 57.0, "held")
 RETRYING = ROW._replace(queue_id=3, state="held, retrying offset 17 (attempt 4)")
 NOON = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
-TERMINAL = Look(as_json=False, columns=80, lines=24)
-PIPE = Look(as_json=False)
+TERMINAL = Layout(as_json=False, columns=80, lines=24)
+PIPE = Layout(as_json=False)
 
 
 def admin(*arguments: str) -> Result:
@@ -95,14 +95,14 @@ def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
 
 
 def test_a_look_of_a_watcher_begins_with_the_time() -> None:
-    watch = Watch(Wanted(topic="orders"), PIPE)
+    watch = LockWatch(LockFilter(topic="orders"), PIPE)
 
     assert watch.seen([ROW], NOON).splitlines()[0] == "12:00:05  1 lock of the topic 'orders'"
     assert watch.seen([], NOON) == "12:00:05  0 locks of the topic 'orders'\n\n"
 
 
 def test_a_lost_broker_leaves_the_last_locks_in_the_terminal() -> None:
-    watch = Watch(Wanted(), TERMINAL)
+    watch = LockWatch(LockFilter(), TERMINAL)
     watch.seen([ROW], NOON)
 
     shown, said = watch.failed("no answer")
@@ -112,7 +112,7 @@ def test_a_lost_broker_leaves_the_last_locks_in_the_terminal() -> None:
 
 
 def test_into_a_pipe_a_lost_broker_is_said_once() -> None:
-    watch = Watch(Wanted(), PIPE)
+    watch = LockWatch(LockFilter(), PIPE)
 
     assert [watch.failed("gone"), watch.failed("gone")] == [("", "gone"), ("", "")]
     watch.seen([ROW], NOON)
@@ -120,7 +120,7 @@ def test_into_a_pipe_a_lost_broker_is_said_once() -> None:
 
 
 def test_more_locks_than_lines_are_cut_and_that_is_said() -> None:
-    watch = Watch(Wanted(), Look(as_json=False, columns=80, lines=10))
+    watch = LockWatch(LockFilter(), Layout(as_json=False, columns=80, lines=10))
     lines = watch.seen([ROW._replace(queue_id=i) for i in range(100)], NOON).splitlines()
 
     assert len(lines) < 10

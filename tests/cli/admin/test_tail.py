@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 from click.testing import CliRunner, Result
 
-from rmq.cli.admin.tail import LINES, LINES_SINCE, Asked, Shown, tail_line
+from rmq.cli.admin.tail import LINES, LINES_SINCE, Shown, TailQuery, tail_line
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message, Producer
@@ -49,27 +49,27 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize(
     ("asked", "most"),
     [
-        (Asked("t"), LINES),
-        (Asked("t", lines=0), 0),
-        (Asked("t", since=datetime.now(UTC)), LINES_SINCE),
-        (Asked("t", lines=7, since=datetime.now(UTC)), 7),
+        (TailQuery("t"), LINES),
+        (TailQuery("t", lines=0), 0),
+        (TailQuery("t", since=datetime.now(UTC)), LINES_SINCE),
+        (TailQuery("t", lines=7, since=datetime.now(UTC)), 7),
     ],
 )
-def test_since_a_time_there_are_many_unless_a_number_is_given(asked: Asked, most: int) -> None:
+def test_since_a_time_there_are_many_unless_a_number_is_given(asked: TailQuery, most: int) -> None:
     assert asked.most == most
 
 
 @pytest.mark.parametrize(
     ("asked", "is_wanted"),
     [
-        (Asked("orders"), True),
-        (Asked("orders", queues=(2,), expression="created || paid", key="o-17"), True),
-        (Asked("orders", queues=(1,)), False),
-        (Asked("orders", expression="paid"), False),
-        (Asked("orders", key="o-1"), False),
+        (TailQuery("orders"), True),
+        (TailQuery("orders", queues=(2,), expression="created || paid", key="o-17"), True),
+        (TailQuery("orders", queues=(1,)), False),
+        (TailQuery("orders", expression="paid"), False),
+        (TailQuery("orders", key="o-1"), False),
     ],
 )
-def test_all_conditions_must_hold(asked: Asked, is_wanted: bool) -> None:
+def test_all_conditions_must_hold(asked: TailQuery, is_wanted: bool) -> None:
     (first, *_) = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
     assert asked.has(first) == is_wanted

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
-from rmq.cli.top.command import SILENT_S, Watch, follow, is_dumb
+from rmq.cli.top.command import SILENT_S, BrokerWatch, follow, is_dumb
 from rmq.client.overview.sample import Sample
 from rmq.wire.errors import ConnectionLost, RmqError
 
@@ -186,7 +186,7 @@ class FakeScreen:
                 await self._woken.wait()
         self._woken.clear()
 
-    def draw(self, watch: Watch) -> None:
+    def draw(self, watch: BrokerWatch) -> None:
         now = self._loop.time()
         if watch.after is not None:
             self.drawn.append((round(now, 3), watch.notice(now=now)))
@@ -276,7 +276,7 @@ async def test_a_defect_is_not_taken_for_a_silent_broker() -> None:
 
 @pytest.mark.virtual_time
 def test_before_the_first_answer_the_error_alone_is_told() -> None:
-    watch = Watch()
+    watch = BrokerWatch()
     assert watch.notice(now=5.0) is None
 
     watch.failed(ConnectionLost("gone"))
@@ -286,7 +286,7 @@ def test_before_the_first_answer_the_error_alone_is_told() -> None:
 
 @pytest.mark.virtual_time
 def test_the_last_two_looks_are_kept() -> None:
-    watch, (first, second, third) = Watch(), (sample(1.0), sample(2.0), sample(3.0))
+    watch, (first, second, third) = BrokerWatch(), (sample(1.0), sample(2.0), sample(3.0))
     for taken in (first, second, third):
         watch.answered(taken)
 
