@@ -24,8 +24,8 @@ from rmq.wire.names import MAX_QUEUES
 from .output.render import counted, to_json
 from .shell import exit_codes
 from .shell.command import Command, Failure, Group, run, version_option
+from .shell.connect import admin_of
 from .shell.options import json_option, log_options
-from .shell.reach import admin_of
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar

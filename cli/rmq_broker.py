@@ -13,11 +13,11 @@ import click
 
 from rmq.broker.config import BrokerConfig
 
-from .output.output import silence_stdout
+from .output.stdout import silence_stdout
 from .shell import exit_codes
 from .shell.command import Command, Failure, Group, run, version_option
 from .shell.options import config_options, log_options
-from .shell.stopping import first_of, stop_signals
+from .shell.signals import first_of, stop_signals
 
 if TYPE_CHECKING:
     from rmq.broker.app import Broker

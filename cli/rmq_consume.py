@@ -17,7 +17,7 @@ from rmq.wire.names import check_readable, wrap
 from .shell import exit_codes, logs
 from .shell.command import Command, Failure, run, version_option
 from .shell.options import config_options, json_option, log_options
-from .shell.stopping import first_of, stop_signals
+from .shell.signals import first_of, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rmq.consumer.listener import Listener
 
     from .consume.listeners import Printer
-    from .output.output import Output
+    from .output.stdout import Output
 
 _LOOK_AT_PIPE_S = 0.25
 _FLAGS = {
@@ -106,7 +106,7 @@ def command(
     wanted = dict.fromkeys(topics, tags)
     names = names_of(config, wanted)  # before anybody waits for a topic that there can never be
     if no_wait:
-        from .consume.waiting import require
+        from .consume.prerequisites import require
 
         run(require(config.broker, names))
     with logs.hidden("consumer.failed", "connection.failed", "topic.awaited"):  # which this command says itself
@@ -137,7 +137,7 @@ async def _print(
     config: ConsumerConfig, topics: Mapping[str, str], as_json: bool, count: int | None, *, pull: bool
 ) -> None:
     from .consume.listeners import Printer
-    from .output.output import Output, OutputClosed
+    from .output.stdout import Output, OutputClosed
 
     if count is not None:
         config = replace(config, batch=1)  # a batch is committed as a whole
@@ -177,8 +177,8 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
     """Consume until ``done`` or a signal; then stop cleanly."""
     from rmq.consumer import Consumer
 
-    from .consume.waiting import saying_what_is_missing
-    from .shell.reach import refuse_missing_topic
+    from .consume.prerequisites import saying_what_is_missing
+    from .shell.connect import refuse_missing_topic
 
     if not topics:
         await refuse_missing_topic(config.broker)

@@ -16,7 +16,7 @@ from rmq.wire.deferral import MAX_LEVEL
 from rmq.wire.errors import Refused, WireError
 from rmq.wire.names import check_topic, wrap
 
-from .output.output import Output
+from .output.stdout import Output
 from .produce.lines import read_lines
 from .shell import exit_codes
 from .shell.command import Command, Failure, run, version_option
@@ -186,7 +186,7 @@ async def _produce(
 ) -> None:
     from rmq.client import Producer
 
-    from .shell.reach import refuse_missing_topic, require_broker
+    from .shell.connect import refuse_missing_topic, require_broker
 
     if topic is None:
         await refuse_missing_topic(broker)

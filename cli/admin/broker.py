@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..output.progress import progress_bar
 from ..output.render import counted, printable, table, to_json
+from ..output.terminal import progress_bar
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, Group, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
 from ..shell.settings import settings_of, toml_of
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import progress
+from ..output import terminal
 from ..output.render import counted, seconds, table, to_json
 from ..shell.command import Command, Group, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
 
 if TYPE_CHECKING:
     from rmq.client import WaitingDelays
@@ -68,7 +68,7 @@ async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> No
         for row in found.rows:
             click.echo(to_json(delay_object(row)))
     else:
-        click.echo(delays_text(found.rows, now, progress.columns()), nl=False)
+        click.echo(delays_text(found.rows, now, terminal.columns()), nl=False)
     for remark in remarks(found):
         click.echo(remark, err=True)
 
@@ -76,7 +76,7 @@ async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> No
 def delays_text(rows: Sequence[DelayRow], now: datetime, columns: int = 0) -> str:
     """What waits, for people; where there are too few columns (0 is room for everything), without the times of day."""
     text = table(COLUMNS, [cells(row, now) for row in rows])
-    return text if progress.fits(text, columns) else table(NARROW_COLUMNS, [_narrow_cells(row, now) for row in rows])
+    return text if terminal.fits(text, columns) else table(NARROW_COLUMNS, [_narrow_cells(row, now) for row in rows])
 
 
 def remarks(found: WaitingDelays) -> list[str]:

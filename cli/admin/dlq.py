@@ -19,13 +19,13 @@ import click
 from rmq.wire.errors import RmqError
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 
-from ..output.progress import columns, progress
 from ..output.render import printable, to_json
+from ..output.terminal import columns, progress
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, Group, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
-from .dlq_select import DeadFilter, Letters, filtered, find, matching, state_at
+from .dlq_filter import DeadFilter, Letters, filtered, find, matching, state_at
 from .dlq_text import VERBS, Outcomes, letter_object, letters_text, row_object, rows_text
 
 if TYPE_CHECKING:

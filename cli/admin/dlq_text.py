@@ -16,9 +16,9 @@ from rmq.wire.errors import RmqError, code_name, from_wire
 from rmq.wire.names import ORIGIN_TOPIC
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 
-from ..output.progress import fits
 from ..output.render import printable, stored_object, table
-from .dlq_select import STATES
+from ..output.terminal import fits
+from .dlq_filter import STATES
 
 if TYPE_CHECKING:
     from rmq.wire.model import StoredMessage

@@ -16,8 +16,8 @@ import click
 from ..output.render import counted, epoch_text, printable, seconds, table, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
 
 if TYPE_CHECKING:
     from rmq.client import Explanation, QueueStory

@@ -19,12 +19,12 @@ from rmq.wire.errors import GroupNotFound, MemberSilent
 from rmq.wire.model import MessageQueue, from_us
 from rmq.wire.protocol.ops.groups import ANSWER_S
 
-from ..output import progress
+from ..output import terminal
 from ..output.render import counted, epoch_text, printable, seconds, shortened, table, to_json
 from ..shell.command import Command, Group, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
-from .members import info_text, plain
+from .member_text import info_text, plain
 from .offsets import reset_offset
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def list_groups(broker: str, as_json: bool) -> None:
     if as_json:
         click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
     else:
-        click.echo(list_text(rows, progress.columns()), nl=False)
+        click.echo(list_text(rows, terminal.columns()), nl=False)
     if not rows:
         click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
 
@@ -107,13 +107,13 @@ def list_text(rows: list[tuple[GroupRow, float | None]], columns: int = 0) -> st
     """The list for people; where there are too few columns (0 is room for everything), with less of modes and names."""
     cells = [list_cells(row, lag_s) for row, lag_s in rows]
     text = table(LIST_COLUMNS, cells)
-    if progress.fits(text, columns):
+    if terminal.fits(text, columns):
         return text
     for line, (row, _) in zip(cells, rows, strict=True):
         line[1] = None if row.ordered is None else "broadcast" if _is_broadcasting(row) else str(_mode(row)).split()[0]
     longest = max(len(row.group) for row, _ in rows)
     text = table(LIST_COLUMNS, cells)
-    if not progress.fits(text, columns):
+    if not terminal.fits(text, columns):
         longest = max(longest - max(map(len, text.splitlines())) + columns, SHORTEST)
         text = table(
             LIST_COLUMNS,

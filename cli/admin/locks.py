@@ -20,9 +20,9 @@ from rmq.wire.errors import ConnectionLost, GroupNotFound, RequestTimeout, Topic
 
 from ..output.render import epoch_text, printable, seconds, shortened, table, to_json
 from ..shell.command import Command, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
-from ..shell.stopping import until_signal
+from ..shell.signals import until_signal
 
 if TYPE_CHECKING:
     from rmq.client import Admin

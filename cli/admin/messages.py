@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import progress
+from ..output import terminal
 from ..output.render import lag_remarks, no_such_key, printable, stored_object, table, to_json
 from ..shell.command import Command, Group, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, key_of_option, log_options, message_id_argument, time_of_option
-from ..shell.reach import admin_of
 from .tail import tail, tail_line
 from .trace import trace
 
@@ -118,7 +118,7 @@ async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
         for item in found.messages:
             click.echo(to_json(stored_object(item)))
     elif found.messages:
-        click.echo(query_text(found.messages, progress.columns()), nl=False)
+        click.echo(query_text(found.messages, terminal.columns()), nl=False)
     if not found.messages:
         click.echo(no_such_key(asked[0]), err=True)
     for remark in remarks(found):
@@ -128,7 +128,7 @@ async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
 def query_text(found: Sequence[StoredMessage], columns: int = 0) -> str:
     """Messages for people: a table, or lines if it does not fit into so many columns; 0 is room for everything."""
     text = table(COLUMNS, [_cells(item) for item in found])
-    if not progress.fits(text, columns):
+    if not terminal.fits(text, columns):
         return "".join(f"{tail_line(item, ids=True, body=BODY_SHOWN)}\n" for item in found)
     return text
 

@@ -11,8 +11,8 @@ import click
 from ..output.render import table, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options, parse_time
-from ..shell.reach import admin_of
 
 if TYPE_CHECKING:
     from rmq.client import Admin

@@ -15,12 +15,12 @@ import click
 
 from rmq.wire.errors import RmqError
 
-from ..output.progress import progress, progress_bar
 from ..output.render import printable, table, to_json
+from ..output.terminal import progress, progress_bar
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
+from ..shell.connect import require_broker
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import require_broker
 
 if TYPE_CHECKING:
     from rmq.client.importer.plan import Plan, Wishes

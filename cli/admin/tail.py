@@ -13,13 +13,13 @@ import click
 from rmq.wire.batch import tags
 from rmq.wire.errors import QueueNotFound
 
-from ..output.output import Output, OutputClosed
 from ..output.render import lag_remarks, no_such_key, printable, stored_object, to_json
+from ..output.stdout import Output, OutputClosed
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, key_of_option, log_options, time_of_option
-from ..shell.reach import admin_of
-from ..shell.stopping import until_signal
+from ..shell.signals import until_signal
 from .groups import ask_ahead
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from rmq.wire.names import MAX_QUEUES
 from ..output.render import counted, table, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, Group, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
 
 if TYPE_CHECKING:
     from rmq.client import Admin, TopicDescription

@@ -9,8 +9,8 @@ import click
 
 from ..output.render import epoch_text, printable, seconds, stored_object, to_json
 from ..shell.command import Command, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options, message_id_argument
-from ..shell.reach import admin_of
 
 if TYPE_CHECKING:
     from rmq.client.admin.trace import Copy, Standing, Trace

@@ -19,13 +19,13 @@ from rmq.consumer.config import ConsumerConfig
 from rmq.wire.model import ConsumeStatus, StoredMessage
 from rmq.wire.names import wrap
 
-from ..output.output import Output, OutputClosed, OutputFailed
 from ..output.render import message_line, message_object, to_json
+from ..output.stdout import Output, OutputClosed, OutputFailed
 from ..shell import exit_codes
 from ..shell.command import Failure
-from ..shell.reach import refuse_missing_topic
-from ..shell.stopping import first_of, stop_signals
-from .waiting import saying_what_is_missing
+from ..shell.connect import refuse_missing_topic
+from ..shell.signals import first_of, stop_signals
+from .prerequisites import saying_what_is_missing
 
 if TYPE_CHECKING:
     from rmq.consumer.listener import ConcurrentContext, ConsumeContext, Listener

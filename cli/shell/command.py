@@ -22,8 +22,8 @@ import click
 
 from rmq.wire.errors import RmqError
 
-from ..output.output import OutputClosed, OutputFailed, silence_stdout
 from ..output.render import printable
+from ..output.stdout import OutputClosed, OutputFailed, silence_stdout
 from . import exit_codes
 from .completion import complete
 

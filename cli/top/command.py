@@ -24,8 +24,8 @@ from rmq.wire.errors import RmqError
 
 from ..output.render import to_json
 from ..shell.command import Command, run
+from ..shell.connect import admin_of
 from ..shell.options import broker_option, json_option, log_options
-from ..shell.reach import admin_of
 from .view import view_object, view_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from rmq.cli.admin.explain import json_text
 from rmq.cli.admin.groups import group_object
 from rmq.cli.admin.locks import lock_object
-from rmq.cli.admin.members import plain
+from rmq.cli.admin.member_text import plain
 from rmq.cli.admin.trace import trace_object
 from rmq.cli.output.render import message_object, to_json
 from rmq.cli.top.view import view_object, view_of

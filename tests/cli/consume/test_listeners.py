@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq.cli.consume.listeners import Printer, load_listener, poll_and_print
-from rmq.cli.output.output import Output
+from rmq.cli.output.stdout import Output
 from rmq.cli.rmq_consume import command
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.command import Failure

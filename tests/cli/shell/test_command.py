@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rmq.cli.output.output import OutputClosed
+from rmq.cli.output.stdout import OutputClosed
 from rmq.cli.rmq_admin import command as admin
 from rmq.cli.rmq_bench import command as bench
 from rmq.cli.rmq_broker import command as broker

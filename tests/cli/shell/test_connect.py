@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.cli.shell.reach import existing, of_users
+from rmq.cli.shell.connect import existing, of_users
 
 
 @pytest.mark.parametrize(

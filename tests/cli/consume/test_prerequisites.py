@@ -7,7 +7,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from rmq.cli.consume.waiting import no_topic
+from rmq.cli.consume.prerequisites import no_topic
 from rmq.cli.rmq_consume import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin

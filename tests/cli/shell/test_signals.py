@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from rmq.cli.shell import exit_codes
-from rmq.cli.shell.stopping import first_of, stop_signals, until_signal
+from rmq.cli.shell.signals import first_of, stop_signals, until_signal
 
 STUBBORN = """
 import asyncio
-from rmq.cli.shell.stopping import stop_signals
+from rmq.cli.shell.signals import stop_signals
 
 async def main():
     with stop_signals(together_s=0) as asked:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.cli.admin.members import MAX_SHOWN, QUEUE_COLUMNS, info_text, plain, size
+from rmq.cli.admin.member_text import MAX_SHOWN, QUEUE_COLUMNS, info_text, plain, size
 from rmq.cli.output.render import to_json
 
 from rigs.batches import quick

@@ -17,7 +17,7 @@ from rmq.wire.errors import ConnectionLost, RmqError, TopicNotFound
 
 from ..shell import exit_codes
 from ..shell.command import Failure
-from ..shell.reach import admin_of, existing, of_users
+from ..shell.connect import admin_of, existing, of_users
 
 
 @asynccontextmanager

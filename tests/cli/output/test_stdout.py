@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
-from rmq.cli.output.output import Output, OutputClosed, OutputFailed
+from rmq.cli.output.stdout import Output, OutputClosed, OutputFailed
 
 
 @pytest.fixture

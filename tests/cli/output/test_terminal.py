@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from rmq.cli.output.progress import columns, fits, progress
+from rmq.cli.output.terminal import columns, fits, progress
 
 
 class Screen(io.StringIO):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.cli.admin.dlq_select import ALL, DeadFilter, Span, find, matching, parse_offsets, state_at
+from rmq.cli.admin.dlq_filter import ALL, DeadFilter, Span, find, matching, parse_offsets, state_at
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.command import Failure
 from rmq.wire.errors import TopicNotFound
