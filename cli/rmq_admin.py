@@ -36,17 +36,10 @@ def command() -> None:
     """Look at a broker and change it."""
 
 
-command.add_command(topic)
-command.add_command(lock_status)
-command.add_command(group_group)
-command.add_command(broker_group)
-command.add_command(message)
-command.add_command(dlq)
-command.add_command(delay)
-command.add_command(top)
-command.add_command(explain)
-command.add_command(import_rocketmq)
-command.add_command(completion)
+for each in (
+    topic, lock_status, group_group, broker_group, message, dlq, delay, top, explain, import_rocketmq, completion,
+):  # fmt: skip
+    command.add_command(each)
 
 
 def main() -> None:

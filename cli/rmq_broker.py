@@ -15,7 +15,7 @@ from rmq.broker.config import BrokerConfig
 
 from .output.stdout import silence_stdout
 from .shell import exit_codes
-from .shell.command import Command, Failure, Group, run, version_option
+from .shell.command import Failure, Group, run, version_option
 from .shell.options import config_options, log_options
 from .shell.signals import first_of, stop_signals
 
@@ -38,7 +38,6 @@ def command() -> None:
 
 
 @command.command(
-    cls=Command,
     examples="""
     rmq-broker start
     rmq-broker start --listen 0.0.0.0:10911 --data-dir /var/lib/rmq
@@ -60,7 +59,6 @@ def start(config: BrokerConfig) -> None:
 
 
 @command.command(
-    cls=Command,
     examples="""
     rmq-broker restore /backups/monday /var/lib/rmq
     rmq-broker start --data-dir /var/lib/rmq

@@ -15,9 +15,9 @@ import click
 from ..output.render import counted, printable, table, to_json
 from ..output.terminal import progress_bar
 from ..shell import exit_codes
-from ..shell.command import Command, Failure, Group, run
+from ..shell.command import Failure, Group, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options, json_option, log_options
 from ..shell.settings import settings_of, toml_of
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def broker() -> None:
     """Look after a broker and its data directory."""
 
 
-@click.command(
-    cls=Command,
+@broker.command(
     examples="""
     rmq-admin broker config
     rmq-admin broker config --changed
@@ -48,9 +47,7 @@ def broker() -> None:
 )
 @click.option("--changed", is_flag=True, help="Only what differs from the default.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print a file for rmq-broker start --config.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
     """
     Show the settings that the running broker works with.
@@ -71,19 +68,13 @@ def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
         click.echo(settings_table(shown), nl=False)
 
 
-broker.add_command(config)
-
-
 @broker.command(
-    cls=Command,
     examples="""
     rmq-admin broker stats
     rmq-admin broker stats --json
     """,
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def stats(broker: str, as_json: bool) -> None:
     """Show the broker's numbers: log, flush, upkeep, connections."""
     numbers = run(_stats(broker))
@@ -104,7 +95,6 @@ def _shown(value: object) -> str:
 
 
 @broker.command(
-    cls=Command,
     examples="""
     rmq-admin broker backup /backups/monday
     rmq-admin broker backup --link ~/.rmq/snapshot
@@ -113,9 +103,7 @@ def _shown(value: object) -> str:
 )
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--link", is_flag=True, help="Share the blocks of closed segments: no space, but no second disk either.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     """
     Copy the log of a running broker to the new folder TARGET, up to what is on the disk now.
@@ -147,14 +135,11 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
 
 @broker.command(
     "accept-history",
-    cls=Command,
     examples="""
     rmq-admin broker accept-history
     """,
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def accept_history(broker: str, as_json: bool) -> None:
     """
     Let readers that keep their own position continue in a restored store.
@@ -177,7 +162,6 @@ async def _accept(address: str) -> HistoryAccepted:
 
 @broker.command(
     "verify-store",
-    cls=Command,
     examples="""
     rmq-admin broker verify-store ~/.rmq/data
     rmq-admin broker verify-store /backups/monday --json

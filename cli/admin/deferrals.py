@@ -10,9 +10,9 @@ import click
 
 from ..output import terminal
 from ..output.render import counted, seconds, table, to_json
-from ..shell.command import Command, Group, run
+from ..shell.command import Group, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 
 if TYPE_CHECKING:
     from rmq.client import WaitingDelays
@@ -35,7 +35,6 @@ def delay() -> None:
 
 @delay.command(
     "list",
-    cls=Command,
     examples="""
     rmq-admin delay list
     rmq-admin delay list --topic reminders --limit 10
@@ -46,9 +45,7 @@ def delay() -> None:
 @click.option(
     "--limit", metavar="N", type=click.IntRange(1), default=64, show_default=True, help="How many, the next one first."
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> None:
     """
     Show what waits for its time, in the order it becomes due.

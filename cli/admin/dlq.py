@@ -22,9 +22,9 @@ from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 from ..output.render import printable, to_json
 from ..output.terminal import columns, progress
 from ..shell import exit_codes
-from ..shell.command import Command, Failure, Group, run
+from ..shell.command import Failure, Group, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options, broker_option, log_options
 from .dlq_filter import DeadFilter, Letters, filtered, find, matching, state_at
 from .dlq_text import VERBS, Outcomes, letter_object, letters_text, row_object, rows_text
 
@@ -57,17 +57,14 @@ def _deals(callback: Callable[..., Any]) -> Callable[..., Any]:
         filtered,
         click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
         click.option("--yes", is_flag=True, help="Do not ask."),
-        json_option,
-        broker_option,
-        log_options("error"),
+        admin_options,
     )
     for option in reversed(options):
         callback = option(callback)
     return callback
 
 
-@click.command(
-    cls=Command,
+@dlq.command(
     examples="""
     rmq-admin dlq replay billing --offset 3 --offset 10-20
     rmq-admin dlq replay billing --origin-topic orders --since 1h --dry-run
@@ -88,11 +85,7 @@ def replay(**asked: Any) -> None:
     _deal(Deal(REPLAYED, **asked))
 
 
-dlq.add_command(replay)
-
-
-@click.command(
-    cls=Command,
+@dlq.command(
     examples="""
     rmq-admin dlq drop billing --offset 3
     rmq-admin dlq drop billing --until 7d --dry-run
@@ -111,20 +104,14 @@ def drop(**asked: Any) -> None:
     _deal(Deal(DROPPED, **asked))
 
 
-dlq.add_command(drop)
-
-
 @dlq.command(
     "list",
-    cls=Command,
     examples="""
     rmq-admin dlq list
     rmq-admin dlq list --json
     """,
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def list_dead(broker: str, as_json: bool) -> None:
     """
     List the groups with dead letters: how many wait, and what became of the others.
@@ -158,7 +145,6 @@ async def _died_at(admin: Admin, row: DeadRow, offset: int) -> datetime | None:
 
 
 @dlq.command(
-    cls=Command,
     examples="""
     rmq-admin dlq show billing
     rmq-admin dlq show billing --origin-topic orders --reason timeout --limit 5
@@ -168,9 +154,7 @@ async def _died_at(admin: Admin, row: DeadRow, offset: int) -> datetime | None:
 @click.argument("group", metavar="GROUP")
 @filtered
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="How many, the oldest first.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) -> None:
     """
     Show the dead letters of GROUP, oldest first.
@@ -200,7 +184,6 @@ async def _show(broker: str, group: str, which: DeadFilter, limit: int) -> tuple
 
 
 @dlq.command(
-    cls=Command,
     examples="""
     rmq-admin dlq export billing --output letters.jsonl
     rmq-admin dlq export billing --state all --since 2026-01-31T12:00 --output -

@@ -17,7 +17,7 @@ from ..output.render import counted, epoch_text, printable, seconds, table, to_j
 from ..shell import exit_codes
 from ..shell.command import Command, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 
 if TYPE_CHECKING:
     from rmq.client import Explanation, QueueStory
@@ -50,9 +50,7 @@ _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
     is_flag=True,
     help="Show every queue: those that are well too, and more than 10 of one reason.",
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def explain(group: str, topic: str | None, everything: bool, broker: str, as_json: bool) -> None:
     """
     Say why the queues of GROUP go on or do not, and what to do.

@@ -21,9 +21,9 @@ from rmq.wire.protocol.ops.groups import ANSWER_S
 
 from ..output import terminal
 from ..output.render import counted, epoch_text, printable, seconds, shortened, table, to_json
-from ..shell.command import Command, Group, run
+from ..shell.command import Group, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 from .member_text import info_text, plain
 from .offsets import reset_offset
 
@@ -56,15 +56,12 @@ def group() -> None:
 
 @group.command(
     "list",
-    cls=Command,
     examples="""
     rmq-admin group list
     rmq-admin group list --json
     """,
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def list_groups(broker: str, as_json: bool) -> None:
     """
     List the groups that have members, locks or progress.
@@ -134,7 +131,6 @@ def _age_cell(lag_s: float | None) -> str | None:
 
 
 @group.command(
-    cls=Command,
     examples="""
     rmq-admin group describe billing
     rmq-admin group describe billing --topic orders
@@ -143,9 +139,7 @@ def _age_cell(lag_s: float | None) -> str | None:
 )
 @click.argument("name", metavar="GROUP")
 @click.option("--topic", metavar="TOPIC", help="Only the queues of this topic.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
     """
     Show GROUP: its members, and for each queue how far it is and who has it.
@@ -253,7 +247,6 @@ def _trouble(queue: GroupQueue) -> str | None:
 
 
 @group.command(
-    cls=Command,
     examples="""
     rmq-admin group members billing
     rmq-admin group members billing --verbose
@@ -262,9 +255,7 @@ def _trouble(queue: GroupQueue) -> str | None:
 )
 @click.argument("name", metavar="GROUP")
 @click.option("--verbose", "-v", is_flag=True, help="Ask each member what it does, queue by queue.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
     """
     Show the members of GROUP.

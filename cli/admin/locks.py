@@ -21,7 +21,7 @@ from rmq.wire.errors import ConnectionLost, GroupNotFound, RequestTimeout, Topic
 from ..output.render import epoch_text, printable, seconds, shortened, table, to_json
 from ..shell.command import Command, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 from ..shell.signals import until_signal
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class Layout(NamedTuple):
     help="How often --watch refreshes.",
 )  # fmt: skip
 @click.option("--wide", is_flag=True, help="All columns and whole names, also where a terminal is too narrow for them.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def lock_status(
     *, group: str | None, topic: str | None, watch: bool, interval: float, wide: bool, broker: str, as_json: bool
 ) -> None:

@@ -11,9 +11,9 @@ import click
 
 from ..output import terminal
 from ..output.render import lag_remarks, no_such_key, printable, stored_object, table, to_json
-from ..shell.command import Command, Group, run
+from ..shell.command import Group, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, key_of_option, log_options, message_id_argument, time_of_option
+from ..shell.options import admin_options, key_of_option, message_id_argument, time_of_option
 from .tail import tail, tail_line
 from .trace import trace
 
@@ -44,7 +44,6 @@ message.add_command(trace)
 
 
 @message.command(
-    cls=Command,
     examples="""
     rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003
     rmq-admin message get 8f1c0a5f6f2e4b90000000000012c003 --json
@@ -52,9 +51,7 @@ message.add_command(trace)
 )
 @message_id_argument
 @click.option("--full", is_flag=True, help=f"The whole body, also in a terminal, which shows {CARD_BODY} characters.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
     """
     Show the message with this ID, as receipts and consumers name it.
@@ -72,7 +69,6 @@ async def _get(broker: str, message_id: str) -> StoredMessage:
 
 
 @message.command(
-    cls=Command,
     examples="""
     rmq-admin message query --key o-17
     rmq-admin message query --key o-17 --topic orders --since 10m
@@ -89,9 +85,7 @@ async def _get(broker: str, message_id: str) -> StoredMessage:
 )  # fmt: skip
 @click.option("--until", metavar="TIME", callback=time_of_option, help="Stored before this time, written likewise.")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="How many, the newest first.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def query(
     *,
     key: str,

@@ -12,7 +12,7 @@ from ..output.render import table, to_json
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options, parse_time
+from ..shell.options import admin_options, parse_time
 
 if TYPE_CHECKING:
     from rmq.client import Admin
@@ -83,9 +83,7 @@ def _place_of_option(_ctx: click.Context, _param: click.Parameter, text: str) ->
 )
 @click.option("--create", is_flag=True, help="GROUP need not exist: its progress begins here.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def reset_offset(
     *,
     name: str,

@@ -20,7 +20,7 @@ from ..output.terminal import progress, progress_bar
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
 from ..shell.connect import require_broker
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 
 if TYPE_CHECKING:
     from rmq.client.importer.plan import Plan, Wishes
@@ -60,9 +60,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...])
 @click.option("--map-group", "group_names", metavar="OLD=NEW", multiple=True, callback=_names, help="For a group.")
 @click.option("--skip-damaged", is_flag=True, help="Import the rest of a damaged store, and tell what is missing.")
 @click.option("--dry-run", is_flag=True, help="Read the store and report; no broker is asked.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def import_rocketmq(
     *,
     store: Path,

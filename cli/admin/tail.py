@@ -18,7 +18,7 @@ from ..output.stdout import Output, OutputClosed
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, key_of_option, log_options, time_of_option
+from ..shell.options import admin_options, key_of_option, time_of_option
 from ..shell.signals import until_signal
 from .groups import ask_ahead
 
@@ -115,9 +115,7 @@ def _expression(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
 @click.option("--key", metavar="KEY", callback=key_of_option, help="Only messages with this key.")
 @click.option("--ids", is_flag=True, help="Show message ids, for `message trace`; --json always does.")
 @click.option("--full", is_flag=True, help=f"Whole bodies, also in a terminal, which shows {BODY_SHOWN} characters.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def tail(
     *,
     topic: str,

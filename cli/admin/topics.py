@@ -13,9 +13,9 @@ from rmq.wire.names import MAX_QUEUES
 
 from ..output.render import counted, table, to_json
 from ..shell import exit_codes
-from ..shell.command import Command, Failure, Group, run
+from ..shell.command import Failure, Group, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 
 if TYPE_CHECKING:
     from rmq.client import Admin, TopicDescription
@@ -40,7 +40,6 @@ def topic() -> None:
 
 
 @topic.command(
-    cls=Command,
     examples="""
     rmq-admin topic create orders
     rmq-admin topic create orders --queues 8 --json
@@ -55,9 +54,7 @@ def topic() -> None:
     show_default=True,
     help="How many queues: as many members of an ordered group can work at once.",
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def create(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
     Make the topic NAME.
@@ -77,15 +74,12 @@ async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
 
 @topic.command(
     "list",
-    cls=Command,
     examples="""
     rmq-admin topic list
     rmq-admin topic list --json
     """,
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def list_topics(broker: str, as_json: bool) -> None:
     """List the topics: their queues, and how many messages can be read."""
     run(_list(broker, as_json))
@@ -112,16 +106,13 @@ async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
 
 
 @topic.command(
-    cls=Command,
     examples="""
     rmq-admin topic describe orders
     rmq-admin topic describe orders --json | python3 -m json.tool
     """,
 )
 @click.argument("name", metavar="TOPIC")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def describe(name: str, broker: str, as_json: bool) -> None:
     """
     Show TOPIC: what each queue holds, and how far each group is.
@@ -192,7 +183,6 @@ def _created(told: TopicDescription) -> datetime:
 
 
 @topic.command(
-    cls=Command,
     examples="""
     rmq-admin topic grow orders --queues 16
     rmq-admin topic grow orders --queues 16 --json
@@ -206,9 +196,7 @@ def _created(told: TopicDescription) -> datetime:
     required=True,
     help="How many queues it has then; never fewer.",
 )
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
     Give TOPIC more queues.
@@ -228,7 +216,6 @@ async def _grow(broker: str, name: str, queues: int, as_json: bool) -> None:
 
 
 @topic.command(
-    cls=Command,
     examples="""
     rmq-admin topic delete orders
     rmq-admin topic delete orders --yes --json
@@ -236,9 +223,7 @@ async def _grow(broker: str, name: str, queues: int, as_json: bool) -> None:
 )
 @click.argument("name", metavar="TOPIC")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     """
     Delete TOPIC with its messages and the progress of all groups in it.

@@ -10,7 +10,7 @@ import click
 from ..output.render import epoch_text, printable, seconds, stored_object, to_json
 from ..shell.command import Command, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options, message_id_argument
+from ..shell.options import admin_options, message_id_argument
 
 if TYPE_CHECKING:
     from rmq.client.admin.trace import Copy, Standing, Trace
@@ -41,9 +41,7 @@ _STATES: Final = {
     """,
 )
 @message_id_argument
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def trace(message_id: str, broker: str, as_json: bool) -> None:
     """
     Show what became of the message with this ID.

@@ -99,6 +99,11 @@ def log_options(level: str) -> Decorator:
     return decorate
 
 
+def admin_options(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every command of rmq-admin that asks a broker takes: ``--json``, ``--broker`` and the log options."""
+    return json_option(broker_option(log_options("error")(callback)))
+
+
 def config_options(
     config: type[DataclassInstance], prefix: str, flags: Mapping[str, str], aliases: Mapping[str, str] | None = None
 ) -> Decorator:

@@ -25,7 +25,7 @@ from rmq.wire.errors import RmqError
 from ..output.render import to_json
 from ..shell.command import Command, run
 from ..shell.connect import admin_of
-from ..shell.options import broker_option, json_option, log_options
+from ..shell.options import admin_options
 from .view import view_object, view_of
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option("--count", metavar="N", type=click.IntRange(1), help="End after N refreshes.")
 @click.option("--once", is_flag=True, help="Print one snapshot as plain text, as when the output is no terminal.")
-@json_option
-@broker_option
-@log_options("error")
+@admin_options
 def top(interval: float | None, count: int | None, once: bool, broker: str, as_json: bool) -> None:
     """
     Watch a broker: rates, lag, leases, parked pulls, waits for the disk.
