@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from ..output.render import counted, printable, table, to_json
 from ..output.terminal import progress_bar
 from ..shell import exit_codes
-from ..shell.command import Failure, Group, run
-from ..shell.connect import admin_of
+from ..shell.command import Failure, Group
+from ..shell.connect import ask
 from ..shell.options import admin_options, json_option, log_options
 from ..shell.settings import settings_of, toml_of
-
-if TYPE_CHECKING:
-    from rmq.wire.protocol.ops.core import HistoryAccepted
 
 
 @click.group(
@@ -57,7 +54,7 @@ def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
     """
     if as_toml and as_json:
         raise click.UsageError("--toml and --json exclude each other.")
-    told = in_force(run(_config(broker)))
+    told = in_force(ask(broker, lambda admin: admin.config()))
     shown = [setting for setting in told if setting.changed or not changed]
     if as_json:
         click.echo(to_json([setting._asdict() for setting in shown]))
@@ -77,17 +74,12 @@ def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
 @admin_options
 def stats(broker: str, as_json: bool) -> None:
     """Show the broker's numbers: log, flush, upkeep, connections."""
-    numbers = run(_stats(broker))
+    numbers = ask(broker, lambda admin: admin.stats())
     if as_json:
         click.echo(to_json(numbers))
         return
     rows = [(part, name, _shown(value)) for part, values in numbers.items() for name, value in values.items()]
     click.echo(table(("part", "name", "value"), rows), nl=False)
-
-
-async def _stats(address: str) -> dict[str, dict[str, Any]]:
-    async with admin_of(address) as admin:
-        return await admin.stats()
 
 
 def _shown(value: object) -> str:
@@ -114,7 +106,7 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     from rmq.broker.offline.backup import Backup
     from rmq.broker.store.directory import StoreError
 
-    numbers = run(_stats(broker))
+    numbers = ask(broker, lambda admin: admin.stats())
     source, log = Path(numbers["broker"]["data_dir"]), numbers["log"]
     with progress_bar("copying", log["log_durable"] - log["log_start"]) as advance:
         try:
@@ -148,16 +140,11 @@ def accept_history(broker: str, as_json: bool) -> None:
     since the messages after it are others. With this they continue at the offset up to which both histories agree.
     Groups need it not: they continue by themselves.
     """
-    accepted = run(_accept(broker))
+    accepted = ask(broker, lambda admin: admin.accept_history())
     if as_json:
         return click.echo(to_json({"store_id": f"{accepted.store_id:016x}", "before": accepted.before}))
     done = "was accepted before" if accepted.before else "is accepted"
     click.echo(f"the history of store {accepted.store_id:016x} {done}: readers continue where it parts from theirs")
-
-
-async def _accept(address: str) -> HistoryAccepted:
-    async with admin_of(address) as admin:
-        return await admin.accept_history()
 
 
 @broker.command(
@@ -241,11 +228,6 @@ class InForce(NamedTuple):
     default: Any
     changed: bool
     help: str
-
-
-async def _config(broker: str) -> dict[str, Any]:
-    async with admin_of(broker) as admin:
-        return await admin.config()
 
 
 def in_force(values: Mapping[str, Any]) -> list[InForce]:

@@ -10,8 +10,8 @@ import click
 
 from ..output import terminal
 from ..output.render import counted, seconds, table, to_json
-from ..shell.command import Group, run
-from ..shell.connect import admin_of
+from ..shell.command import Group
+from ..shell.connect import ask
 from ..shell.options import admin_options
 
 if TYPE_CHECKING:
@@ -54,12 +54,7 @@ def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> No
     where a message was sent with an exact time or a number of seconds. A narrow terminal shows no times of day. With
     --json: one object a line. Standard error says how much waits in all.
     """
-    run(_list(broker, topic, limit, as_json))
-
-
-async def _list(broker: str, topic: str | None, limit: int, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        found = await admin.delays(topic, limit)
+    found = ask(broker, lambda admin: admin.delays(topic, limit))
     now = datetime.now(UTC)
     if as_json:
         for row in found.rows:

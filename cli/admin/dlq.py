@@ -23,7 +23,7 @@ from ..output.render import printable, to_json
 from ..output.terminal import columns, progress
 from ..shell import exit_codes
 from ..shell.command import Failure, Group, run
-from ..shell.connect import admin_of
+from ..shell.connect import admin_of, ask
 from ..shell.options import admin_options, broker_option, log_options
 from .dlq_filter import DeadFilter, Letters, filtered, find, matching, state_at
 from .dlq_text import VERBS, Outcomes, letter_object, letters_text, row_object, rows_text
@@ -118,16 +118,15 @@ def list_dead(broker: str, as_json: bool) -> None:
 
     Oldest and newest are when the first and the last of them became dead letters.
     """
-    rows = run(_list(broker))
+    rows = ask(broker, _list)
     if as_json:
         click.echo(to_json(rows))
     else:
         click.echo(rows_text(rows, columns()), nl=False)
 
 
-async def _list(broker: str) -> list[dict[str, Any]]:
-    async with admin_of(broker) as admin:
-        return [row_object(row, *await _times(admin, row)) for row in await admin.list_dead()]
+async def _list(admin: Admin) -> list[dict[str, Any]]:
+    return [row_object(row, *await _times(admin, row)) for row in await admin.list_dead()]
 
 
 async def _times(admin: Admin, row: DeadRow) -> list[datetime | None]:
@@ -161,7 +160,7 @@ def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) 
 
     With --json: one object a line, with the whole body and all properties.
     """
-    found, states = run(_show(broker, group, which, limit))
+    found, states = ask(broker, lambda admin: _show(admin, group, which, limit))
     shown = list(zip(found[:limit], states, strict=False))
     if as_json:
         for letter, state in shown:
@@ -172,14 +171,13 @@ def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) 
         click.echo(f"there are more than these {limit}: raise --limit", err=True)
 
 
-async def _show(broker: str, group: str, which: DeadFilter, limit: int) -> tuple[list[StoredMessage], list[str]]:
+async def _show(admin: Admin, group: str, which: DeadFilter, limit: int) -> tuple[list[StoredMessage], list[str]]:
     found: list[StoredMessage] = []
-    async with admin_of(broker) as admin:
-        letters = await find(admin, group, which)
-        async for letter in matching(admin, letters, which):
-            found.append(letter)
-            if len(found) > limit:
-                break
+    letters = await find(admin, group, which)
+    async for letter in matching(admin, letters, which):
+        found.append(letter)
+        if len(found) > limit:
+            break
     return found, [state_at(letters.runs, letter.queue_offset) for letter in found]
 
 
@@ -310,7 +308,7 @@ def _confirmed(deal: Deal) -> Letters:
     if deal.as_json or not sys.stdin.isatty():
         text = f"nobody can be asked whether to {deal.verb} all of them: give a condition, or --yes"
         raise Failure(text, exit_codes.USAGE)
-    letters = run(_letters(deal))
+    letters = ask(deal.broker, lambda admin: find(admin, deal.group, deal.which))
     try:
         agreed = click.confirm(f"{deal.verb.title()} all {letters.total} dead letters of {deal.group}?", err=True)
     except click.Abort:  # the end of the input, or Ctrl-C
@@ -319,11 +317,6 @@ def _confirmed(deal: Deal) -> Letters:
     if not agreed:
         raise Failure("nothing was done; --yes does it without asking")
     return letters
-
-
-async def _letters(deal: Deal) -> Letters:
-    async with admin_of(deal.broker) as admin:
-        return await find(admin, deal.group, deal.which)
 
 
 async def _deal_with(deal: Deal, letters: Letters | None, outcomes: Outcomes) -> list[str]:

@@ -15,8 +15,8 @@ import click
 
 from ..output.render import counted, epoch_text, printable, seconds, table, to_json
 from ..shell import exit_codes
-from ..shell.command import Command, run
-from ..shell.connect import admin_of
+from ..shell.command import Command
+from ..shell.connect import ask
 from ..shell.options import admin_options
 
 if TYPE_CHECKING:
@@ -62,18 +62,13 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
     Ends with 0 if nothing needs anybody, with 4 if a queue does. docs/explain.md tells each reason. With --json: one
     object.
     """
-    told = run(_explain(broker, group, topic))
+    told = ask(broker, lambda admin: admin.explain(group, topic))
     context = click.get_current_context()
     if context.get_parameter_source("broker") is click.core.ParameterSource.COMMANDLINE:
         told = naming_broker(told, broker)
     click.echo(json_text(told) if as_json else text(told, everything=everything, width=_width()), nl=False)
     if told.needs_somebody:
         context.exit(exit_codes.ATTENTION)
-
-
-async def _explain(broker: str, group: str, topic: str | None) -> Explanation:
-    async with admin_of(broker) as admin:
-        return await admin.explain(group, topic)
 
 
 def naming_broker(told: Explanation, broker: str) -> Explanation:

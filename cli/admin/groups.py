@@ -21,8 +21,8 @@ from rmq.wire.protocol.ops.groups import ANSWER_S
 
 from ..output import terminal
 from ..output.render import counted, epoch_text, printable, seconds, shortened, table, to_json
-from ..shell.command import Group, run
-from ..shell.connect import admin_of
+from ..shell.command import Group
+from ..shell.connect import ask
 from ..shell.options import admin_options
 from .member_text import info_text, plain
 from .offsets import reset_offset
@@ -70,7 +70,7 @@ def list_groups(broker: str, as_json: bool) -> None:
     oldest of them has been stored (of the first 100 groups that have a lag). A broadcasting group has neither, since
     each of its members has its own. With --json: one array of objects, the age is lag_s.
     """
-    rows = run(_list(broker))
+    rows = ask(broker, _list)
     if as_json:
         click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
     else:
@@ -79,12 +79,11 @@ def list_groups(broker: str, as_json: bool) -> None:
         click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
 
 
-async def _list(broker: str) -> list[tuple[GroupRow, float | None]]:
-    async with admin_of(broker) as admin:
-        rows = await admin.list_groups()
-        behind = [row.group for row in rows if row.lag and not _is_broadcasting(row)]
-        ahead = await ask_ahead(admin)
-        ages = {group: await _age(admin, group, ahead) for group in behind[:MOST_AGED]}
+async def _list(admin: Admin) -> list[tuple[GroupRow, float | None]]:
+    rows = await admin.list_groups()
+    lagging = [row.group for row in rows if row.lag and not _is_broadcasting(row)]
+    ahead = await ask_ahead(admin)
+    ages = {group: await _age(admin, group, ahead) for group in lagging[:MOST_AGED]}
     return [(row, ages.get(row.group)) for row in rows]
 
 
@@ -150,14 +149,13 @@ def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
     queues, and each its own progress: group members --verbose asks them. With --json: one object, with all of that and
     more; the age is lag_s. Why a queue does not go on is told by rmq-admin explain.
     """
-    told, ages = run(_describe(broker, name, topic))
+    told, ages = ask(broker, lambda admin: _describe(admin, name, topic))
     click.echo(to_json(group_object(told, ages)) + "\n" if as_json else group_text(told, ages), nl=False)
 
 
-async def _describe(broker: str, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
-    async with admin_of(broker) as admin:
-        told = await admin.describe_group(name, topic)
-        return told, await ask_ages(admin, told, datetime.now(UTC) + await ask_ahead(admin))
+async def _describe(admin: Admin, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
+    told = await admin.describe_group(name, topic)
+    return told, await ask_ages(admin, told, datetime.now(UTC) + await ask_ahead(admin))
 
 
 def group_object(told: GroupDescription, ages: Ages) -> dict[str, Any]:
@@ -263,7 +261,7 @@ def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
     With --verbose each of them is asked through the broker and has 1 s to answer: one that hangs is shown as silent.
     With --json: one array of objects; "info" is what the member told, or null.
     """
-    told, reports = run(_members(broker, name, verbose))
+    told, reports = ask(broker, lambda admin: _members(admin, name, verbose))
     if as_json:
         click.echo(to_json([_member_object(member, reports) for member in told.members]))
     elif verbose:
@@ -276,10 +274,9 @@ def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
         click.echo(f"nobody is in the group: `rmq-admin explain {name}` tells what waits for it", err=True)
 
 
-async def _members(broker: str, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:
-    async with admin_of(broker) as admin:
-        told = await admin.describe_group(name)
-        reports = await admin.members_info(name) if verbose else []
+async def _members(admin: Admin, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:
+    told = await admin.describe_group(name)
+    reports = await admin.members_info(name) if verbose else []
     return told, {report.member: report for report in reports}
 
 

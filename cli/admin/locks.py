@@ -20,7 +20,7 @@ from rmq.wire.errors import ConnectionLost, GroupNotFound, RequestTimeout, Topic
 
 from ..output.render import epoch_text, printable, seconds, shortened, table, to_json
 from ..shell.command import Command, run
-from ..shell.connect import admin_of
+from ..shell.connect import admin_of, ask
 from ..shell.options import admin_options
 from ..shell.signals import until_signal
 
@@ -98,7 +98,7 @@ def lock_status(
     if watch:
         run(until_signal(_watch(broker, wanted, interval, as_json=as_json, wide=wide)))
     else:
-        run(_show(broker, wanted, layout_of(as_json=as_json, wide=wide)))
+        ask(broker, lambda admin: _show(admin, wanted, layout_of(as_json=as_json, wide=wide)))
 
 
 def layout_of(*, as_json: bool, wide: bool) -> Layout:
@@ -109,10 +109,9 @@ def layout_of(*, as_json: bool, wide: bool) -> Layout:
     return Layout(as_json, 0 if wide else columns, lines)
 
 
-async def _show(broker: str, wanted: LockFilter, layout: Layout) -> None:
-    async with admin_of(broker) as admin:
-        rows = await _rows(admin, wanted)
-        why_none = "" if rows else await _why_none(admin, wanted)
+async def _show(admin: Admin, wanted: LockFilter, layout: Layout) -> None:
+    rows = await _rows(admin, wanted)
+    why_none = "" if rows else await _why_none(admin, wanted)
     if layout.as_json:
         click.echo(to_json([lock_object(row) for row in rows]))
     elif rows:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..output import terminal
 from ..output.render import lag_remarks, no_such_key, printable, stored_object, table, to_json
-from ..shell.command import Group, run
-from ..shell.connect import admin_of
+from ..shell.command import Group
+from ..shell.connect import ask
 from ..shell.options import admin_options, key_of_option, message_id_argument, time_of_option
 from .tail import tail, tail_line
 from .trace import trace
@@ -58,14 +58,9 @@ def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
 
     Times are in UTC. With --json: one object, with the whole body.
     """
-    found = run(_get(broker, message_id))
+    found = ask(broker, lambda admin: admin.message(message_id))
     is_cut = sys.stdout.isatty() and not full
     click.echo(to_json(stored_object(found)) if as_json else card(found, CARD_BODY if is_cut else 0), nl=as_json)
-
-
-async def _get(broker: str, message_id: str) -> StoredMessage:
-    async with admin_of(broker) as admin:
-        return await admin.message(message_id)
 
 
 @message.command(
@@ -102,19 +97,14 @@ def query(
     Times are shown in UTC. With --json: one object a line, with the whole body. When the broker has not indexed all
     keys yet, or there may be more messages than asked for, standard error says so.
     """
-    run(_query(broker, (key, topic, since, until, limit), as_json))
-
-
-async def _query(broker: str, asked: tuple[Any, ...], as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        found = await admin.query_messages(*asked)
+    found = ask(broker, lambda admin: admin.query_messages(key, topic, since, until, limit))
     if as_json:
         for item in found.messages:
             click.echo(to_json(stored_object(item)))
     elif found.messages:
         click.echo(query_text(found.messages, terminal.columns()), nl=False)
     if not found.messages:
-        click.echo(no_such_key(asked[0]), err=True)
+        click.echo(no_such_key(key), err=True)
     for remark in remarks(found):
         click.echo(remark, err=True)
 

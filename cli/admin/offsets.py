@@ -10,8 +10,8 @@ import click
 
 from ..output.render import table, to_json
 from ..shell import exit_codes
-from ..shell.command import Command, Failure, run
-from ..shell.connect import admin_of
+from ..shell.command import Command, Failure
+from ..shell.connect import ask
 from ..shell.options import admin_options, parse_time
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def reset_offset(
     the command before anything is done, and so does a GROUP that nobody knows, unless --create is given. With --json:
     one array of objects.
     """
-    results = run(_reset(broker, name, (topic, queue_ids, place), create=create, dry_run=dry_run))
+    results = ask(broker, lambda admin: _reset(admin, name, (topic, queue_ids, place), create=create, dry_run=dry_run))
     rows = [reset_object(queue, result) for queue, result in results.items()]
     if as_json:
         click.echo(to_json(rows))
@@ -126,14 +126,13 @@ def reset_object(queue: MessageQueue, result: ResetResult) -> dict[str, Any]:
 
 
 async def _reset(
-    broker: str, group: str, asked: tuple[str, Sequence[int], Place], *, create: bool, dry_run: bool
+    admin: Admin, group: str, asked: tuple[str, Sequence[int], Place], *, create: bool, dry_run: bool
 ) -> dict[MessageQueue, ResetResult]:
-    async with admin_of(broker) as admin:
-        if not create:
-            await _require_group(admin, group)
-        offsets = await _offsets(admin, *asked)
-        results = _all_well(await admin.reset_offsets(group, offsets, dry_run=True))
-        return results if dry_run else _all_well(await admin.reset_offsets(group, offsets))
+    if not create:
+        await _require_group(admin, group)
+    offsets = await _offsets(admin, *asked)
+    results = _all_well(await admin.reset_offsets(group, offsets, dry_run=True))
+    return results if dry_run else _all_well(await admin.reset_offsets(group, offsets))
 
 
 async def _require_group(admin: Admin, group: str) -> None:

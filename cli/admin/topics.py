@@ -13,8 +13,8 @@ from rmq.wire.names import MAX_QUEUES
 
 from ..output.render import counted, table, to_json
 from ..shell import exit_codes
-from ..shell.command import Failure, Group, run
-from ..shell.connect import admin_of
+from ..shell.command import Failure, Group
+from ..shell.connect import ask
 from ..shell.options import admin_options
 
 if TYPE_CHECKING:
@@ -63,12 +63,7 @@ def create(name: str, queues: int, broker: str, as_json: bool) -> None:
     key stay in those that it began with: choose as many as members of a group shall ever work at once. Producers make a
     topic by themselves, with the broker's default_queues, unless auto_create_topics is off.
     """
-    run(_create(broker, name, queues, as_json))
-
-
-async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        await admin.create_topic(name, queues)
+    ask(broker, lambda admin: admin.create_topic(name, queues))
     click.echo(to_json({"topic": name, "queues": queues}) if as_json else f"{name}: {counted(queues, 'queue')}")
 
 
@@ -82,12 +77,7 @@ async def _create(broker: str, name: str, queues: int, as_json: bool) -> None:
 @admin_options
 def list_topics(broker: str, as_json: bool) -> None:
     """List the topics: their queues, and how many messages can be read."""
-    run(_list(broker, as_json))
-
-
-async def _list(broker: str, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        rows = [await _topic_row(admin, info) for info in await admin.list_topics()]
+    rows = ask(broker, _topic_rows)
     if as_json:
         click.echo(to_json(rows))
     else:
@@ -95,6 +85,10 @@ async def _list(broker: str, as_json: bool) -> None:
         click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
     if not rows:
         click.echo("there are no topics yet: `rmq-admin topic create NAME` makes one", err=True)
+
+
+async def _topic_rows(admin: Admin) -> list[dict[str, Any]]:
+    return [await _topic_row(admin, info) for info in await admin.list_topics()]
 
 
 async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
@@ -120,13 +114,8 @@ def describe(name: str, broker: str, as_json: bool) -> None:
     Groups are those that have committed progress. The lag is the number of messages that a group has before it;
     "furthest behind" is the queue with the most of them. With --json: one object, with the lag of every queue.
     """
-    told = run(_describe(broker, name))
+    told = ask(broker, lambda admin: admin.describe_topic(name))
     click.echo(to_json(topic_object(told)) + "\n" if as_json else topic_text(told), nl=False)
-
-
-async def _describe(broker: str, name: str) -> TopicDescription:
-    async with admin_of(broker) as admin:
-        return await admin.describe_topic(name)
 
 
 def topic_object(told: TopicDescription) -> dict[str, Any]:
@@ -204,12 +193,7 @@ def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     Messages with a sharding key stay in the queues they have always gone to, so that their order is kept; only
     messages without one go to the new queues too. Consumers are told at once, producers ask every 30 s.
     """
-    run(_grow(broker, name, queues, as_json))
-
-
-async def _grow(broker: str, name: str, queues: int, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        info = await admin.grow_topic(name, queues)
+    info = ask(broker, lambda admin: admin.grow_topic(name, queues))
     grown = {"topic": name, "queues": len(info.queues), "shards": info.shards}
     shards = f"keys stay in the first {info.shards}" if info.shards < len(info.queues) else "keys use all of them"
     click.echo(to_json(grown) if as_json else f"{name}: {len(info.queues)} queues, {shards}")
@@ -238,13 +222,14 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     generation = 0
     if not yes:
         try:
-            told = run(_describe(broker, name))
+            told = ask(broker, lambda admin: admin.describe_topic(name))
         except TopicNotFound as error:  # whose own advice is to make it
             text = f"there is no topic {name!r}: `rmq-admin topic list` shows those that exist"
             raise Failure(text, exit_codes.of(error)) from error
         generation = told.generation  # whatever is made while we wait for the answer stays
         _confirm(told)
-    run(_delete(broker, name, generation, as_json))
+    gone = ask(broker, lambda admin: admin.delete_topic(name, generation))
+    click.echo(to_json(gone._asdict()) if as_json else f"{name}: deleted")
 
 
 def _confirm(told: TopicDescription) -> None:
@@ -258,9 +243,3 @@ def _confirm(told: TopicDescription) -> None:
         agreed = False
     if not agreed:
         raise Failure("nothing was deleted; --yes deletes without asking")
-
-
-async def _delete(broker: str, name: str, generation: int, as_json: bool) -> None:
-    async with admin_of(broker) as admin:
-        gone = await admin.delete_topic(name, generation)
-    click.echo(to_json(gone._asdict()) if as_json else f"{name}: deleted")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..output.render import epoch_text, printable, seconds, stored_object, to_json
-from ..shell.command import Command, run
-from ..shell.connect import admin_of
+from ..shell.command import Command
+from ..shell.connect import ask
 from ..shell.options import admin_options, message_id_argument
 
 if TYPE_CHECKING:
@@ -51,13 +51,8 @@ def trace(message_id: str, broker: str, as_json: bool) -> None:
     producer of a delayed message was told. All of it is derived from what is stored now: what retention has removed is
     not shown. Times are in UTC. With --json: one object.
     """
-    told = run(_trace(broker, message_id))
+    told = ask(broker, lambda admin: admin.trace(message_id))
     click.echo(to_json(trace_object(told)) + "\n" if as_json else trace_text(told, datetime.now(UTC)), nl=False)
-
-
-async def _trace(broker: str, message_id: str) -> Trace:
-    async with admin_of(broker) as admin:
-        return await admin.trace(message_id)
 
 
 def trace_object(told: Trace) -> dict[str, Any]:

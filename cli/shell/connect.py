@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from rmq.wire.names import DEAD_LETTERS, RETRIES
 
 from . import exit_codes
-from .command import Failure
+from .command import Failure, run
 
 if TYPE_CHECKING:
     from rmq.client import Admin
     from rmq.wire.address import Address
 
+T = TypeVar("T")
 _SHOWN = 10
 _PATIENCE_S = 1.0  # a broker that is just starting is not missing
 
@@ -71,6 +72,16 @@ async def admin_of(address: str) -> AsyncIterator[Admin]:
     await require_broker(address)
     async with Admin(address) as admin:
         yield admin
+
+
+def ask(address: str, question: Callable[[Admin], Awaitable[T]]) -> T:
+    """Run a question to a broker, for commands that ask one and then print; raises what :func:`admin_of` raises."""
+
+    async def asked() -> T:
+        async with admin_of(address) as admin:
+            return await question(admin)
+
+    return run(asked())
 
 
 async def refuse_missing_topic(broker: str) -> NoReturn:
