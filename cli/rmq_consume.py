@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .consume.listeners import Printer
     from .output.stdout import Output
 
-_LOOK_AT_PIPE_S = 0.25
 _FLAGS = {
     "broker": "--broker HOST:PORT",
     "group": "--group GROUP",
@@ -159,9 +158,7 @@ async def _print(
 
 
 async def _watch_reader(output: Output, printer: Printer) -> None:
-    """Notice that the reader has gone also while there is nothing to print."""
-    while not output.closed:
-        await asyncio.sleep(_LOOK_AT_PIPE_S)
+    await output.wait_closed()
     printer.reader_has_gone()
 
 

@@ -163,15 +163,13 @@ class ReceiptPrinter:
 
     def text(self, topic: str, receipts: Sequence[Receipt]) -> bytes:
         """A line for each."""
-        from .output.render import receipt_line, receipt_object, to_json
+        from .output.render import encoded, receipt_line, receipt_object, to_json
 
         if self.quiet:
             return b""
         if self.as_json:
-            lines = [to_json(receipt_object(topic, receipt)) for receipt in receipts]
-        else:
-            lines = [receipt_line(topic, receipt) for receipt in receipts]
-        return "".join(f"{line}\n" for line in lines).encode()
+            return encoded(to_json(receipt_object(topic, receipt)) for receipt in receipts)
+        return encoded(receipt_line(topic, receipt) for receipt in receipts)
 
 
 async def _produce(

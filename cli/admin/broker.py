@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..output.render import counted, printable, table, to_json
+from ..output.render import counted, cut, printable, table, to_json
 from ..output.terminal import progress_bar
 from ..shell import exit_codes
 from ..shell.command import Failure, Group
@@ -250,4 +250,4 @@ def settings_table(shown: Sequence[InForce]) -> str:
 
 def _cell(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else printable(str(value))
-    return (text if len(text) <= SHOWN else text[: SHOWN - 3] + "...") or '""'
+    return cut(text, SHOWN) or '""'

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..output import terminal
-from ..output.render import counted, seconds, table, to_json
+from ..output.render import counted, iso, seconds, table, to_json
 from ..shell.command import Group
 from ..shell.connect import ask
 from ..shell.options import admin_options
@@ -101,8 +101,8 @@ def cells(row: DelayRow, now: datetime) -> list[object]:
     shown = delay_object(row)
     due_in = max(0.0, (shown["due_at"] - now).total_seconds())
     return [
-        shown["due_at"].isoformat(timespec="milliseconds"), seconds(due_in), row.topic, row.queue_id,
-        shown["delay_level"], row.messages, shown["parked_at"].isoformat(timespec="milliseconds"), row.message_id,
+        iso(shown["due_at"]), seconds(due_in), row.topic, row.queue_id,
+        shown["delay_level"], row.messages, iso(shown["parked_at"]), row.message_id,
     ]  # fmt: skip
 
 

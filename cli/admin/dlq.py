@@ -22,7 +22,7 @@ from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 from ..output.render import printable, to_json
 from ..output.terminal import columns, progress
 from ..shell import exit_codes
-from ..shell.command import Failure, Group, run
+from ..shell.command import Failure, Group, confirm, run
 from ..shell.connect import admin_of, ask
 from ..shell.options import admin_options, broker_option, log_options
 from .dlq_filter import DeadFilter, Letters, filtered, find, matching, state_at
@@ -309,13 +309,8 @@ def _confirmed(deal: Deal) -> Letters:
         text = f"nobody can be asked whether to {deal.verb} all of them: give a condition, or --yes"
         raise Failure(text, exit_codes.USAGE)
     letters = ask(deal.broker, lambda admin: find(admin, deal.group, deal.which))
-    try:
-        agreed = click.confirm(f"{deal.verb.title()} all {letters.total} dead letters of {deal.group}?", err=True)
-    except click.Abort:  # the end of the input, or Ctrl-C
-        click.echo(err=True)
-        agreed = False
-    if not agreed:
-        raise Failure("nothing was done; --yes does it without asking")
+    question = f"{deal.verb.title()} all {letters.total} dead letters of {deal.group}?"
+    confirm(question, "nothing was done; --yes does it without asking")
     return letters
 
 

@@ -16,7 +16,7 @@ from rmq.wire.errors import RmqError, code_name, from_wire
 from rmq.wire.names import ORIGIN_TOPIC
 from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, DeadResult
 
-from ..output.render import printable, stored_object, table
+from ..output.render import cut, printable, stored_object, table
 from ..output.terminal import fits
 from .dlq_filter import STATES
 
@@ -65,7 +65,7 @@ def _letter_lines(letter: StoredMessage, state: str, columns: int) -> str:
         f"    reason: {letter.properties.get('RMQ_DEAD_REASON') or '-'}",
         f"    body: {letter.body[: 4 * columns].decode(errors='backslashreplace')}",
     ]
-    return "".join(f"{_cut(printable(line), columns)}\n" for line in lines)
+    return "".join(f"{cut(printable(line), columns)}\n" for line in lines)
 
 
 def letter_object(letter: StoredMessage, state: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def letter_cells(letter: StoredMessage, state: str) -> list[object]:
     body = letter.body.decode(errors="backslashreplace")
     return [
         letter.queue_offset, state, _time(letter.stored_at), origin, shown["attempts"], " ".join(letter.keys) or None,
-        _short(shown["reason"] or "") or None, _short(body),
+        cut(shown["reason"] or "", SHOWN) or None, cut(body, SHOWN),
     ]  # fmt: skip
 
 
@@ -168,14 +168,6 @@ def _time(at: datetime) -> str:
 
 def _short_time(at: datetime) -> str:
     return f"{at.astimezone(UTC):%m-%d %H:%M:%S}Z"
-
-
-def _short(text: str) -> str:
-    return _cut(text, SHOWN)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _number(text: str | None) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..output.render import counted, epoch_text, printable, seconds, table, to_json
+from ..output.render import counted, epoch_text, member_end, printable, seconds, table, to_json
 from ..shell import exit_codes
 from ..shell.command import Command
 from ..shell.connect import ask
@@ -27,7 +27,6 @@ LOCK: Final = 2  # of them, the last ones, are about the lock
 MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
 WIDTH: Final = 80
 MOST: Final = 10  # queues of one reason that are shown one by one, unless all are asked for
-_SESSION_DIGITS = 8
 _WHOLE = re.compile(r"`[^`]*`|\b\d[\d.,]* (?:s|h|min)\b")  # commands, and numbers with their unit
 _COMMAND = re.compile(r"`(rmq-admin (?!broker verify-store)[^`]*)`")  # those that talk to a broker
 _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
@@ -182,7 +181,7 @@ def _cells(story: QueueStory) -> list[object]:
         None if story.head_age_s is None else seconds(story.head_age_s),
         story.attempt if story.attempt > 1 else None,
         None if story.retry_in_s is None else seconds(story.retry_in_s),
-        None if story.owner is None else story.owner[-_SESSION_DIGITS:],
+        None if story.owner is None else member_end(story.owner),
         None if story.lease_left_s is None else seconds(story.lease_left_s),
     ]
 

@@ -20,7 +20,7 @@ from rmq.wire.model import MessageQueue, from_us
 from rmq.wire.protocol.ops.groups import ANSWER_S
 
 from ..output import terminal
-from ..output.render import counted, epoch_text, printable, seconds, shortened, table, to_json
+from ..output.render import counted, epoch_text, member_end, printable, seconds, shortened, table, to_json
 from ..shell.command import Group
 from ..shell.connect import ask
 from ..shell.options import admin_options
@@ -38,7 +38,6 @@ QUEUE_COLUMNS = ("topic", "queue", "committed", "end", "lag", "age", "owner", "l
 BROADCAST_COLUMNS = ("topic", "queue", "first", "end")  # each member has its own progress, and no queue an owner
 SHORTEST = 8  # characters that are left of a name
 MOST_AGED = 100  # groups of a list that are asked for their age, one after the other
-_SESSION_DIGITS = 8
 
 
 @click.group(
@@ -227,7 +226,7 @@ def _queue_cells(queue: GroupQueue, ages: Ages) -> list[object]:
     age = _age_cell(ages.get(MessageQueue(queue.topic, queue.queue_id)))
     owner = left = None
     if queue.owner is not None:
-        owner, left = queue.owner[-_SESSION_DIGITS:], seconds(queue.lease_left_s)
+        owner, left = member_end(queue.owner), seconds(queue.lease_left_s)
     return [queue.topic, queue.queue_id, committed, queue.max_offset, queue.lag, age, owner, left]
 
 

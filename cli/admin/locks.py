@@ -18,7 +18,7 @@ import click
 
 from rmq.wire.errors import ConnectionLost, GroupNotFound, RequestTimeout, TopicNotFound
 
-from ..output.render import epoch_text, printable, seconds, shortened, table, to_json
+from ..output.render import counted, epoch_text, member_end, printable, seconds, shortened, table, to_json
 from ..shell.command import Command, run
 from ..shell.connect import admin_of, ask
 from ..shell.options import admin_options
@@ -162,9 +162,8 @@ class LockWatch:
         self._rows, self._seen_at, self._lost = rows, now, ""
         if self.layout.as_json:
             return to_json([lock_object(row) for row in rows]) + "\n"
-        count = f"{len(rows)} lock" + ("" if len(rows) == 1 else "s")
         of = f" of the {self._wanted}" if any(self._wanted) else ""
-        return self._screen(f"{now:%H:%M:%S}  {printable(count + of)}")
+        return self._screen(f"{now:%H:%M:%S}  {printable(counted(len(rows), 'lock') + of)}")
 
     def failed(self, error: str) -> tuple[str, str]:
         """It did not: what to show, and what to say beside it; the same is said once."""
@@ -235,7 +234,7 @@ def _cells(row: LockRow) -> list[object]:
 
 def _narrow_cells(row: LockRow, longest: int) -> list[object]:
     return [
-        shortened(row.group, longest), f"{shortened(row.topic, longest)}/{row.queue_id}", row.owner[-_SESSION_DIGITS:],
+        shortened(row.group, longest), f"{shortened(row.topic, longest)}/{row.queue_id}", member_end(row.owner),
         row.epoch, seconds(row.held_for_s), seconds(row.renewed_ago_s), seconds(row.expires_in_s), _state(row)[0],
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from ..output.render import epoch_text, printable, seconds, table
+from ..output.render import cut, epoch_text, printable, seconds, table
 
 QUEUE_COLUMNS: Final = ("queue", "head", "held", "size", "flight", "renewed", "doing")
 UNKNOWN: Final = "unknown"  # the version of a member that runs from sources, without being installed
@@ -161,5 +161,4 @@ def _text(of: dict[str, Any], name: str) -> str:
 
 
 def _short(text: str) -> str:
-    text = printable(text)
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+    return cut(printable(text), MAX_SHOWN)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..output import terminal
-from ..output.render import lag_remarks, no_such_key, printable, stored_object, table, to_json
+from ..output.render import cut, iso, lag_remarks, no_such_key, printable, stored_object, table, to_json
 from ..shell.command import Group
 from ..shell.connect import ask
 from ..shell.options import admin_options, key_of_option, message_id_argument, time_of_option
@@ -148,8 +148,8 @@ def card(item: StoredMessage, longest: int = 0) -> str:
 
 def _cells(item: StoredMessage) -> list[object]:
     body = item.body.decode(errors="backslashreplace")
-    shown = body if len(body) <= BODY_SHOWN else body[: BODY_SHOWN - 3] + "..."
-    stored_at = item.stored_at.isoformat(timespec="milliseconds")
+    shown = cut(body, BODY_SHOWN)
+    stored_at = iso(item.stored_at)
     return [
         stored_at, item.topic, item.queue_id, item.queue_offset, item.message_id, item.tag, " ".join(item.keys), shown,
     ]  # fmt: skip

@@ -15,7 +15,7 @@ import click
 
 from rmq.wire.errors import RmqError
 
-from ..output.render import printable, table, to_json
+from ..output.render import counted, printable, table, to_json
 from ..output.terminal import progress, progress_bar
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
@@ -88,8 +88,7 @@ def import_rocketmq(
     outcome = None if dry_run or is_refused else run(_take_over(opened, plan, wishes, broker))
     click.echo(to_json(report_object(plan, outcome)) if as_json else report_text(plan, outcome), nl=as_json)
     if is_refused:
-        places = f"{len(plan.damage)} places" if len(plan.damage) > 1 else "1 place"
-        text = f"the store is damaged in {places}, the first: {plan.damage[0]}"
+        text = f"the store is damaged in {counted(len(plan.damage), 'place')}, the first: {plan.damage[0]}"
         raise Failure(printable(f"{text}; --skip-damaged imports the rest"), exit_codes.DATA_ERROR)
     if plan.damage:
         places = f"{len(plan.damage)} damaged places were" if len(plan.damage) > 1 else "1 damaged place was"
@@ -177,8 +176,7 @@ def report_text(plan: Plan, outcome: Outcome | None) -> str:
 
 def summary(plan: Plan, outcome: Outcome | None) -> str:
     """The last line: what was done, or would be."""
-    topics = f"{len(plan.topics)} topic{'' if len(plan.topics) == 1 else 's'}"
-    what = f"{plan.messages} messages of {topics}, {len(plan.waiting)} delayed"
+    what = f"{plan.messages} messages of {counted(len(plan.topics), 'topic')}, {len(plan.waiting)} delayed"
     if outcome is None:
         return f"{what}: nothing was sent"
     before = outcome.before + outcome.waiting_before

@@ -13,7 +13,7 @@ import click
 from rmq.wire.batch import tags
 from rmq.wire.errors import QueueNotFound
 
-from ..output.render import lag_remarks, no_such_key, printable, stored_object, to_json
+from ..output.render import encoded, lag_remarks, no_such_key, printable, stored_object, to_json
 from ..output.stdout import Output, OutputClosed
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
@@ -30,7 +30,6 @@ LINES: Final = 10
 LINES_SINCE: Final = 10_000
 KEY_LOOK_BACK: Final = 1024  # messages of a key that are looked at for some queues or tags
 BODY_SHOWN: Final = 200  # characters of a body in a terminal
-_LOOK_AT_PIPE_S: Final = 0.25
 
 
 class Shown(NamedTuple):
@@ -43,10 +42,8 @@ class Shown(NamedTuple):
     def text(self, messages: Sequence[StoredMessage]) -> bytes:
         """A line for each message."""
         if self.as_json:
-            lines = [to_json(stored_object(message)) for message in messages]
-        else:
-            lines = [tail_line(message, ids=self.ids, body=self.body) for message in messages]
-        return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+            return encoded(to_json(stored_object(message)) for message in messages)
+        return encoded(tail_line(message, ids=self.ids, body=self.body) for message in messages)
 
 
 class TailQuery(NamedTuple):
@@ -193,9 +190,7 @@ async def _follow(end: Tail, output: Output, shown: Shown) -> None:
 
 
 async def _watch_reader(output: Output) -> None:
-    """Notice that the reader has gone also while there is nothing to print."""
-    while not output.closed:
-        await asyncio.sleep(_LOOK_AT_PIPE_S)
+    await output.wait_closed()
     raise OutputClosed
 
 

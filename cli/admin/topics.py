@@ -13,7 +13,7 @@ from rmq.wire.names import MAX_QUEUES
 
 from ..output.render import counted, table, to_json
 from ..shell import exit_codes
-from ..shell.command import Failure, Group
+from ..shell.command import Failure, Group, confirm
 from ..shell.connect import ask
 from ..shell.options import admin_options
 
@@ -235,11 +235,4 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
 def _confirm(told: TopicDescription) -> None:
     groups = len(told.groups) + told.more_groups
     what = f"{counted(told.messages, 'message')} and the progress of {counted(groups, 'group')}"
-    question = f"Delete {told.topic} with {what}?"
-    try:
-        agreed = click.confirm(question, err=True)
-    except click.Abort:  # the end of the input, or Ctrl-C
-        click.echo(err=True)
-        agreed = False
-    if not agreed:
-        raise Failure("nothing was deleted; --yes deletes without asking")
+    confirm(f"Delete {told.topic} with {what}?", "nothing was deleted; --yes deletes without asking")

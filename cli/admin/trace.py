@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..output.render import epoch_text, printable, seconds, stored_object, to_json
+from ..output.render import epoch_text, member_end, printable, seconds, stored_object, to_json
 from ..shell.command import Command
 from ..shell.connect import ask
 from ..shell.options import admin_options, message_id_argument
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rmq.client.admin.trace import Copy, Standing, Trace
     from rmq.wire.model import StoredMessage
 
-_OWNER_END: Final = 8  # characters of a member id that tell it apart
 _POSITIONS: Final = {
     "past": "done with it",
     "at": "it is the next one",
@@ -167,7 +166,9 @@ def _position(standing: Standing, *, has_failed: bool) -> str:
 def _owner(standing: Standing) -> str:
     if standing.owner is None or standing.lease_left_s is None:
         return "nobody holds the queue"
-    owner = f"held by ..{standing.owner[-_OWNER_END:]}" if len(standing.owner) > _OWNER_END else standing.owner
+    owner = (
+        f"held by ..{member_end(standing.owner)}" if member_end(standing.owner) != standing.owner else standing.owner
+    )
     return f"{owner}, epoch {standing.epoch}, {seconds(standing.lease_left_s)} left"
 
 

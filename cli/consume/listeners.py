@@ -19,7 +19,7 @@ from rmq.consumer.config import ConsumerConfig
 from rmq.wire.model import ConsumeStatus, StoredMessage
 from rmq.wire.names import wrap
 
-from ..output.render import message_line, message_object, to_json
+from ..output.render import encoded, message_line, message_object, to_json
 from ..output.stdout import Output, OutputClosed, OutputFailed
 from ..shell import exit_codes
 from ..shell.command import Failure
@@ -77,10 +77,8 @@ class Printer:
     def text(self, messages: Sequence[StoredMessage], epoch: int) -> bytes:
         """A line for each message."""
         if self._as_json:
-            lines = [to_json(message_object(message, epoch)) for message in messages]
-        else:
-            lines = [message_line(message) for message in messages]
-        return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+            return encoded(to_json(message_object(message, epoch)) for message in messages)
+        return encoded(map(message_line, messages))
 
     def reader_has_gone(self) -> None:
         """Nothing can be printed any more."""

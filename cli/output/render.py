@@ -126,6 +126,26 @@ def shortened(name: str, longest: int) -> str:
     return f"{name[: longest - 2 - end]}..{name[-end:]}"
 
 
+def cut(text: str, longest: int) -> str:
+    """Return the text, or its beginning and ``...`` if it has more than ``longest`` characters."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def member_end(member: str) -> str:
+    """Return the end of a member id, which tells members of a group apart."""
+    return member[-8:]
+
+
+def encoded(lines: Iterable[str]) -> bytes:
+    """Return lines as bytes for standard output, each with its newline."""
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+
+
+def iso(at: datetime) -> str:
+    """Return a time as ISO 8601, to the millisecond."""
+    return at.isoformat(timespec="milliseconds")
+
+
 def counted(count: int, what: str) -> str:
     """``1 message``, ``2 messages``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

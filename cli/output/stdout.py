@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 # A pipe that polls as writable takes this much without blocking (PIPE_BUF on Linux).
 _SAFE_BYTES = 4096
+_POLL_S = 0.25
 
 
 class OutputClosed(Exception):
@@ -49,6 +50,11 @@ class Output:
         """Whether the reader has gone."""
         gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
         return self._fd >= 0 and any(event & gone for _, event in self._poll.poll(0))
+
+    async def wait_closed(self) -> None:
+        """Return when the reader has gone, which :meth:`write` notices only while there is something to print."""
+        while not self.closed:
+            await asyncio.sleep(_POLL_S)
 
     async def write(self, data: bytes) -> None:
         """

@@ -127,6 +127,22 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
+def confirm(question: str, refusal: str) -> None:
+    """
+    Ask before something that cannot be undone.
+
+    Raises:
+        Failure: the answer is no, the input has ended, or Ctrl-C was pressed; its text is ``refusal``.
+    """
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        agreed = False
+    if not agreed:
+        raise Failure(refusal)
+
+
 def version_option(callback: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--version``; the version is looked up only when asked for."""
 
