@@ -15,7 +15,7 @@ from rmq.broker.config import BrokerConfig
 
 from .output.stdout import silence_stdout
 from .shell import exit_codes
-from .shell.command import Failure, Group, run, version_option
+from .shell.command import Failure, Group, run, store_failure, version_option
 from .shell.options import config_options, log_options
 from .shell.signals import first_of, stop_signals
 
@@ -76,16 +76,11 @@ def restore(backup: Path, directory: Path) -> None:
     """
     from rmq.broker.offline.backup import restore as copy
     from rmq.broker.store.directory import StoreError
-    from rmq.broker.store.scan import Unreadable
 
     try:
         copied = copy(backup, directory)
-    except Unreadable as error:
-        raise Failure(str(error), exit_codes.TEMPORARY) from error
-    except StoreError as error:
-        raise Failure(str(error), exit_codes.OS_ERROR) from error
-    except OSError as error:
-        raise _unusable(directory, error) from error
+    except (OSError, StoreError) as error:
+        raise store_failure(error, directory) from error
     size = copied.end - copied.start
     click.echo(
         f"{directory}: {size} bytes, up to position {copied.end}; start a broker on it with --data-dir {directory}"
@@ -96,7 +91,6 @@ async def _serve(config: BrokerConfig) -> None:
     from rmq.broker.app import Broker
     from rmq.broker.process import keep_freed_memory, raise_open_files
     from rmq.broker.store.directory import StoreError
-    from rmq.broker.store.scan import Unreadable
 
     raise_open_files()  # each connection is one
     keep_freed_memory()
@@ -104,11 +98,7 @@ async def _serve(config: BrokerConfig) -> None:
         broker = Broker(config)
         try:
             await broker.start()
-        except Unreadable as error:
-            raise Failure(str(error), exit_codes.TEMPORARY) from error
-        except StoreError as error:
-            raise Failure(str(error), exit_codes.OS_ERROR) from error
-        except OSError as error:
+        except (OSError, StoreError) as error:
             raise _cannot_start(config, error) from error
         gc.collect()
         gc.freeze()  # what a start made stays for good: looking through it would hold the loop for 15 ms
@@ -129,7 +119,9 @@ def _say_ready(broker: Broker) -> None:
         silence_stdout()
 
 
-def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
+def _cannot_start(config: BrokerConfig, error: Exception) -> Failure:
+    if not isinstance(error, OSError):
+        return store_failure(error, config.data_path())
     if error.errno == errno.EADDRINUSE:
         text = f"{config.listen} is taken: is a broker running there? Choose another address with --listen"
     elif error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and not error.filename:
@@ -139,16 +131,8 @@ def _cannot_start(config: BrokerConfig, error: OSError) -> Failure:
     elif isinstance(error, socket.gaierror):
         text = f"{config.listen} cannot be listened on: there is no host of this name; choose another with --listen"
     else:
-        return _unusable(config.data_path(), error)
+        return store_failure(error, config.data_path())
     return Failure(text, exit_codes.OS_ERROR)
-
-
-def _unusable(folder: Path, error: OSError) -> Failure:
-    from rmq.broker.store.directory import remedy
-    from rmq.broker.store.files import UNREADABLE
-
-    text = f"{error.filename or folder}: {error.strerror or error}; {remedy(error)}"
-    return Failure(text, exit_codes.TEMPORARY if error.errno in UNREADABLE else exit_codes.OS_ERROR)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import click
 from ..output.render import counted, cut, printable, table, to_json
 from ..output.terminal import progress_bar
 from ..shell import exit_codes
-from ..shell.command import Failure, Group
+from ..shell.command import Failure, Group, store_failure
 from ..shell.connect import ask
 from ..shell.options import admin_options, json_option, log_options
 from ..shell.settings import settings_of, toml_of
@@ -114,7 +114,7 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
                 source, target, log["log_durable"], store_id=log["store_id"], link=link, progress=advance
             ).run()
         except (OSError, StoreError) as error:
-            raise _unusable(error, target) from error
+            raise store_failure(error, target, "name another folder") from error
     if as_json:
         click.echo(to_json({**copied._asdict(), "source": str(source), "target": str(target)}))
     else:
@@ -176,13 +176,13 @@ def verify_store(directory: Path, as_json: bool) -> None:
         text = f"{directory} does not exist: name the data directory of a broker or a backup"
         raise Failure(text, exit_codes.NO_INPUT) from error
     except OSError as error:
-        raise _unusable(error, directory) from error
+        raise store_failure(error, directory, "name another folder") from error
     try:
         size = sum(path.stat().st_size for path in log.iterdir()) if log.is_dir() else 0
         with progress_bar("checking", size) as advance:
             report = Verification(directory, progress=advance).run()
     except (OSError, StoreError) as error:
-        raise _unusable(error, directory) from error
+        raise store_failure(error, directory, "name another folder") from error
     if as_json:
         findings = [finding._asdict() for finding in report.findings]
         click.echo(to_json({**report._asdict(), "findings": findings}))
@@ -194,20 +194,6 @@ def verify_store(directory: Path, as_json: bool) -> None:
         click.echo(f"{report.batches} batches, {report.messages} messages in {queues}{tail}: {_verdict(report)}")
     if report.findings:
         raise click.exceptions.Exit(exit_codes.FAILURE if report.log_is_sound else exit_codes.DATA_ERROR)
-
-
-def _unusable(error: Exception, folder: Path) -> Failure:
-    """A folder that cannot be read or written; the sentences of the store say what to do themselves."""
-    from rmq.broker.store.directory import remedy
-    from rmq.broker.store.files import UNREADABLE
-    from rmq.broker.store.scan import Unreadable
-
-    if isinstance(error, OSError):
-        is_unreadable = error.errno in UNREADABLE
-        advice = remedy(error) if is_unreadable or isinstance(error, PermissionError) else "name another folder"
-        text = f"{error.filename or folder}: {error.strerror}; {advice}"
-        return Failure(text, exit_codes.TEMPORARY if is_unreadable else exit_codes.OS_ERROR)
-    return Failure(str(error), exit_codes.TEMPORARY if isinstance(error, Unreadable) else exit_codes.OS_ERROR)
 
 
 def _verdict(report: Any) -> str:

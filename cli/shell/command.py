@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -141,6 +142,25 @@ def confirm(question: str, refusal: str) -> None:
         agreed = False
     if not agreed:
         raise Failure(refusal)
+
+
+def store_failure(error: Exception, folder: Path, advice: str | None = None) -> Failure:
+    """
+    Return the end of a command because of a data directory; errors of the store say themselves what to do.
+
+    ``advice`` replaces the broker's for what neither another try nor another user helps with.
+    """
+    from rmq.broker.store.directory import remedy
+    from rmq.broker.store.files import UNREADABLE
+    from rmq.broker.store.scan import Unreadable
+
+    if not isinstance(error, OSError):
+        return Failure(str(error), exit_codes.TEMPORARY if isinstance(error, Unreadable) else exit_codes.OS_ERROR)
+    is_unreadable = error.errno in UNREADABLE
+    if advice is None or is_unreadable or isinstance(error, PermissionError):
+        advice = remedy(error)
+    text = f"{error.filename or folder}: {error.strerror or error}; {advice}"
+    return Failure(text, exit_codes.TEMPORARY if is_unreadable else exit_codes.OS_ERROR)
 
 
 def version_option(callback: Callable[..., Any]) -> Callable[..., Any]:
