@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rmq.client import WaitingDelays
     from rmq.wire.protocol.ops.deferrals import DelayRow
 
-COLUMNS = ("due_at", "due_in", "topic", "queue_id", "level", "messages", "parked_at", "message_id")
+COLUMNS = ("due_at", "due_in", "topic", "queue", "level", "messages", "deferred_at", "message_id")
 NARROW_COLUMNS = ("due_in", "queue", "level", "messages", "message_id")
 
 

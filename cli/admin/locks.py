@@ -29,17 +29,8 @@ if TYPE_CHECKING:
     from rmq.wire.protocol.ops.core import LockRow
 
 LOCK_COLUMNS: Final = (
-    "group",
-    "topic",
-    "queue_id",
-    "owner",
-    "session",
-    "epoch",
-    "held_for_s",
-    "renewed_ago_s",
-    "expires_in_s",
-    "state",
-)
+    "group", "topic", "queue", "owner", "session", "epoch", "held", "renewed", "expires", "state",
+)  # fmt: skip
 NARROW_COLUMNS: Final = ("group", "queue", "owner", "epoch", "held", "renewed", "expires", "state")
 _SESSION_DIGITS: Final = 8
 _SHORTEST: Final = 8  # characters that are left of a name

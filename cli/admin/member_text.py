@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..output.render import cut, epoch_text, printable, seconds, table
 
-QUEUE_COLUMNS: Final = ("queue", "head", "held", "size", "flight", "renewed", "doing")
+QUEUE_COLUMNS: Final = ("queue", "head", "cached", "size", "in_flight", "renewed", "doing")
 UNKNOWN: Final = "unknown"  # the version of a member that runs from sources, without being installed
 MAX_SHOWN: Final = 200  # characters of a text that is only told
 
@@ -66,9 +66,9 @@ def _program(info: dict[str, Any]) -> str:
     turns, slots = _number(info, "turns"), _number(info, "slots")
     if turns is not None and slots is not None:
         parts.append(f"{turns}/{slots} slots")
-    held, weight = _number(info, "cached_messages"), _number(info, "cached_bytes")
-    if held is not None and weight is not None:
-        parts.append(f"{held} held, {size(weight)}")
+    cached, weight = _number(info, "cached_messages"), _number(info, "cached_bytes")
+    if cached is not None and weight is not None:
+        parts.append(f"{cached} cached, {size(weight)}")
     return _short(", ".join(parts))
 
 

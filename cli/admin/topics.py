@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rmq.client import Admin, TopicDescription
     from rmq.wire.protocol.ops.core import TopicInfo
 
-QUEUE_COLUMNS = ("queue_id", "broker", "min_offset", "max_offset", "messages")
-GROUP_COLUMNS = ("group", "members", "lag", "queues", "furthest_behind")
+QUEUE_COLUMNS = ("queue", "broker", "first", "end", "messages")
+GROUP_COLUMNS = ("group", "members", "lag", "queues", "largest_lag")
 
 
 @click.group(
@@ -109,10 +109,10 @@ async def _topic_row(admin: Admin, info: TopicInfo) -> dict[str, Any]:
 @admin_options
 def describe(name: str, broker: str, as_json: bool) -> None:
     """
-    Show TOPIC: what each queue holds, and how far each group is.
+    Show TOPIC: what each queue holds, and how far each group has read.
 
-    Groups are those that have committed progress. The lag is the number of messages that a group has before it;
-    "furthest behind" is the queue with the most of them. With --json: one object, with the lag of every queue.
+    Groups are those that have committed progress. LAG is the number of messages that a group has not
+    consumed, LARGEST_LAG that of the queue with the most. With --json: one object, with the lag of every queue.
     """
     told = ask(broker, lambda admin: admin.describe_topic(name))
     click.echo(to_json(topic_object(told)) + "\n" if as_json else topic_text(told), nl=False)
@@ -163,8 +163,8 @@ def _group_cells(told: TopicDescription, i: int) -> list[object]:
     lags = told.lags(group)
     begun = sum(committed >= 0 for committed in group.committed)
     worst = max(range(len(lags)), key=lags.__getitem__)
-    behind = f"{told.queues[worst].queue_id} by {lags[worst]}" if lags[worst] else None
-    return [group.group, group.members, sum(lags), f"{begun}/{len(lags)}", behind]
+    largest = f"{lags[worst]} in queue {told.queues[worst].queue_id}" if lags[worst] else None
+    return [group.group, group.members, sum(lags), f"{begun}/{len(lags)}", largest]
 
 
 def _created(told: TopicDescription) -> datetime:

@@ -45,20 +45,21 @@ if TYPE_CHECKING:
     """,
 )
 @click.option(
-    "--interval", metavar="SECONDS", type=click.FloatRange(0.1), help="How long between two looks.  [default: 1]"
+    "--interval", metavar="SECONDS", type=click.FloatRange(0.1), help="Time between two refreshes.  [default: 1]"
 )
-@click.option("--count", metavar="N", type=click.IntRange(1), help="End after N refreshes.")
-@click.option("--once", is_flag=True, help="Print one snapshot as plain text, as when the output is no terminal.")
+@click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N refreshes.")
+@click.option("--once", is_flag=True, help="Print one snapshot as plain text, as without a terminal.")
 @admin_options
 def top(interval: float | None, count: int | None, once: bool, broker: str, as_json: bool) -> None:
     """
-    Watch a broker: rates, lag, leases, parked pulls, waits for the disk.
+    Watch a broker: rates, lag, leases, parked pulls, disk latency.
 
-    The groups that are furthest behind come first. LAG is in messages, BEHIND how old the oldest of them is, TREND how
-    fast that grows. "wait" is how long answers waited for the disk, "fdatasync" what the disk took of that. q ends it.
+    Groups with the largest lag come first. LAG: messages the group has not consumed. AGE: how long the oldest of them
+    has been stored. TREND: growth of the lag. WAIT: time replies waited for durability. FDATASYNC: time spent in the
+    sync itself. Press q to quit.
 
-    Rates are what happened between two looks: a snapshot takes as long as that. With --json: one object, with
-    --interval or --count one a line.
+    Rates cover the time between two refreshes, so a snapshot takes one interval. With --json: one object, or one per
+    line with --interval or --count.
     """
     is_one = once or (count is None and (interval is None if as_json else not sys.stdout.isatty()))
     interval_s = 1.0 if interval is None else interval
@@ -119,7 +120,7 @@ async def _live(broker: str, interval_s: float, count: int | None) -> None:
                     return
                 notice = watch.notice(now=time.monotonic())
                 view, now = view_of(watch.before, watch.after), datetime.now().astimezone()
-                screen.draw(lines(view, *screen.size, now=now, notice=notice, hint=f"every {interval_s:g} s, q ends"))
+                screen.draw(lines(view, *screen.size, now=now, notice=notice, hint=f"every {interval_s:g} s, q quits"))
 
             await follow(lambda: _look(admin), screen, draw, interval_s=interval_s, count=count, clock=time.monotonic)
 

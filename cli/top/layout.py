@@ -65,7 +65,7 @@ def lines(
     sections = [section for section in (_groups(view), _topics(view), _leases(view)) if section.rows]
     told += _tables(sections, width, room - len(told), is_airy=room >= _AIRY)
     if not sections and len(told) < room:
-        told.append(Text(cut("no group has joined, and no message was sent since the start", width), "dim"))
+        told.append(Text(cut("no group has joined and no message was sent since the broker started", width), "dim"))
     return told
 
 
@@ -151,7 +151,7 @@ def _later(view: View) -> tuple[str, list[Figure]]:
         Figure("delayed", figures.count(view.delays_waiting) + due, 1),
         Figure("sent back", figures.count(view.sent_back), 1),
         Figure("dead letters", figures.count(view.dead_letters), 1, "yellow" if view.dead_letters else ""),
-        Figure("", "(since the start)", 1, "dim", is_extra=True),
+        Figure("", "(since start)", 1, "dim", is_extra=True),
     ]
 
 
@@ -229,12 +229,12 @@ def _groups(view: View) -> Section:
     return Section([
         Column("GROUP", [row.group for row in rows], floor=12, is_text=True),
         Column("LAG", [figures.count(row.lag) + "+" * row.is_lag_partial for row in rows], styles=styles),
-        Column("BEHIND", [figures.long_time(row.behind_s) for row in rows], rank=1, styles=styles),
+        Column("AGE", [figures.long_time(row.behind_s) for row in rows], rank=1, styles=styles),
         Column("TREND", [figures.trend(row.lag_per_s) for row in rows], rank=2),
         Column("MEMBERS", [figures.count(row.members) for row in rows], rank=3,
                styles=["red" if not row.members and row.lag else "" for row in rows]),
         Column("LEASES", [figures.count(row.leases) for row in rows], rank=4),
-        Column("MODE", [row.mode or "nobody joined" for row in rows], rank=5, is_text=True),
+        Column("MODE", [row.mode or "no members" for row in rows], rank=5, is_text=True),
     ], len(rows), "groups")  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def test_a_member_that_is_well() -> None:
     lines = info_text(INFO).splitlines()
 
     assert lines[:3] == [
-        "rmq 0.4.0, up 2m05s, loop late by 0.000s, 1/20 slots, 12 held, 2.0KiB",
+        "rmq 0.4.0, up 2m05s, loop late by 0.000s, 1/20 slots, 12 cached, 2.0KiB",
         "settings: batch=32 slots=4",
         "orders@g: ok 10 (1.2/s, 12.3ms), pulled 10 (1.2/s, 12.3ms)",
     ]

@@ -69,7 +69,7 @@ def test_a_topic_for_people() -> None:
     ]
     assert lines[7:] == [
         [name.upper() for name in GROUP_COLUMNS],
-        ["billing", "1", "10", "2/3", "2", "by", "7"],
+        ["billing", "1", "10", "2/3", "7", "in", "queue", "2"],
         ["audit", "0", "0", "3/3", "-"],
         ["and", "4", "more", "groups"],
     ]

@@ -138,7 +138,7 @@ class Terminal:
 def test_the_live_view_ends_with_q_and_leaves_the_terminal_as_it_was(broker: str) -> None:
     arguments = ("top", "--interval", "0.2", "--broker", broker)
     with Terminal(*arguments, lines=24, columns=80) as terminal:
-        terminal.wait_for(lambda written: b"q ends" in written and b"parked pulls" in written, "the first view")
+        terminal.wait_for(lambda written: b"q quits" in written and b"parked pulls" in written, "the first view")
         assert ENTER in terminal.written
         assert HIDE_CURSOR in terminal.written
         assert termios.tcgetattr(terminal.theirs) != terminal.modes

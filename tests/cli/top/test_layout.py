@@ -34,7 +34,7 @@ def busy() -> View:
 
 def rendered(view: View, width: int, height: int, notice: str | None = None) -> list[str]:
     console = Console(width=width, height=height, record=True, file=io.StringIO(), force_terminal=True)
-    console.print(Group(*lines(view, width, height, now=NOW, notice=notice, hint="every 1 s, q ends")))
+    console.print(Group(*lines(view, width, height, now=NOW, notice=notice, hint="every 1 s, q quits")))
     return console.export_text().splitlines()
 
 
@@ -52,7 +52,7 @@ def test_at_80_by_24_all_of_it_is_there() -> None:
 
     assert len(shown) == 24
     assert shown[0].startswith("rmq top  rmq at 127.0.0.1:10911  up 16m40s")
-    assert shown[0].endswith("every 1 s, q ends  12:00:05")
+    assert shown[0].endswith("every 1 s, q quits  12:00:05")
     assert [line.split()[0] for line in shown[1:6]] == ["messages", "disk", "clients", "broker", "later"]
     for heading in ("GROUP ", "TOPIC ", "LEASE OF "):
         assert sum(line.startswith(heading) for line in shown) == 1
@@ -91,7 +91,7 @@ def test_what_is_wrong_stands_above_the_numbers() -> None:
 def test_a_broker_without_anything_says_so() -> None:
     shown = rendered(view_of(None, sample()), 80, 24)
 
-    assert shown[-1] == "no group has joined, and no message was sent since the start"
+    assert shown[-1] == "no group has joined and no message was sent since the broker started"
     assert shown[1].split() == ["messages", "in", "-", "out", "-", "bytes", "in", "-", "out", "-"]
 
 
@@ -146,7 +146,7 @@ def test_tables_never_take_more_room_than_there_is(wanted: list[int], room: int,
 
 @given(st.integers(1, 120), st.integers(1, 50))
 def test_no_size_is_too_small(width: int, height: int) -> None:
-    shown = lines(busy(), width, height, now=NOW, notice="gone", hint="q ends")
+    shown = lines(busy(), width, height, now=NOW, notice="gone", hint="q quits")
 
     assert len(shown) <= height
     assert all(cell_len(line.plain) <= width for line in shown)
