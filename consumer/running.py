@@ -31,10 +31,9 @@ from .dispatch.failures import Passing
 from .dispatch.orderly import OrderlyScheduler
 from .dispatch.service import ConsumeService
 from .dispatch.stall_watch import StallWatch
-from .fetch.cache import MakeCache
 from .fetch.concurrent_queue import ConcurrentQueue
 from .fetch.flow_control import Pauses
-from .fetch.process_queue import ProcessQueue
+from .fetch.process_queue import MakeCache, ProcessQueue
 from .fetch.puller import Puller
 from .group.allocation import EVERYTHING, Strategy
 from .group.assignment import Generation

@@ -27,7 +27,6 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 from rmq.wire.protocol.ops.redelivery import DEAD
 
 from ..config import ConsumerConfig
-from ..fetch.process_queue import in_order
 from ..group.assignment import Generation, exhausted, failed_runs
 from .turns import retry_pause
 
@@ -77,7 +76,7 @@ class Retries:
 
     async def _bury(self, generation: Generation, dead: list[StoredMessage], failed: Failed) -> bool:
         """Have messages copied to the dead letters; says whether they are out of the way."""
-        cache, broker, there = in_order(generation.cache), self._broker, dead
+        cache, broker, there = generation.cache, self._broker, dead
         unmade = 1 if failed.convicted else 0  # deliveries that were due, and not made
 
         async def ask() -> None:
@@ -127,7 +126,7 @@ class Retries:
 
         async def ask() -> None:
             # As with dead letters: another message may have the offset by now.
-            runs = failed_runs(in_order(generation.cache).still_held(messages))
+            runs = failed_runs(generation.cache.still_held(messages))
             await self._broker.attempt(generation.queue, generation.epoch, runs)
 
         try:

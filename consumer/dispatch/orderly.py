@@ -28,7 +28,7 @@ from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 
 from ..config import ConsumerConfig
-from ..fetch.process_queue import READ_AT_ONCE, in_order
+from ..fetch.process_queue import READ_AT_ONCE
 from ..group.assignment import Generation, QueueGates
 from ..group.leases import Leases, until_proven
 from ..introspection import Statistics, TopicMeter
@@ -230,7 +230,7 @@ class OrderlyScheduler:
 
     async def _give_batch(self, generation: Generation, turn: _Turn) -> Step | Failed | None:
         """One call of the listener, with a batch; None if the turn goes on."""
-        cache, guard, context = in_order(generation.cache), generation.guard, turn.context
+        cache, guard, context = generation.cache, generation.guard, turn.context
         messages = cache.take(self._config.batch)
         count = len(messages)  # the list is the listener's from here on: it may change it
         if not count:
@@ -260,7 +260,7 @@ class OrderlyScheduler:
         The cursors of the cache are moved here, and the guard is freed only where somebody else can run: what a
         message costs beside its call is a third less for it.
         """
-        cache, guard, context = in_order(generation.cache), generation.guard, turn.context
+        cache, guard, context = generation.cache, generation.guard, turn.context
         clock, listener, now, look_at = self._broker.now, turn.listener, turn.now, turn.look_at
         begin = at = cache.fill()
         called_at = now
@@ -306,7 +306,7 @@ class OrderlyScheduler:
 
     async def _run_one(self, generation: Generation) -> Step | Failed:
         """One message of a suspected queue: announced, then given to the listener on its own."""
-        clock, cache, guard = self._broker.now, in_order(generation.cache), generation.guard
+        clock, cache, guard = self._broker.now, generation.cache, generation.guard
         began = clock()
         step, now, _ = await self._look(generation, began, entering=True)
         if step is not Step.RUN:
@@ -397,7 +397,7 @@ class OrderlyResults:
         self, generation: Generation, count: int, status: object, context: ConsumeContext, now: float
     ) -> Step | Failed | None:
         """Record any result but a plain success; what ends the turn is returned. The guard is freed by whoever does."""
-        cache, guard, error = in_order(generation.cache), generation.guard, None
+        cache, guard, error = generation.cache, generation.guard, None
         read = SUSPEND
         if isinstance(status, Raised):
             if not status.counts:

@@ -27,7 +27,7 @@ from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig
 from ..group.assignment import Generation
-from .cache import Cache
+from .process_queue import ProcessQueue
 
 log = get_logger("rmq.consumer")
 TELL_AFTER_S = 1.0  # a wait that is shorter is how a consumer with a backlog works
@@ -134,7 +134,7 @@ class FlowControl:
             log.warning("pull.uncommitted", queue=str(generation.queue), messages=cache.messages, advice=advice)
 
 
-async def _has_room(cache: Cache, most: Thresholds, within_s: float) -> bool:
+async def _has_room(cache: ProcessQueue, most: Thresholds, within_s: float) -> bool:
     """Wait until there is room, or nothing is left to take; False after ``within_s``."""
     room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     cache.when_room(most.messages, most.size, lambda: None if room.done() else room.set_result(None))

@@ -22,7 +22,8 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.hello import AttemptRun
 
 from ..group.tag_filter import Subscription
-from .cache import UNKNOWN, Cache, LogEpochs
+
+UNKNOWN = 0  # no log epoch: the reader has no such message
 
 
 class _Read(NamedTuple):
@@ -108,19 +109,21 @@ class ProcessQueue:
         return bool(self._passed or self.line or self._arrived)
 
     @property
-    def commit_offset(self) -> int:
-        """The next offset to deliver if somebody else took over now."""
+    def finished_offset(self) -> int:
+        """The first offset that is not done: the next one to deliver if another owner took over now."""
         if not self.first:
             return self._done_offset
         last = self.line[self.first - 1].queue_offset
         return max(self._done_offset, self._behind.get(last, last + 1))
+
+    commit_offset = finished_offset  # what is reported to the broker; a subclass may report less
 
     @property
     def head(self) -> tuple[int, int]:
         """The offset of the first message that is not done, and the number of its delivery, under way or next."""
         if self.first < len(self.line):
             return self.line[self.first].queue_offset, self.line[self.first].attempt
-        offset = self.commit_offset  # it is not made yet; what owners before us failed at is known all the same
+        offset = self.finished_offset  # it is not made yet; what owners before us failed at is known all the same
         failed = (run.attempts for run in self._runs if run.from_offset <= offset < run.end_offset)
         return offset, max(failed, default=0) + 1
 
@@ -189,7 +192,7 @@ class ProcessQueue:
             if run.from_offset < queue_offset
         ]
         self._behind = {offset: min(end, queue_offset) for offset, end in self._behind.items()}
-        if self.commit_offset > queue_offset:  # so nothing is in flight, and all that is held lies behind it
+        if self.finished_offset > queue_offset:  # so nothing is in flight, and all that is held lies behind it
             self.discard()
             self._done_offset = self.end_offset = queue_offset
             return True
@@ -262,7 +265,7 @@ class ProcessQueue:
 
     def commit_offset_without(self, messages: Sequence[StoredMessage]) -> int:
         """What ``commit_offset`` will be when these, none of them in flight, are removed."""
-        gone, at, progress = set(map(id, messages)), self.first, self.commit_offset
+        gone, at, progress = set(map(id, messages)), self.first, self.finished_offset
         while at < len(self.line) and id(self.line[at]) in gone:
             progress = self._end_of(self.line[at])
             at += 1
@@ -301,7 +304,7 @@ class ProcessQueue:
 
     def discard(self) -> None:
         """Let go of everything that is not done; ``commit_offset`` stays."""
-        self._done_offset = self.commit_offset
+        self._done_offset = self.finished_offset
         self._arrived.clear()
         self._read.clear()
         self._behind.clear()
@@ -358,7 +361,7 @@ class ProcessQueue:
 
     def _forget_done(self) -> None:
         if self.first:
-            self._done_offset = self.commit_offset
+            self._done_offset = self.finished_offset
             if self._behind:
                 self._behind = {offset: end for offset, end in self._behind.items() if offset >= self._done_offset}
             del self.line[: self.first]
@@ -374,12 +377,6 @@ class ProcessQueue:
             # Where the messages are few enough and only the bytes too many, the end of a batch is the next chance.
             if enough > self.first:
                 self.mark = min(self.mark, enough)
-
-
-def in_order(cache: Cache) -> ProcessQueue:
-    """The cache of a queue whose messages are given to the listener one after the other."""
-    assert isinstance(cache, ProcessQueue), "a queue of another service"
-    return cache
 
 
 class UnreadBatch:
@@ -449,3 +446,53 @@ class Hole:
     def read(self, most: int, subscription: Subscription) -> list[StoredMessage]:
         """No messages."""
         return []
+
+
+MOST_RUNS = 64  # kept; what lies before them is as if it had not been fetched
+
+
+class LogEpochs:
+    """
+    The log epoch of every message that was fetched, as runs of equal ones: it changes only where the broker restarted.
+
+    A broker that lost the end of its log gives the same offsets to other messages, under a higher epoch. So the epoch
+    of the message before an offset tells whether reader and log agree up to there. It is remembered for more than the
+    last message, since what is left after a cut has to be compared as well.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[int, int]] = deque(maxlen=MOST_RUNS)  # first offset, epoch; both ascend
+
+    def fetched(self, queue_offset: int, log_epoch: int) -> None:
+        """
+        Messages from ``queue_offset`` on were stored under ``log_epoch``.
+
+        Of some, which were passed over since nobody wants them, only a bound is known, the epoch of the broker that
+        did so: what follows them in the log may lower it.
+        """
+        while self._runs and self._runs[-1][1] > log_epoch > UNKNOWN:
+            queue_offset = self._runs.pop()[0]
+        if not self._runs or self._runs[-1][1] != log_epoch:
+            self._runs.append((queue_offset, log_epoch))
+
+    def skipped(self, queue_offset: int) -> None:
+        """Nothing was fetched from ``queue_offset`` on, up to what is fetched next."""
+        if self._runs:
+            self.fetched(queue_offset, UNKNOWN)
+
+    def before(self, queue_offset: int) -> int:
+        """The log epoch of the message before ``queue_offset``; 0 if it was not fetched."""
+        for first, log_epoch in reversed(self._runs):
+            if first < queue_offset:
+                return log_epoch
+        return UNKNOWN
+
+    def cut(self, queue_offset: int) -> None:
+        """Forget everything from ``queue_offset`` on."""
+        while self._runs and self._runs[-1][0] >= queue_offset:
+            self._runs.pop()
+
+
+MakeCache = Callable[..., ProcessQueue]  # takes the arguments of ProcessQueue; the class of a cache is one

@@ -22,7 +22,7 @@ from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.hello import AttemptRun
 from rmq.wire.protocol.ops.core import NO_OFFSET, Grant, PullResult
 
-from ..fetch.cache import Cache
+from ..fetch.process_queue import ProcessQueue
 from .tag_filter import Selection
 
 Task = asyncio.Task[None]
@@ -113,7 +113,7 @@ class Generation:
     def __init__(
         self,
         lease: Lease,
-        cache: Cache,
+        cache: ProcessQueue,
         *,
         on_lost: Callable[[Generation, str], None],
         topic_generation: int | None = None,

@@ -29,8 +29,7 @@ from rmq.wire.protocol.ops.core import MAX_ENTRIES, Grant, TopicInfo
 from rmq.wire.stores import NOTHING_IN_COMMON
 
 from ..config import LAST, ConsumerConfig
-from ..fetch.cache import MakeCache
-from ..fetch.process_queue import ProcessQueue
+from ..fetch.process_queue import MakeCache, ProcessQueue
 from . import leases
 from .allocation import Share, Shares, Strategy, parse_strategy
 from .assignment import Generation, Lease, Suspicion, runs_of

@@ -104,7 +104,7 @@ class PullCommits:
     def _mark_all(self) -> None:
         for generation in self._generations.values():
             if not generation.lease.lost and not generation.ended.is_set():
-                cache_of(generation).mark()
+                cache_of(generation).mark_done()
 
     async def commit_these(self, generations: Iterable[Generation]) -> None:
         """Have what is marked of these made durable; see :meth:`commit`."""

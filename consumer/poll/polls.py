@@ -137,8 +137,8 @@ class PullService:
             await self._revoked(generation)
         cache = cache_of(generation)
         if self._config.auto_commit_every_s and not generation.lease.lost:
-            cache.mark()
-        if cache.unmarked or (generation.lease.lost and cache.done > cache.durable):
+            cache.mark_done()
+        if cache.unmarked or (generation.lease.lost and cache.finished_offset > cache.durable):
             self._losses.note(generation)
 
     def _give_back(self, generation: Generation, after_s: float) -> None:

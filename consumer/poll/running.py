@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dispatch.service import ConsumeService
-from ..fetch.cache import MakeCache
+from ..fetch.process_queue import MakeCache
 from ..group.assignment import Generation
 from ..listener import AsyncListener
 from ..running import Running

@@ -91,9 +91,9 @@ class Seeks:
 
     async def _go_to(self, generation: Generation, offset: int, *, is_first: bool) -> None:
         cache = cache_of(generation)
-        if self._config.auto_commit_every_s and offset < cache.done:
+        if self._config.auto_commit_every_s and offset < cache.finished_offset:
             # The mark must be at the broker before its messages are let go: see PullCache.commit_offset.
-            cache.mark()
+            cache.mark_done()
             await self._commits.commit_these([generation])
         if generation.dropped:
             raise NotAssigned(f"{generation.shown} was taken away from this consumer: there is nothing to seek in")

@@ -25,14 +25,14 @@ def test_only_what_was_marked_is_told_to_the_broker() -> None:
     cache.put(made_plain(0, 6))
 
     cache.take(2)
-    assert (cache.position, cache.done, cache.commit_offset, cache.unmarked) == (2, 0, 0, False)
-    cache.mark()  # nothing is done yet
+    assert (cache.position, cache.finished_offset, cache.commit_offset, cache.unmarked) == (2, 0, 0, False)
+    cache.mark_done()  # nothing is done yet
     assert cache.commit_offset == 0
 
     cache.commit()
-    assert (cache.position, cache.done, cache.commit_offset, cache.unmarked) == (2, 2, 0, True)
+    assert (cache.position, cache.finished_offset, cache.commit_offset, cache.unmarked) == (2, 2, 0, True)
 
-    cache.mark()
+    cache.mark_done()
     assert (cache.commit_offset, cache.unmarked) == (2, False)
 
 
@@ -58,7 +58,7 @@ def test_where_a_group_begins_is_told_without_a_commit_and_what_is_skipped_later
     assert (cache.position, cache.commit_offset) == (7, 7)
 
     cache.skip_to(9)
-    assert (cache.position, cache.done, cache.commit_offset) == (9, 9, 7)
+    assert (cache.position, cache.finished_offset, cache.commit_offset) == (9, 9, 7)
 
 
 def test_a_seek_forwards_passes_what_lies_between_with_the_next_mark() -> None:
@@ -69,7 +69,7 @@ def test_a_seek_forwards_passes_what_lies_between_with_the_next_mark() -> None:
     cache.seek(100)
     assert (cache.position, cache.end_offset, cache.messages, cache.commit_offset) == (100, 100, 0, 0)
 
-    cache.mark()
+    cache.mark_done()
     assert cache.commit_offset == 100
 
 
@@ -78,17 +78,17 @@ def test_after_a_seek_backwards_progress_stays_until_it_is_passed() -> None:
     cache.put(made_plain(0, 4))
     cache.take(4)
     cache.commit()
-    cache.mark()
+    cache.mark_done()
     cache.durable = 4
 
     cache.seek(1)
-    assert (cache.position, cache.done, cache.unmarked) == (1, 1, False)
+    assert (cache.position, cache.finished_offset, cache.unmarked) == (1, 1, False)
     cache.put(made_plain(0, 6))
     told = []
     for _ in range(5):
         assert len(cache.take(1)) == 1
         cache.commit()
-        cache.mark()
+        cache.mark_done()
         told.append(cache.commit_offset)
 
     assert told == [4, 4, 4, 5, 6]
@@ -100,7 +100,7 @@ def test_the_broker_is_told_of_no_mark_beyond_what_was_fetched_again() -> None:
     cache.put(made_plain(0, 8))
     cache.take(8)
     cache.commit()
-    cache.mark()
+    cache.mark_done()
 
     cache.seek(2)
     assert cache.commit_offset == 2
@@ -116,7 +116,7 @@ def test_a_log_that_lost_messages_takes_marks_back_unless_the_user_has_one_of_th
     cache.put(made_plain(0, 6))
     cache.take(4)
     cache.commit()
-    cache.mark()
+    cache.mark_done()
     cache.durable = 4
     cache.take(1)
 
@@ -168,7 +168,7 @@ class Polling(RuleBasedStateMachine):
 
     @rule()
     def mark(self) -> None:
-        self.cache.mark()
+        self.cache.mark_done()
         self.marked = max(self.marked, self.done)
 
     @rule(to=st.integers(0, 20))
@@ -188,7 +188,7 @@ class Polling(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         cache = self.cache
-        assert (cache.end_offset, cache.position, cache.done) == (self.end, self.position, self.done)
+        assert (cache.end_offset, cache.position, cache.finished_offset) == (self.end, self.position, self.done)
         assert cache.commit_offset == min(self.marked, self.end)
         assert cache.unmarked == (self.done > self.marked)
         assert cache.messages == self.end - self.done

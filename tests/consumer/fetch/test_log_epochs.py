@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.consumer.fetch.cache import MOST_RUNS, UNKNOWN, LogEpochs
+from rmq.consumer.fetch.process_queue import MOST_RUNS, UNKNOWN, LogEpochs
 
 
 def test_nothing_is_known_before_something_was_fetched() -> None:
