@@ -142,7 +142,7 @@ class Consumer(Member[Running]):
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted; that of the group's own retries is left out."""
         retries = names.retry_topic(self.config.group)
-        shown = [generation.shown for generation in self._generations() if not generation.dropped]
+        shown = [assignment.shown for assignment in self._assignments() if not assignment.dropped]
         return sorted(
             queue for queue in shown if queue.topic != retries or self._on_the_wire(retries) in self._subscriptions
         )
@@ -155,9 +155,9 @@ class Consumer(Member[Running]):
         At a gap in the log (see ``on_gap``), or at a message that ended one process after the other (CRASH_LOOP).
         """
         reasons = {
-            generation.shown: generation.crash_loop or (generation.stopped and str(generation.stopped.gap))
-            for generation in self._generations()
-            if not generation.dropped
+            assignment.shown: assignment.crash_loop or (assignment.stopped and str(assignment.stopped.gap))
+            for assignment in self._assignments()
+            if not assignment.dropped
         }
         return {queue: reason for queue, reason in reasons.items() if reason}
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
-from .group.assignment import Generation
+from .group.assignment import Assignment
 from .listener import ResultType
 
 MAX_QUEUES: Final = 128  # that are told one by one
@@ -46,14 +46,14 @@ class Program(NamedTuple):
 def running_info(
     program: Program,
     config: ConsumerConfig,
-    generations: Iterable[Generation],
+    assignments: Iterable[Assignment],
     statistics: Mapping[str, TopicStatistics],
     *,
     now: float,
 ) -> dict[str, Any]:
     """The map: the program, its settings that are not the default, its statistics, and its queues."""
-    held = sorted(generations, key=lambda generation: (*_rank(generation), generation.queue))
-    told = sorted(held[:MAX_QUEUES], key=lambda generation: generation.queue)
+    held = sorted(assignments, key=lambda assignment: (*_rank(assignment), assignment.queue))
+    told = sorted(held[:MAX_QUEUES], key=lambda assignment: assignment.queue)
     return {
         **program._asdict(),
         "up_s": round(program.up_s, 3),
@@ -62,10 +62,10 @@ def running_info(
         "polled_ago_s": None if program.polled_ago_s is None else round(program.polled_ago_s, 3),
         "slots": config.slots,
         "settings": changed_settings(config),
-        "cached_messages": sum(generation.cache.messages for generation in held),
-        "cached_bytes": sum(generation.cache.size for generation in held),
+        "cached_messages": sum(assignment.cache.messages for assignment in held),
+        "cached_bytes": sum(assignment.cache.size for assignment in held),
         "statistics": {name: _topic(topic) for name, topic in list(statistics.items())[:MAX_TOPICS]},
-        "queues": [queue_info(generation, now) for generation in told],
+        "queues": [queue_info(assignment, now) for assignment in told],
         "more_queues": len(held) - len(told),
     }
 
@@ -77,7 +77,7 @@ def changed_settings(config: ConsumerConfig) -> dict[str, Any]:
     return {name: _short(value) for name, value in values.items() if value != defaults[name]}
 
 
-def queue_info(generation: Generation, now: float) -> dict[str, Any]:
+def queue_info(assignment: Assignment, now: float) -> dict[str, Any]:
     """
     A queue, its lease and its cache; times are seconds from ``now``, None where there is nothing to tell.
 
@@ -88,69 +88,69 @@ def queue_info(generation: Generation, now: float) -> dict[str, Any]:
     may have got over since; ``abandoned`` owners before us were lost with this queue,
     so that it goes message by message until ``careful_until``; ``dropped``: it is being handed over.
     """
-    cache = generation.cache
+    cache = assignment.cache
     head_offset, attempt = cache.head
     return {
-        "topic": generation.queue.topic,
-        "queue_id": generation.queue.queue_id,
-        "epoch": generation.epoch,
+        "topic": assignment.queue.topic,
+        "queue_id": assignment.queue.queue_id,
+        "epoch": assignment.epoch,
         "head_offset": head_offset,
         "attempt": attempt,
-        "retry_in_s": None if generation.retry_at is None else round(max(generation.retry_at - now, 0.0), 3),
-        "called_for_s": _ago(generation.called_at, now),
+        "retry_in_s": None if assignment.retry_at is None else round(max(assignment.retry_at - now, 0.0), 3),
+        "called_for_s": _ago(assignment.called_at, now),
         "in_flight": len(cache.in_flight),
         "cached_messages": cache.messages,
         "cached_bytes": cache.size,
         "end_offset": cache.end_offset,
         "commit_offset": cache.commit_offset,
-        "reported_offset": generation.reported,
-        "lock_age_s": _ago(generation.lease.lock_sent_at, now),
-        "pulled_ago_s": _ago(generation.pulled_at, now),
-        "flow_control": None if generation.flow_control is None else _short(generation.flow_control),
-        "paused": generation.paused,
-        "stopped": stopped_because(generation),
-        **_stopped_at(generation),
-        "selected": generation.selection.came,
-        "left_out": generation.selection.left_out,
-        "last_error": None if generation.last_failure is None else _short(generation.last_failure[1]),
-        "failed_offset": None if generation.last_failure is None else generation.last_failure[0],
-        "abandoned": 0 if generation.suspicion is None else generation.suspicion.abandoned,
-        "careful_until": None if generation.suspicion is None else generation.suspicion.careful_until,
-        "dropped": generation.dropped,
-        "lost": generation.lost.is_set(),
-        "tries_to_unlock": generation.tries_to_unlock,
+        "reported_offset": assignment.reported,
+        "lock_age_s": _ago(assignment.lease.lock_sent_at, now),
+        "pulled_ago_s": _ago(assignment.pulled_at, now),
+        "flow_control": None if assignment.flow_control is None else _short(assignment.flow_control),
+        "paused": assignment.paused,
+        "stopped": stopped_because(assignment),
+        **_stopped_at(assignment),
+        "selected": assignment.selection.came,
+        "left_out": assignment.selection.left_out,
+        "last_error": None if assignment.last_failure is None else _short(assignment.last_failure[1]),
+        "failed_offset": None if assignment.last_failure is None else assignment.last_failure[0],
+        "abandoned": 0 if assignment.suspicion is None else assignment.suspicion.abandoned,
+        "careful_until": None if assignment.suspicion is None else assignment.suspicion.careful_until,
+        "dropped": assignment.dropped,
+        "lost": assignment.lost.is_set(),
+        "tries_to_unlock": assignment.tries_to_unlock,
     }
 
 
-def stopped_because(generation: Generation) -> str | None:
+def stopped_because(assignment: Assignment) -> str | None:
     """Why a queue waits for somebody, if it does."""
-    reason = generation.crash_loop
-    if reason is None and generation.stopped is not None:
-        reason = str(generation.stopped.gap)
+    reason = assignment.crash_loop
+    if reason is None and assignment.stopped is not None:
+        reason = str(assignment.stopped.gap)
     return None if reason is None else _short(reason)
 
 
-def _stopped_at(generation: Generation) -> dict[str, Any]:
+def _stopped_at(assignment: Assignment) -> dict[str, Any]:
     """Why and where a queue waits for somebody, for programs."""
     code, first, last = None, None, None
-    if generation.crash_loop is not None:
+    if assignment.crash_loop is not None:
         code = "CRASH_LOOP"
-        first = last = None if generation.suspicion is None else generation.suspicion.suspect_offset
-    elif generation.stopped is not None:
-        gap = generation.stopped.gap
+        first = last = None if assignment.suspicion is None else assignment.suspicion.suspect_offset
+    elif assignment.stopped is not None:
+        gap = assignment.stopped.gap
         code, first, last = gap.reason, gap.from_offset, gap.end_offset - 1
     return {"stopped_code": code, "stopped_from": first, "stopped_to": last}
 
 
-def _rank(generation: Generation) -> tuple[int, float]:
+def _rank(assignment: Assignment) -> tuple[int, float]:
     """Which are told if there is no room for all: first the stopped, then those that wait, hang, or have messages."""
-    if stopped_because(generation) is not None:
+    if stopped_because(assignment) is not None:
         return 0, 0.0
-    if generation.retry_at is not None or generation.tries_to_unlock or generation.paused:
+    if assignment.retry_at is not None or assignment.tries_to_unlock or assignment.paused:
         return 1, 0.0
-    if generation.called_at is not None:
-        return 2, generation.called_at
-    return 3 if generation.cache.messages else 4, 0.0
+    if assignment.called_at is not None:
+        return 2, assignment.called_at
+    return 3 if assignment.cache.messages else 4, 0.0
 
 
 def _topic(statistics: TopicStatistics) -> dict[str, Any]:

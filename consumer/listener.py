@@ -24,7 +24,7 @@ from rmq.runtime.logging import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
-from .group.assignment import Generation, Lost
+from .group.assignment import Assignment, Lost
 
 T = TypeVar("T")
 Result = ConsumeStatus | None
@@ -132,25 +132,25 @@ def _takes_two(listener: Callable[..., object]) -> bool:
 class CallContext:
     """What every listener is told; it belongs to the call it was given to."""
 
-    __slots__ = ("_generation",)
+    __slots__ = ("_assignment",)
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
 
     @property
     def queue(self) -> MessageQueue:
         """The queue of the messages."""
-        return self._generation.shown
+        return self._assignment.shown
 
     @property
     def epoch(self) -> int:
         """The fencing token: it grows with every owner, so that a sink can refuse the writes of an older one."""
-        return self._generation.epoch
+        return self._assignment.epoch
 
     @property
     def lost(self) -> Lost:
         """True once the queue may belong to somebody else; ``await context.lost.wait()`` waits for that."""
-        return self._generation.lost
+        return self._assignment.lost
 
 
 class ConsumeContext(CallContext):
@@ -163,15 +163,15 @@ class ConsumeContext(CallContext):
 
     __slots__ = ("auto_commit", "suspend_s")
 
-    def __init__(self, generation: Generation) -> None:
-        super().__init__(generation)
+    def __init__(self, assignment: Assignment) -> None:
+        super().__init__(assignment)
         self.auto_commit = True
         self.suspend_s: float | None = None
 
     def leave(self) -> None:
         """Return SUCCESS after this, and the messages are neither done nor failed: the next owner gets them."""
         self.auto_commit = False
-        self._generation.left = True
+        self._assignment.left = True
 
 
 class ConcurrentContext(CallContext):
@@ -185,8 +185,8 @@ class ConcurrentContext(CallContext):
 
     __slots__ = ("ack_index", "delay_level", "is_left")
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
         self.ack_index: int | None = None
         self.delay_level = 0
         self.is_left = False

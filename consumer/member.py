@@ -15,7 +15,7 @@ from rmq.wire.errors import RmqError
 
 from .config import ConsumerConfig
 from .fetch.flow_control import Pauses, Target
-from .group.assignment import Generation
+from .group.assignment import Assignment
 from .introspection import TopicStatistics
 from .running import Running
 
@@ -79,10 +79,10 @@ class Member(ABC, Generic[R]):
         """
         return {} if self._running is None else self._running.info()
 
-    def _generations(self) -> list[Generation]:
+    def _assignments(self) -> list[Assignment]:
         """The queues that are held, by their names."""
-        held = {} if self._running is None else self._running.generations
-        return [generation for _, generation in sorted(held.items())]
+        held = {} if self._running is None else self._running.assignments
+        return [assignment for _, assignment in sorted(held.items())]
 
     @property
     def stopping(self) -> bool:

@@ -36,7 +36,7 @@ from .fetch.flow_control import Pauses
 from .fetch.process_queue import MakeCache, ProcessQueue
 from .fetch.puller import Puller
 from .group.allocation import EVERYTHING, Strategy
-from .group.assignment import Generation
+from .group.assignment import Assignment
 from .group.leases import LeaseKeeper, Unleased
 from .group.progress import OffsetReporter, agree, lease_end
 from .group.rebalancer import Rebalancer
@@ -87,8 +87,8 @@ class Running:
         self.statistics = Statistics(config.group)
         self._subscriptions = subscriptions
         self._pauses = pauses or Pauses()
-        self.generations: dict[MessageQueue, Generation] = {}
-        self._doubted: list[Generation] = []  # whose leases the broker has called free
+        self.assignments: dict[MessageQueue, Assignment] = {}
+        self._doubted: list[Assignment] = []  # whose leases the broker has called free
         self.tasks = TaskSet(on_failure)
         self._link = connect(
             config.broker,
@@ -101,7 +101,7 @@ class Running:
         )
         group = wrap(config.namespace, config.group)
         self._local = (  # the progress of a member that shares it with nobody
-            open_offsets(config, group, self.generations, now=now) if config.model == BROADCASTING else None
+            open_offsets(config, group, self.assignments, now=now) if config.model == BROADCASTING else None
         )
         self._broker = self._client(group, now)
         self._hello: HelloReply | None = None  # the broker's newest
@@ -119,7 +119,7 @@ class Running:
         )  # fmt: skip
 
     def _build(self, listener: AsyncListener | None) -> None:
-        generations, config, broker = self.generations, self._config, self._broker
+        assignments, config, broker = self.assignments, self._config, self._broker
         self.stalls = StallWatch(
             config.stall_limit_s,
             now=broker.now,
@@ -129,19 +129,19 @@ class Running:
         )
         self.keeper: LeaseKeeper | Unleased
         self.reporter: OffsetReporter | LocalOffsets
-        carries: Callable[[Generation], bool]  # whether a pull may take progress along
+        carries: Callable[[Assignment], bool]  # whether a pull may take progress along
         if self._local is not None:
             assert isinstance(broker, Broadcaster)
             self.keeper, self.reporter, carries = Unleased(broker.begun), self._local, lambda _: False
             self._strategy = EVERYTHING
         else:
-            self.keeper = LeaseKeeper(generations, config, broker)
-            self.reporter = OffsetReporter(generations, config, broker, believed=self.keeper.believed)
+            self.keeper = LeaseKeeper(assignments, config, broker)
+            self.reporter = OffsetReporter(assignments, config, broker, believed=self.keeper.believed)
             carries = self.keeper.believed
         self.service = self._make_service(listener)
         self.reporter.busy = lambda: self.service.turns > 0
         self.rebalancer = Rebalancer(
-            generations,
+            assignments,
             self._subscriptions,
             config,
             broker,
@@ -151,7 +151,7 @@ class Running:
             make_cache=self._make_cache(),
         )
         self.puller = Puller(
-            generations,
+            assignments,
             config,
             broker,
             tasks=self.tasks,
@@ -201,7 +201,7 @@ class Running:
 
     def _calls(self) -> list[str]:
         """The queues whose listener is being called; also for a thread, while the loop stands still."""
-        return [str(each.shown) for each in list(self.generations.values()) if each.called_at is not None]
+        return [str(each.shown) for each in list(self.assignments.values()) if each.called_at is not None]
 
     def resubscribe(self) -> None:
         """The subscriptions are others; queues are selected by them when the broker has accepted that."""
@@ -209,23 +209,23 @@ class Running:
 
     def pauses_changed(self) -> None:
         """What the user has paused is other than before."""
-        for generation in self.generations.values():
-            generation.set_paused(self._pauses.covers(generation.shown))
+        for assignment in self.assignments.values():
+            assignment.set_paused(self._pauses.covers(assignment.shown))
 
     # For the rebalancer
 
-    def start_generation(self, generation: Generation) -> None:
+    def start_assignment(self, assignment: Assignment) -> None:
         """Pull and consume a queue, unless the user has paused it."""
-        generation.set_paused(self._pauses.covers(generation.shown))
-        self.keeper.added(generation)
-        self.service.start(generation)
-        self.puller.start(generation)
+        assignment.set_paused(self._pauses.covers(assignment.shown))
+        self.keeper.added(assignment)
+        self.service.start(assignment)
+        self.puller.start(assignment)
 
-    async def finish_generation(self, generation: Generation) -> None:
+    async def finish_assignment(self, assignment: Assignment) -> None:
         """Let the running call of a queue end; what it did is known from here on."""
-        await self.service.finish(generation)
+        await self.service.finish(assignment)
         if self._local is not None:
-            self._local.note(generation)
+            self._local.note(assignment)
 
     # What the broker says
 
@@ -261,26 +261,26 @@ class Running:
 
     def _compare_logs(self, hello: HelloReply) -> None:
         """A log that is another may have lost messages: the next pull tells."""
-        for generation in self.generations.values():
-            if not generation.agrees(hello.log_epoch):
-                generation.ask_now()
+        for assignment in self.assignments.values():
+            if not assignment.agrees(hello.log_epoch):
+                assignment.ask_now()
 
     def _resume(self, keeper: LeaseKeeper, hello: HelloReply) -> None:
         """A lease that the broker still lists under our epoch goes on; any other is lost, on either side."""
         held = {
             (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
         }
-        for generation in list(self.generations.values()):
-            if (*generation.queue, generation.epoch) in held:
-                held.discard((*generation.queue, generation.epoch))
-                keeper.proven(generation)
-                if not generation.agrees(hello.log_epoch):
-                    generation.ask_now()
+        for assignment in list(self.assignments.values()):
+            if (*assignment.queue, assignment.epoch) in held:
+                held.discard((*assignment.queue, assignment.epoch))
+                keeper.proven(assignment)
+                if not assignment.agrees(hello.log_epoch):
+                    assignment.ask_now()
             else:
-                generation.lose("the broker did not resume it")
+                assignment.lose("the broker did not resume it")
         self.rebalancer.listed(MessageQueue(topic, queue_id) for topic, queue_id, _ in held)
         keeper.connected()
-        if self.generations:
+        if self.assignments:
             # The greeting shows that the leases are ours, but renews none.
             self.tasks.start(keeper.renew_all(), "renewal after a reconnect")
 
@@ -318,9 +318,9 @@ class Running:
 
         One that is being handed over is not pulled, and its call has to be told before the next owner begins.
         """
-        generation = self.generations.get(queue)
-        if generation is not None and not generation.lease.lost and not generation.ended.is_set():
-            self._doubted.append(generation)
+        assignment = self.assignments.get(queue)
+        if assignment is not None and not assignment.lease.lost and not assignment.ended.is_set():
+            self._doubted.append(assignment)
             if len(self._doubted) == 1:  # those that are told in the same step are asked for together
                 self.tasks.start(self._renew_doubted(), "renewal of doubted leases")
         self.rebalancer.lease_free(queue)
@@ -344,7 +344,7 @@ class Running:
             version(), self._link.member, self._broker.group, now - self._began_at, self.stalls.lag_s,
             self.service.turns, self.rebalancer.refused, self._polled_ago_s(),
         )  # fmt: skip
-        return running_info(program, self._config, self.generations.values(), self.statistics.read(now), now=now)
+        return running_info(program, self._config, self.assignments.values(), self.statistics.read(now), now=now)
 
     def _polled_ago_s(self) -> float | None:
         """How long the user has not polled; None for a consumer that calls a listener."""
@@ -360,8 +360,8 @@ class Running:
         killed meanwhile, that is no crash.
         """
         self.rebalancer.halt()
-        for generation in self.generations.values():
-            generation.drop()
+        for assignment in self.assignments.values():
+            assignment.drop()
         if isinstance(self.keeper, LeaseKeeper):
             self.keeper.leave()
             if self._waits_for_user():
@@ -369,13 +369,13 @@ class Running:
 
     def _waits_for_user(self) -> bool:
         """Whether code of the user has to end before the queues can be given back."""
-        return any(generation.guard.held for generation in self.generations.values())
+        return any(assignment.guard.held for assignment in self.assignments.values())
 
     def hurry(self) -> None:
         """Cancel the running calls of a consumer that stops; those in a thread are waited for all the same."""
-        for generation in self.generations.values():
-            if generation.dropped:
-                self.tasks.start(self.service.finish(generation, within_s=0.0), f"cancelling of {generation.queue}")
+        for assignment in self.assignments.values():
+            if assignment.dropped:
+                self.tasks.start(self.service.finish(assignment, within_s=0.0), f"cancelling of {assignment.queue}")
 
     async def stop(self, *, drain_s: float | None = None) -> None:
         """
@@ -392,22 +392,22 @@ class Running:
         await self._leave()
         await self.tasks.cancel(*self.tasks.others())
         await self._link.close()
-        self.generations.clear()
+        self.assignments.clear()
 
     async def _end_calls(self, drain_s: float) -> None:
         if self._rebalancing is not None:
             # The pass under way ends first, so that what it is granted is known and given back.
             await asyncio.wait([self._rebalancing])
-        generations = list(self.generations.values())
-        await self.tasks.cancel(*(generation.puller for generation in generations))
-        await asyncio.gather(*(self.service.finish(generation, within_s=drain_s) for generation in generations))
+        assignments = list(self.assignments.values())
+        await self.tasks.cancel(*(assignment.puller for assignment in assignments))
+        await asyncio.gather(*(self.service.finish(assignment, within_s=drain_s) for assignment in assignments))
         await self.rebalancer.hand_overs_ended()
-        for generation in self.generations.values():
-            generation.ended.set()  # what is to be committed goes with the request that leaves
+        for assignment in self.assignments.values():
+            assignment.ended.set()  # what is to be committed goes with the request that leaves
 
-    async def _leave(self) -> list[Generation]:
+    async def _leave(self) -> list[Assignment]:
         """
-        Give everything back; return the generations of which the broker has taken the progress.
+        Give everything back; return the assignments of which the broker has taken the progress.
 
         A broker that is away is waited for as long as for an answer.
         """
@@ -419,12 +419,12 @@ class Running:
                     await self._link.wait_connected()
                     await self._agree()
                     log_epoch = self._broker.log_epoch
-                    held = [g for g in self.generations.values() if not g.lease.lost]
+                    held = [each for each in self.assignments.values() if not each.lease.lost]
                     try:
-                        outcomes = await self._broker.leave([lease_end(g, log_epoch) for g in held])
+                        outcomes = await self._broker.leave([lease_end(each, log_epoch) for each in held])
                         log.info("group.left", group=self._broker.group, leases=len(held))
                         # strict=False: a broadcasting member has queues, and no leases to be answered
-                        return [g for g, outcome in zip(held, outcomes, strict=False) if outcome.status == OK]
+                        return [each for each, outcome in zip(held, outcomes, strict=False) if outcome.status == OK]
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:
@@ -436,7 +436,7 @@ class Running:
         if self._local is not None:
             return
         timeout_s = self._config.request_timeout_s / 3  # the request that leaves has to have time left
-        asked = [agree(generation, self._broker, timeout_s=timeout_s) for generation in self.generations.values()]
+        asked = [agree(assignment, self._broker, timeout_s=timeout_s) for assignment in self.assignments.values()]
         await asyncio.gather(*asked, return_exceptions=True)
 
 

@@ -25,7 +25,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 from rmq.wire.protocol.ops.messages import OffsetAt, OffsetsAt
 
 from ..config import FIRST, LAST, ConsumerConfig, parse_start, to_us
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from .offsets_file import QueueProgress
 from .progress import LocalOffsets
 
@@ -120,12 +120,12 @@ class Broadcaster(GroupClient):
         """Take queues; each is granted unless it does not exist."""
         progress, topics = self._offsets.progress, self._topics()
         store_id, log_epoch = progress.store_id, self.log_epoch
-        generations = {queue.topic: topics.generation(queue.topic) for queue in queues}
-        self._forget_others(generations)
+        topic_generations = {queue.topic: topics.generation(queue.topic) for queue in queues}
+        self._forget_others(topic_generations)
         starts: dict[MessageQueue, _Start] = {}
         for queue in queues:
-            at = progress.of(queue, generations[queue.topic])
-            if generations[queue.topic] is None:  # it was deleted since somebody wanted it
+            at = progress.of(queue, topic_generations[queue.topic])
+            if topic_generations[queue.topic] is None:  # it was deleted since somebody wanted it
                 starts[queue] = _Start(TopicNotFound.code, 0, f"there is no topic {queue.topic!r}")
             elif at is not None:
                 starts[queue] = _Start(OK, at.offset)
@@ -134,27 +134,28 @@ class Broadcaster(GroupClient):
         starts |= await self._find([queue for queue in queues if queue not in starts])
         self._refuse_if_moved(store_id)
         for queue, start in starts.items():
-            self._decided(queue, generations[queue.topic], start, log_epoch)
+            self._decided(queue, topic_generations[queue.topic], start, log_epoch)
         progress.known(
             topic
-            for topic, generation in generations.items()
-            if generation is not None and all(progress.of(queue, generation) for queue in topics.queues(topic))
+            for topic, topic_generation in topic_generations.items()
+            if topic_generation is not None
+            and all(progress.of(queue, topic_generation) for queue in topics.queues(topic))
         )
         await self._offsets.write()
         self._refuse_if_moved(store_id)
         found = [
             _NOT_KEPT
-            if starts[queue].status == OK and not self._offsets.is_written(queue, generations[queue.topic])
+            if starts[queue].status == OK and not self._offsets.is_written(queue, topic_generations[queue.topic])
             else starts[queue]
             for queue in queues
         ]
         return [ops.Grant(start.status, NO_EPOCH, start.offset, text=start.text) for start in found]
 
-    def _decided(self, queue: MessageQueue, generation: int | None, start: _Start, log_epoch: int) -> None:
+    def _decided(self, queue: MessageQueue, topic_generation: int | None, start: _Start, log_epoch: int) -> None:
         progress = self._offsets.progress
-        if start.status == OK and generation is not None and progress.of(queue, generation) is None:
+        if start.status == OK and topic_generation is not None and progress.of(queue, topic_generation) is None:
             # The messages before it were stored under this log epoch or an earlier one.
-            progress.note(queue, QueueProgress(generation, start.offset, log_epoch if start.offset else 0))
+            progress.note(queue, QueueProgress(topic_generation, start.offset, log_epoch if start.offset else 0))
             log.info("start.found", queue=str(queue), queue_offset=start.offset)
 
     def _refuse_if_moved(self, store_id: int) -> None:
@@ -162,8 +163,12 @@ class Broadcaster(GroupClient):
         if self._offsets.progress.store_id != store_id:
             raise ConnectionLost("the broker has another store than when it was asked where queues begin")
 
-    def _forget_others(self, generations: dict[str, int | None]) -> None:
-        living = {topic: generation for topic, generation in generations.items() if generation is not None}
+    def _forget_others(self, topic_generations: dict[str, int | None]) -> None:
+        living = {
+            topic: topic_generation
+            for topic, topic_generation in topic_generations.items()
+            if topic_generation is not None
+        }
         for topic in self._offsets.progress.forget_others(living):
             log.warning("offsets.other_topic", topic=topic, advice="it was deleted and made again: it is read from 0")
 
@@ -186,15 +191,15 @@ class Broadcaster(GroupClient):
             self._found_first.update(queues)
         return dict(zip(queues, found, strict=True))
 
-    def begun(self, generation: Generation) -> None:
+    def begun(self, assignment: Assignment) -> None:
         """A queue was taken: from here on its cache knows what the file knows of the log."""
-        queue, offset = generation.queue, generation.cache.end_offset
-        at = self._offsets.progress.of(queue, generation.topic_generation)
+        queue, offset = assignment.queue, assignment.cache.end_offset
+        at = self._offsets.progress.of(queue, assignment.topic_generation)
         if at is not None and at.offset == offset > 0 and at.log_epoch:
-            generation.cache.log_epochs.fetched(offset - 1, at.log_epoch)
+            assignment.cache.log_epochs.fetched(offset - 1, at.log_epoch)
         if queue in self._found_first:
             self._found_first.discard(queue)
-            generation.found_start = offset
+            assignment.found_start = offset
 
     async def release(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
         """Nothing: nobody waits for our queues."""

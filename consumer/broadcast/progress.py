@@ -18,7 +18,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
 from ..config import ConsumerConfig
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from .offsets_file import OffsetsContent, OffsetsFile, QueueProgress, directory_of
 
 OF_ANOTHER_LOG: Final = MAX_LOG_EPOCH  # a broker refuses positions of epochs above its own, and none gets to this one
@@ -67,10 +67,10 @@ class LocalProgress:
         """Whether it was decided before where the queues of a topic begin."""
         return topic in self._topics
 
-    def of(self, queue: MessageQueue, generation: int | None) -> QueueProgress | None:
-        """The progress in a queue of this generation of its topic; None is no topic."""
+    def of(self, queue: MessageQueue, topic_generation: int | None) -> QueueProgress | None:
+        """The progress in a queue of this topic generation; None is no topic."""
         at = self._queues.get(queue)
-        return at if at is not None and at.generation == generation else None
+        return at if at is not None and at.generation == topic_generation else None
 
     def known(self, topics: Iterable[str]) -> None:
         """It is decided where the queues of these topics begin; a queue they get later begins at 0."""
@@ -80,9 +80,9 @@ class LocalProgress:
         """A queue has come so far."""
         self._queues[queue] = at
 
-    def forget_others(self, generations: Mapping[str, int]) -> list[str]:
+    def forget_others(self, topic_generations: Mapping[str, int]) -> list[str]:
         """Drop the progress in other topics of these names; returns the names of those there were, sorted."""
-        others = [q for q, at in self._queues.items() if at.generation != generations.get(q.topic, at.generation)]
+        others = [q for q, at in self._queues.items() if at.generation != topic_generations.get(q.topic, at.generation)]
         for queue in others:
             del self._queues[queue]
         return sorted({queue.topic for queue in others})
@@ -115,7 +115,7 @@ TELL_EVERY_S = 60.0  # how often it is told that nothing can be written
 def open_offsets(
     config: ConsumerConfig,
     group: str,
-    generations: Mapping[MessageQueue, Generation],
+    assignments: Mapping[MessageQueue, Assignment],
     *,
     now: Callable[[], float],
 ) -> LocalOffsets:
@@ -132,7 +132,7 @@ def open_offsets(
     except BaseException:
         file.close()
         raise
-    return LocalOffsets(generations, config, LocalProgress(group, config.instance, found), file, now=now, found=found)
+    return LocalOffsets(assignments, config, LocalProgress(group, config.instance, found), file, now=now, found=found)
 
 
 class File(Protocol):
@@ -154,7 +154,7 @@ class LocalOffsets:
 
     def __init__(
         self,
-        generations: Mapping[MessageQueue, Generation],
+        assignments: Mapping[MessageQueue, Assignment],
         config: ConsumerConfig,
         progress: LocalProgress,
         file: File,
@@ -164,7 +164,7 @@ class LocalOffsets:
     ) -> None:
         """``found`` is what the file holds."""
         self.progress = progress
-        self._generations = generations
+        self._assignments = assignments
         self._config = config
         self._file = file
         self._now = now
@@ -240,29 +240,29 @@ class LocalOffsets:
         self._note_all()
         self.progress.disown(log_epoch)
 
-    def note(self, generation: Generation) -> None:
+    def note(self, assignment: Assignment) -> None:
         """
-        Take over how far a generation has come; nothing, if its messages are of a topic or store that is gone.
+        Take over how far an assignment has come; nothing, if its messages are of a topic or store that is gone.
 
         The log epoch goes along, so that this is safe also where the log has lost messages meanwhile: whoever goes on
         from there finds that out.
         """
-        offset = generation.cache.commit_offset
-        if offset >= 0 and generation.topic_generation is not None and not generation.topic_gone:
-            log_epoch = generation.cache.log_epochs.before(offset)
-            self.progress.note(generation.queue, QueueProgress(generation.topic_generation, offset, log_epoch))
+        offset = assignment.cache.commit_offset
+        if offset >= 0 and assignment.topic_generation is not None and not assignment.topic_gone:
+            log_epoch = assignment.cache.log_epochs.before(offset)
+            self.progress.note(assignment.queue, QueueProgress(assignment.topic_generation, offset, log_epoch))
 
     def _note_all(self) -> None:
-        for generation in self._generations.values():
-            self.note(generation)
+        for assignment in self._assignments.values():
+            self.note(assignment)
 
-    def is_written(self, queue: MessageQueue, generation: int | None) -> bool:
-        """Whether the disk has progress in a queue of this generation of its topic."""
+    def is_written(self, queue: MessageQueue, topic_generation: int | None) -> bool:
+        """Whether the disk has progress in a queue of this topic generation."""
         content = self._written
         if content is None or content.store_id != self.progress.store_id:
             return False
         at = content.queues.get(queue)
-        return at is not None and at.generation == generation
+        return at is not None and at.generation == topic_generation
 
     async def write(self) -> bool:
         """
@@ -290,9 +290,9 @@ class LocalOffsets:
 
     def _mark(self, content: OffsetsContent) -> None:
         """Tell each queue what the disk has of it."""
-        for generation in self._generations.values():
-            at = content.queues.get(generation.queue)
-            generation.reported = NO_OFFSET if at is None else at.offset
+        for assignment in self._assignments.values():
+            at = content.queues.get(assignment.queue)
+            assignment.reported = NO_OFFSET if at is None else at.offset
 
     async def _save_in_thread(self, content: OffsetsContent) -> None:
         try:

@@ -29,7 +29,7 @@ from rmq.wire.model import StoredMessage
 
 from ..config import ConsumerConfig
 from ..fetch.concurrent_queue import Chunk, ConcurrentQueue
-from ..group.assignment import ConsumeGuard, Generation
+from ..group.assignment import Assignment, ConsumeGuard
 from ..group.leases import Leases, until_proven
 from ..introspection import Statistics, TopicMeter
 from ..listener import (
@@ -87,7 +87,7 @@ class ConcurrentService:
         self._statistics = statistics or Statistics(config.group)
         self._stalled = stalled
         self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
-        self._lanes: dict[Generation, Lane] = {}
+        self._lanes: dict[Assignment, Lane] = {}
         self._sweep = Sweep(self._lanes, config, broker, self._failures)
         self._sweeping = False
         self._ready: deque[Lane] = deque()  # in the order of their turns
@@ -104,38 +104,38 @@ class ConcurrentService:
         """How many calls run or are being recorded, and how many queues have more for others."""
         return self._running + len(self._ready)
 
-    def start(self, generation: Generation) -> None:
-        """Give a generation its owner."""
-        lane = self._lanes[generation] = Lane(generation, self._statistics.of(generation.shown.topic))
+    def start(self, assignment: Assignment) -> None:
+        """Give an assignment its owner."""
+        lane = self._lanes[assignment] = Lane(assignment, self._statistics.of(assignment.shown.topic))
         if self._cancels:
-            generation.interrupt = lane.interrupt
-        generation.owner = self._tasks.start(self._own(lane), f"owner of {generation.queue}")
+            assignment.interrupt = lane.interrupt
+        assignment.owner = self._tasks.start(self._own(lane), f"owner of {assignment.queue}")
         if not self._sweeping:
             self._sweeping = True
             self._tasks.start(self._sweep.run(), "sweep")
 
-    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+    async def finish(self, assignment: Assignment, *, within_s: float | None = None) -> None:
         """
-        Return when nothing of a dropped generation runs any more; running calls end first and are recorded.
+        Return when nothing of a dropped assignment runs any more; running calls end first and are recorded.
 
         After ``within_s`` seconds (None: never) they are cancelled; those in a thread are waited for all the same.
         """
-        assert generation.dropped, "a queue of which another call may start cannot be waited for"
-        lane = self._lanes.get(generation)
+        assert assignment.dropped, "a queue of which another call may start cannot be waited for"
+        lane = self._lanes.get(assignment)
         if lane is not None:
             lane.forget_held()
         try:
             async with asyncio.timeout(within_s):
-                await generation.guard.free()
+                await assignment.guard.free()
         except TimeoutError:
-            log.warning("listener.cancelled", queue=str(generation.queue), after_s=within_s)
+            log.warning("listener.cancelled", queue=str(assignment.queue), after_s=within_s)
             if lane is not None:
                 lane.interrupt()
-            await generation.guard.free()
-        await self._tasks.cancel(generation.owner)
+            await assignment.guard.free()
+        await self._tasks.cancel(assignment.owner)
         if lane is not None:
             lane.tell(self._broker.now())
-            self._lanes.pop(generation, None)
+            self._lanes.pop(assignment, None)
 
     def owners(self) -> list[Worker]:
         """The tasks that call the listener."""
@@ -144,12 +144,12 @@ class ConcurrentService:
     # The owner of a queue
 
     async def _own(self, lane: Lane) -> None:
-        generation = lane.generation
-        while await generation.work():
-            if not self._is_proven(generation, self._broker.now()):
+        assignment = lane.assignment
+        while await assignment.work():
+            if not self._is_proven(assignment, self._broker.now()):
                 first_s = RELOCK_FIRST_S if lane.doubted else RELOCK_ENTRY_S
                 lane.doubted = False
-                await until_proven(generation, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
+                await until_proven(assignment, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
                 continue
             lane.offer()
             self._ready.append(lane)
@@ -159,14 +159,14 @@ class ConcurrentService:
             if lane.cache.ready:
                 await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
 
-    def _is_proven(self, generation: Generation, now: float) -> bool:
+    def _is_proven(self, assignment: Assignment, now: float) -> bool:
         """Whether a call may start under the lease."""
-        if now > generation.believed_until:
-            generation.believed_until = self._leases.believed_until(generation)
-            if now > generation.believed_until:
+        if now > assignment.believed_until:
+            assignment.believed_until = self._leases.believed_until(assignment)
+            if now > assignment.believed_until:
                 return False
-        if generation.lost.told:
-            self._leases.proven(generation)
+        if assignment.lost.told:
+            self._leases.proven(assignment)
         return True
 
     # Workers
@@ -240,9 +240,9 @@ class ConcurrentService:
         if not self._ready:
             return None
         lane = self._ready.popleft()
-        generation = lane.generation
-        lane.doubted = now > generation.believed_until and not self._is_proven(generation, now)
-        taken = None if generation.halted or lane.doubted else lane.cache.take_chunk(self._config.batch)
+        assignment = lane.assignment
+        lane.doubted = now > assignment.believed_until and not self._is_proven(assignment, now)
+        taken = None if assignment.halted or lane.doubted else lane.cache.take_chunk(self._config.batch)
         if taken is None:
             lane.withdraw()
             return None
@@ -278,7 +278,7 @@ class ConcurrentService:
             if chunk.asked is not None:
                 await self._give_back(lane, chunk, *chunk.asked)
                 return clock()
-            context = ConcurrentContext(lane.generation)
+            context = ConcurrentContext(lane.assignment)
             listener = self._hooks.around(self._listener, clock) if self._hooks.any else self._listener
             status: object
             chunk.called_at = call.began_at
@@ -330,7 +330,7 @@ class ConcurrentService:
         done = self._acknowledged(context, given) if read is SUCCESS else 0
         elapsed_s = now - call.began_at
         timed_out = elapsed_s >= self._config.consume_timeout_s
-        meter = self._statistics.of(lane.generation.shown.topic)
+        meter = self._statistics.of(lane.assignment.shown.topic)
         if read is SUCCESS:
             meter.succeeded(now, done, 1, elapsed_s, timed_out)
             if done < given:
@@ -340,14 +340,14 @@ class ConcurrentService:
         cache.done_first(chunk, done - chunk.gone)
         if chunk.count:
             failure = failure_of(status, error)
-            lane.generation.last_failure = (left[0].queue_offset, failure)
+            lane.assignment.last_failure = (left[0].queue_offset, failure)
             await self._give_back(lane, chunk, self._level(context), reason_of(failure, left))
 
     async def _give_back(self, lane: Lane, chunk: Chunk, delay_level: int, reason: str) -> None:
         """Give back what is left of a chunk; what cannot be stays, and is tried again in a while."""
-        generation, cache, messages = lane.generation, lane.cache, lane.cache.messages_of(chunk)
+        assignment, cache, messages = lane.assignment, lane.cache, lane.cache.messages_of(chunk)
         fate = await self._failures.give_back(
-            generation,
+            assignment,
             messages,
             progress=lambda: cache.progress_without(chunk, chunk.count),
             delay_level=delay_level,
@@ -356,7 +356,7 @@ class ConcurrentService:
         chunk.asked = (delay_level, reason) if fate is Fate.UNKNOWN else None
         if fate is Fate.GIVEN_BACK:
             cache.done(chunk)
-        elif fate is not Fate.LOST and not generation.dropped:
+        elif fate is not Fate.LOST and not assignment.dropped:
             if fate is Fate.REFUSED:
                 for message in messages:
                     message.attempt += 1
@@ -364,9 +364,9 @@ class ConcurrentService:
 
     def _try_again(self, lane: Lane, chunk: Chunk) -> None:
         """A call that we cancelled says nothing: the chunk is given to the next, if the queue is still ours."""
-        if not lane.generation.dropped:
+        if not lane.assignment.dropped:
             lane.cache.try_again(chunk)
-            lane.generation.arrived()
+            lane.assignment.arrived()
 
     def _acknowledged(self, context: ConcurrentContext, given: int) -> int:
         done = acknowledged(context.ack_index, given)
@@ -402,7 +402,7 @@ class ConcurrentService:
         if messages and messages[0].attempt & (messages[0].attempt - 1) == 0:
             log.error(
                 "listener.raised",
-                queue=str(lane.generation.queue),
+                queue=str(lane.assignment.queue),
                 queue_offset=messages[0].queue_offset,
                 attempt=messages[0].attempt,
                 exc_info=error,
@@ -490,15 +490,15 @@ class Call:
 
 
 class Lane:
-    """A generation, and what a service needs beside it."""
+    """An assignment, and what a service needs beside it."""
 
-    def __init__(self, generation: Generation, meter: TopicMeter) -> None:
-        cache = generation.cache
+    def __init__(self, assignment: Assignment, meter: TopicMeter) -> None:
+        cache = assignment.cache
         assert isinstance(cache, ConcurrentQueue), "a queue of another service"
-        self.generation = generation
+        self.assignment = assignment
         self.cache = cache
         self.calls = Calls()
-        generation.guard = self.calls
+        assignment.guard = self.calls
         self.offered = False  # workers may take from it
         self.doubted = False  # they could not, since the lease is not proven
         self._withdrawn = asyncio.Event()
@@ -542,7 +542,7 @@ class Lane:
         del self._held[chunk]
         self._note_retry()
         self.cache.try_again(chunk)
-        self.generation.arrived()
+        self.assignment.arrived()
 
     def forget_held(self) -> None:
         """Nothing is tried again here."""
@@ -552,7 +552,7 @@ class Lane:
         self._note_retry()
 
     def _note_retry(self) -> None:
-        self.generation.retry_at = min((due for due, _ in self._held.values()), default=None)
+        self.assignment.retry_at = min((due for due, _ in self._held.values()), default=None)
 
     # Statistics
 
@@ -581,7 +581,7 @@ class Sweep:
     """
 
     def __init__(
-        self, lanes: Mapping[Generation, Lane], config: ConsumerConfig, broker: GroupClient, failures: Failures
+        self, lanes: Mapping[Assignment, Lane], config: ConsumerConfig, broker: GroupClient, failures: Failures
     ) -> None:
         self._lanes = lanes
         self._config = config
@@ -611,7 +611,7 @@ class Sweep:
         messages = lane.cache.messages_of(chunk)[:count]
         try:
             fate = await self._failures.give_back(
-                lane.generation,
+                lane.assignment,
                 messages,
                 progress=lambda: lane.cache.progress_without(chunk, count),
                 delay_level=EXPIRED_LEVEL,
@@ -620,7 +620,7 @@ class Sweep:
             if fate is Fate.GIVEN_BACK:
                 log.warning(
                     "message.expired",
-                    queue=str(lane.generation.queue),
+                    queue=str(lane.assignment.queue),
                     queue_offset=messages[0].queue_offset,
                     count=count,
                     call_runs_s=ran_s,

@@ -17,7 +17,7 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..config import ConsumerConfig
-from ..group.assignment import NO_LIMIT, REMIND_S, Generation
+from ..group.assignment import NO_LIMIT, REMIND_S, Assignment
 
 log = get_logger("rmq.consumer")
 
@@ -35,59 +35,59 @@ class Careful:
         self._broker = broker
         self.calls = asyncio.Lock()
 
-    def judge(self, generation: Generation) -> None:
+    def judge(self, assignment: Assignment) -> None:
         """Stop a queue from the start, if it may not be delivered from."""
-        suspicion = generation.suspicion
+        suspicion = assignment.suspicion
         if (
             suspicion is not None
             and suspicion.convicted(self._config.crash_limit)
             and self._config.max_attempts == NO_LIMIT
         ):
-            generation.crash_loop = str(suspicion)
+            assignment.crash_loop = str(suspicion)
 
-    async def stand_still(self, generation: Generation) -> None:
+    async def stand_still(self, assignment: Assignment) -> None:
         """Report a stopped queue, now and every 300 s, until it is dropped."""
-        while not generation.dropped:
-            assert generation.suspicion is not None
+        while not assignment.dropped:
+            assert assignment.suspicion is not None
             log.error(
                 "queue.stopped",
-                queue=str(generation.queue),
+                queue=str(assignment.queue),
                 reason="CRASH_LOOP",
-                queue_offset=generation.suspicion.suspect_offset,
-                abandoned=generation.suspicion.abandoned,
+                queue_offset=assignment.suspicion.suspect_offset,
+                abandoned=assignment.suspicion.abandoned,
                 advice=ADVICE,
             )
-            await generation.pause(REMIND_S)
+            await assignment.pause(REMIND_S)
 
-    def is_convicted(self, generation: Generation, message: StoredMessage) -> bool:
+    def is_convicted(self, assignment: Assignment, message: StoredMessage) -> bool:
         """Whether a message must not be given to the listener again, since it ended too many processes."""
-        suspicion, max_attempts = generation.suspicion, self._config.max_attempts
+        suspicion, max_attempts = assignment.suspicion, self._config.max_attempts
         if suspicion is None or max_attempts == NO_LIMIT:
             return False
         if suspicion.convicted(self._config.crash_limit) and message.queue_offset >= suspicion.suspect_offset:
             return True
         return message.attempt > max_attempts  # each end of a process counts as a delivery
 
-    def is_over(self, generation: Generation, message: StoredMessage) -> bool:
+    def is_over(self, assignment: Assignment, message: StoredMessage) -> bool:
         """Whether a message and all behind it may be delivered as ever."""
-        suspicion = generation.suspicion
+        suspicion = assignment.suspicion
         if suspicion is None:
             return True
         return not suspicion.convicted(self._config.crash_limit) and not suspicion.careful(message.queue_offset)
 
-    async def announce(self, generation: Generation, message: StoredMessage) -> bool:
+    async def announce(self, assignment: Assignment, message: StoredMessage) -> bool:
         """Have it recorded that a message is given to the listener next; says whether it may be."""
-        agrees = generation.agrees(self._broker.log_epoch)
-        progress = generation.cache.commit_offset if agrees else NO_OFFSET
+        agrees = assignment.agrees(self._broker.log_epoch)
+        progress = assignment.cache.commit_offset if agrees else NO_OFFSET
         try:
-            await self._broker.starting(generation.queue, generation.epoch, message.queue_offset, progress)
+            await self._broker.starting(assignment.queue, assignment.epoch, message.queue_offset, progress)
         except Fenced as error:
-            generation.lose(error.text)
+            assignment.lose(error.text)
             return False
         except RmqError as error:
             report = log.error if isinstance(error, Refused) else log.debug
-            report("starting.failed", queue=str(generation.queue), error=str(error))
+            report("starting.failed", queue=str(assignment.queue), error=str(error))
             return False
         if agrees:
-            generation.reported = progress
+            assignment.reported = progress
         return True

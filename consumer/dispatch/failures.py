@@ -27,7 +27,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 from rmq.wire.protocol.ops.redelivery import DEAD
 
 from ..config import ConsumerConfig
-from ..group.assignment import Generation, exhausted, failed_runs
+from ..group.assignment import Assignment, exhausted, failed_runs
 from .turns import retry_pause
 
 log = get_logger("rmq.consumer")
@@ -51,7 +51,7 @@ class Retries:
         self._config = config
         self._broker = broker
 
-    async def settle(self, generation: Generation, failed: Failed) -> float | None:
+    async def settle(self, assignment: Assignment, failed: Failed) -> float | None:
         """
         Record a failure and free the guard; returns the pause before what is left is given again.
 
@@ -61,7 +61,7 @@ class Retries:
         try:
             dead = failed.messages if failed.convicted else exhausted(failed.messages, self._config.max_attempts)
             left = failed.messages
-            if dead and await self._bury(generation, dead, failed):
+            if dead and await self._bury(assignment, dead, failed):
                 gone = set(map(id, dead))
                 left = [message for message in left if id(message) not in gone]
             if not left:
@@ -69,14 +69,14 @@ class Retries:
             head = left[0]
             pause_s = retry_pause(head.attempt, failed.asked_pause_s, self._config.suspend_s)
             if not failed.convicted:
-                await self._count(generation, left, pause_s)
+                await self._count(assignment, left, pause_s)
             return pause_s
         finally:
-            generation.guard.release()
+            assignment.guard.release()
 
-    async def _bury(self, generation: Generation, dead: list[StoredMessage], failed: Failed) -> bool:
+    async def _bury(self, assignment: Assignment, dead: list[StoredMessage], failed: Failed) -> bool:
         """Have messages copied to the dead letters; says whether they are out of the way."""
-        cache, broker, there = generation.cache, self._broker, dead
+        cache, broker, there = assignment.cache, self._broker, dead
         unmade = 1 if failed.convicted else 0  # deliveries that were due, and not made
 
         async def ask() -> None:
@@ -88,22 +88,22 @@ class Retries:
             progress = cache.commit_offset_without(there)
             commit_offset = progress if progress != cache.commit_offset else NO_OFFSET
             await broker.dead_letter(
-                generation.queue,
-                generation.epoch,
+                assignment.queue,
+                assignment.epoch,
                 [message.queue_offset for message in there],
                 [max(message.attempt - unmade, 1) for message in there],
                 commit_offset=commit_offset,
                 reason=failed.reason[:REASON_LENGTH],
             )
 
-        if not await self._answered(generation, ask, "dead_letter.refused"):
+        if not await self._answered(assignment, ask, "dead_letter.refused"):
             return False
         if there:
-            generation.reported = max(generation.reported, cache.commit_offset_without(there))
+            assignment.reported = max(assignment.reported, cache.commit_offset_without(there))
             cache.remove(there)
             log.warning(
                 "message.passed" if self._config.model == BROADCASTING else "message.dead_lettered",
-                queue=str(generation.queue),
+                queue=str(assignment.queue),
                 queue_offset=there[0].queue_offset,
                 count=len(there),
                 attempts=max(there[0].attempt - unmade, 1),
@@ -111,14 +111,14 @@ class Retries:
             )
         return True
 
-    async def _count(self, generation: Generation, messages: list[StoredMessage], pause_s: float) -> None:
+    async def _count(self, assignment: Assignment, messages: list[StoredMessage], pause_s: float) -> None:
         """Count a delivery of each message, here and at the broker."""
         head = messages[0]
         # Not each time: a queue that is retried every 10 ms would fill the log.
         if head.attempt & (head.attempt - 1) == 0:
             log.warning(
                 "message.retrying",
-                queue=str(generation.queue),
+                queue=str(assignment.queue),
                 queue_offset=head.queue_offset,
                 attempt=head.attempt,
                 pause_s=pause_s,
@@ -126,34 +126,34 @@ class Retries:
 
         async def ask() -> None:
             # As with dead letters: another message may have the offset by now.
-            runs = failed_runs(generation.cache.still_held(messages))
-            await self._broker.attempt(generation.queue, generation.epoch, runs)
+            runs = failed_runs(assignment.cache.still_held(messages))
+            await self._broker.attempt(assignment.queue, assignment.epoch, runs)
 
         try:
-            await self._answered(generation, ask, "attempt.refused")
+            await self._answered(assignment, ask, "attempt.refused")
         finally:
             for message in messages:
                 message.attempt += 1
 
-    async def _answered(self, generation: Generation, ask: Callable[[], Awaitable[None]], refused: str) -> bool:
+    async def _answered(self, assignment: Assignment, ask: Callable[[], Awaitable[None]], refused: str) -> bool:
         """Ask until there is an answer; says whether it was yes."""
-        while not generation.lease.lost:
-            agrees = generation.agrees(self._broker.log_epoch)
+        while not assignment.lease.lost:
+            agrees = assignment.agrees(self._broker.log_epoch)
             if agrees:
                 try:
                     await ask()
                     return True
                 except Fenced as error:
-                    generation.lose(error.text)
+                    assignment.lose(error.text)
                     return False
                 except Refused as error:
-                    log.error(refused, queue=str(generation.queue), error=str(error))
+                    log.error(refused, queue=str(assignment.queue), error=str(error))
                     return False
                 except RmqError:
                     pass  # whether it arrived is not known: asking again does no harm
-            if generation.dropped:
+            if assignment.dropped:
                 return False
-            await generation.pause(self._config.lock_retry_s if self._broker.connected and agrees else AWAY_S)
+            await assignment.pause(self._config.lock_retry_s if self._broker.connected and agrees else AWAY_S)
         return False
 
 
@@ -170,7 +170,7 @@ class Passing:
 
     async def give_back(
         self,
-        generation: Generation,
+        assignment: Assignment,
         messages: Sequence[StoredMessage],
         *,
         progress: Callable[[], int],
@@ -178,11 +178,11 @@ class Passing:
         reason: str = "",
     ) -> Fate:
         """Let the queue go on behind them, at once and whether the broker is there or not."""
-        if generation.lease.lost:
+        if assignment.lease.lost:
             return Fate.LOST
         log.warning(
             "message.passed",
-            queue=str(generation.queue),
+            queue=str(assignment.queue),
             queue_offset=messages[0].queue_offset,
             count=len(messages),
             attempts=messages[0].attempt,
@@ -208,7 +208,7 @@ class Failures(Protocol):
 
     async def give_back(
         self,
-        generation: Generation,
+        assignment: Assignment,
         messages: Sequence[StoredMessage],
         *,
         progress: Callable[[], int],
@@ -228,7 +228,7 @@ class SendBacks:
 
     async def give_back(
         self,
-        generation: Generation,
+        assignment: Assignment,
         messages: Sequence[StoredMessage],
         *,
         progress: Callable[[], int],
@@ -240,46 +240,46 @@ class SendBacks:
 
         A broker that is not known to have our messages any more is not asked: their offsets may belong to others.
         """
-        if generation.lease.lost:
+        if assignment.lease.lost:
             return Fate.LOST
-        if not generation.agrees(self._broker.log_epoch):
+        if not assignment.agrees(self._broker.log_epoch):
             return Fate.UNKNOWN
         reached = progress()
         try:
             fates = await self._broker.send_back(
-                generation.queue,
-                generation.epoch,
+                assignment.queue,
+                assignment.epoch,
                 [message.queue_offset for message in messages],
                 [message.attempt for message in messages],
                 delay_level=delay_level,
                 max_attempts=self._config.max_attempts,
-                commit_offset=reached if reached != generation.cache.commit_offset else NO_OFFSET,
+                commit_offset=reached if reached != assignment.cache.commit_offset else NO_OFFSET,
                 reason=reason[:REASON_LENGTH],
             )
         except Fenced as error:
-            generation.lose(error.text)
+            assignment.lose(error.text)
             return Fate.LOST
         except Refused as error:
-            log.error("send_back.refused", queue=str(generation.queue), error=str(error))
+            log.error("send_back.refused", queue=str(assignment.queue), error=str(error))
             return Fate.REFUSED
         except RmqError as error:
-            log.warning("send_back.failed", queue=str(generation.queue), error=str(error))
+            log.warning("send_back.failed", queue=str(assignment.queue), error=str(error))
             return Fate.UNKNOWN
-        self._tell(generation, messages, fates, reason)
-        return Fate.LOST if generation.lease.lost else Fate.GIVEN_BACK
+        self._tell(assignment, messages, fates, reason)
+        return Fate.LOST if assignment.lease.lost else Fate.GIVEN_BACK
 
     def _tell(
-        self, generation: Generation, messages: Sequence[StoredMessage], fates: Sequence[int], reason: str
+        self, assignment: Assignment, messages: Sequence[StoredMessage], fates: Sequence[int], reason: str
     ) -> None:
         dead = [message for message, fate in zip(messages, fates, strict=True) if fate == DEAD]
         if dead:
             log.warning(
                 "message.dead_lettered",
-                queue=str(generation.queue),
+                queue=str(assignment.queue),
                 queue_offset=dead[0].queue_offset,
                 count=len(dead),
                 attempts=dead[0].attempt,
                 reason=reason,
             )
         if len(dead) < len(messages):
-            log.info("message.sent_back", queue=str(generation.queue), count=len(messages) - len(dead), reason=reason)
+            log.info("message.sent_back", queue=str(assignment.queue), count=len(messages) - len(dead), reason=reason)

@@ -1,5 +1,5 @@
 """
-``OrderlyScheduler``: one owner task per queue generation, which gives the listener one batch after the other.
+``OrderlyScheduler``: one owner task per assignment, which gives the listener one batch after the other.
 
 The life of an owner::
 
@@ -29,7 +29,7 @@ from rmq.runtime.tasks import TaskSet
 
 from ..config import ConsumerConfig
 from ..fetch.process_queue import READ_AT_ONCE
-from ..group.assignment import Generation, QueueGates
+from ..group.assignment import Assignment, QueueGates
 from ..group.leases import Leases, until_proven
 from ..introspection import Statistics, TopicMeter
 from ..listener import (
@@ -101,29 +101,29 @@ class OrderlyScheduler:
         self.turns = 0  # turns that are running
         self.gates = gates or QueueGates()
 
-    def start(self, generation: Generation) -> None:
-        """Give a generation its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""
+    def start(self, assignment: Assignment) -> None:
+        """Give an assignment its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""
         if self._cancels:
-            generation.interrupt = generation.cancel_owner
-        self._careful.judge(generation)
-        generation.owner = owner = self._tasks.start(self._own(generation), f"owner of {generation.queue}")
+            assignment.interrupt = assignment.cancel_owner
+        self._careful.judge(assignment)
+        assignment.owner = owner = self._tasks.start(self._own(assignment), f"owner of {assignment.queue}")
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
 
-    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+    async def finish(self, assignment: Assignment, *, within_s: float | None = None) -> None:
         """
-        Return when the owner of a dropped generation has ended; a running call ends first and is recorded.
+        Return when the owner of a dropped assignment has ended; a running call ends first and is recorded.
 
         After ``within_s`` seconds (None: never) the call is cancelled; one in a thread is waited for all the same.
         """
-        assert generation.dropped, "an owner that may start another batch cannot be waited for"
+        assert assignment.dropped, "an owner that may start another batch cannot be waited for"
         try:
             async with asyncio.timeout(within_s):
-                await generation.guard.free()
+                await assignment.guard.free()
         except TimeoutError:
-            log.warning("listener.cancelled", queue=str(generation.queue), after_s=within_s)
+            log.warning("listener.cancelled", queue=str(assignment.queue), after_s=within_s)
         # No call is running and none will start: what is cancelled is a wait for messages, a slot, a gate or a pause.
-        await self._tasks.cancel(generation.owner)
+        await self._tasks.cancel(assignment.owner)
 
     def owners(self) -> list[asyncio.Task[None]]:
         """The tasks that call the listener: one for each queue."""
@@ -131,53 +131,53 @@ class OrderlyScheduler:
 
     # The owner
 
-    async def _own(self, generation: Generation) -> None:
+    async def _own(self, assignment: Assignment) -> None:
         while True:
             try:
-                await self._take_turns(generation)
+                await self._take_turns(assignment)
                 if is_cancelled():
                     await asyncio.sleep(0)  # it is to meet us here: a task that ends before it does counts as cancelled
                 return
             except asyncio.CancelledError:
-                if generation.dropped:
+                if assignment.dropped:
                     return  # whoever cancelled us, there is nothing left to do
                 # A listener that cancels its task and returns leaves us the exception, wherever we wait next.
-                if not self._results.undo_cancel(generation):
+                if not self._results.undo_cancel(assignment):
                     raise
 
-    async def _take_turns(self, generation: Generation) -> None:
-        if generation.crash_loop is not None:
-            return await self._careful.stand_still(generation)
-        while await generation.work():
-            if generation.suspicion is None:
-                end = await self._turn(generation)
+    async def _take_turns(self, assignment: Assignment) -> None:
+        if assignment.crash_loop is not None:
+            return await self._careful.stand_still(assignment)
+        while await assignment.work():
+            if assignment.suspicion is None:
+                end = await self._turn(assignment)
             else:
                 async with self._careful.calls:  # before the slot: others may have that meanwhile
-                    end = await self._turn(generation)
-            await self._after_turn(generation, end)
+                    end = await self._turn(assignment)
+            await self._after_turn(assignment, end)
 
-    async def _after_turn(self, generation: Generation, end: Step | Failed) -> None:
+    async def _after_turn(self, assignment: Assignment, end: Step | Failed) -> None:
         """What a turn leaves to be done outside its gate and slot."""
         if isinstance(end, Failed):
-            await self._results.let_cancel_pass(generation)
-            pause_s = await self._retries.settle(generation, end)
+            await self._results.let_cancel_pass(assignment)
+            pause_s = await self._retries.settle(assignment, end)
             if pause_s is not None:
-                generation.retry_at = self._broker.now() + pause_s
-                await generation.pause(pause_s)
-                generation.retry_at = None
-            elif end.convicted and generation.suspicion is not None:
-                generation.suspicion = generation.suspicion.acquitted()
+                assignment.retry_at = self._broker.now() + pause_s
+                await assignment.pause(pause_s)
+                assignment.retry_at = None
+            elif end.convicted and assignment.suspicion is not None:
+                assignment.suspicion = assignment.suspicion.acquitted()
         elif end is Step.YIELD:
-            await generation.pause(YIELD_S)
+            await assignment.pause(YIELD_S)
         elif end in (Step.RELOCK, Step.RELOCK_ENTRY):
             first_s = RELOCK_FIRST_S if end is Step.RELOCK else RELOCK_ENTRY_S
-            await until_proven(generation, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
+            await until_proven(assignment, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
         elif end is Step.WAIT:
-            await generation.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
-        elif generation.cache.ready:
+            await assignment.pause(self._config.lock_retry_s if self._broker.connected else AWAY_S)
+        elif assignment.cache.ready:
             await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
 
-    async def _turn(self, generation: Generation) -> Step | Failed:
+    async def _turn(self, assignment: Assignment) -> Step | Failed:
         """One stay inside the gate; says why it ended, RUN if there was nothing left to take."""
         self._queueing += 1
         try:
@@ -185,14 +185,14 @@ class OrderlyScheduler:
         finally:
             self._queueing -= 1
         try:
-            async with self.gates[generation.queue]:
+            async with self.gates[assignment.queue]:
                 self.turns += 1
                 self._on_turn()
                 try:
-                    run = self._run if generation.suspicion is None else self._run_one
-                    return await run(generation)
+                    run = self._run if assignment.suspicion is None else self._run_one
+                    return await run(assignment)
                 except BaseException:
-                    generation.guard.release()
+                    assignment.guard.release()
                     raise
                 finally:
                     self.turns -= 1
@@ -200,7 +200,7 @@ class OrderlyScheduler:
         finally:
             self._slots.release()
 
-    async def _run(self, generation: Generation) -> Step | Failed:
+    async def _run(self, assignment: Assignment) -> Step | Failed:
         """
         The hot path: batch after batch, without a task, a future or a lock for each.
 
@@ -210,27 +210,27 @@ class OrderlyScheduler:
         that takes too long for ``consume_timeout_s`` ends behind ``look_at``, so that is looked at there, too.
         """
         give = self._give_each if self._config.batch == 1 else self._give_batch
-        guard, meter = generation.guard, self._statistics.of(generation.shown.topic)
-        turn = _Turn(ConsumeContext(generation), self._listener, self._broker.now())
+        guard, meter = assignment.guard, self._statistics.of(assignment.shown.topic)
+        turn = _Turn(ConsumeContext(assignment), self._listener, self._broker.now())
         try:
             while True:
-                if turn.now > turn.look_at or generation.halted:
+                if turn.now > turn.look_at or assignment.halted:
                     guard.release()
                     self._count(turn, meter)
                     entering = turn.look_at < turn.began
-                    step, turn.now, turn.look_at = await self._look(generation, turn.began, entering=entering)
+                    step, turn.now, turn.look_at = await self._look(assignment, turn.began, entering=entering)
                     if step is not Step.RUN:
                         return step
                     turn.counted_at, turn.listener = turn.now, self._hooked()
-                end = await give(generation, turn)
+                end = await give(assignment, turn)
                 if end is not None:
                     return end
         finally:
             self._count(turn, meter)
 
-    async def _give_batch(self, generation: Generation, turn: _Turn) -> Step | Failed | None:
+    async def _give_batch(self, assignment: Assignment, turn: _Turn) -> Step | Failed | None:
         """One call of the listener, with a batch; None if the turn goes on."""
-        cache, guard, context = generation.cache, generation.guard, turn.context
+        cache, guard, context = assignment.cache, assignment.guard, turn.context
         messages = cache.take(self._config.batch)
         count = len(messages)  # the list is the listener's from here on: it may change it
         if not count:
@@ -241,11 +241,11 @@ class OrderlyScheduler:
         try:
             status = await turn.listener(messages, context)
         except BaseException as error:
-            status = self._results.caught(generation, count, error)
+            status = self._results.caught(assignment, count, error)
         now = self._broker.now()
         if status is SUCCESS and context.auto_commit:
             cache.commit()
-        elif (end := self._results.settle(generation, count, status, context, now)) is not None:
+        elif (end := self._results.settle(assignment, count, status, context, now)) is not None:
             return end  # this call is counted already
         turn.now = now
         turn.calls += 1
@@ -253,14 +253,14 @@ class OrderlyScheduler:
         guard.since = None
         return None
 
-    async def _give_each(self, generation: Generation, turn: _Turn) -> Step | Failed | None:
+    async def _give_each(self, assignment: Assignment, turn: _Turn) -> Step | Failed | None:
         """
         One call after the other, each with one message, until there is something to look at; None if the turn goes on.
 
         The cursors of the cache are moved here, and the guard is freed only where somebody else can run: what a
         message costs beside its call is a third less for it.
         """
-        cache, guard, context = generation.cache, generation.guard, turn.context
+        cache, guard, context = assignment.cache, assignment.guard, turn.context
         clock, listener, now, look_at = self._broker.now, turn.listener, turn.now, turn.look_at
         begin = at = cache.fill()
         called_at = now
@@ -273,10 +273,10 @@ class OrderlyScheduler:
                 try:
                     status = await listener([message], context)
                 except BaseException as error:
-                    status = self._results.caught(generation, 1, error)
+                    status = self._results.caught(assignment, 1, error)
                 now = clock()
                 if status is not SUCCESS or not context.auto_commit:
-                    end = self._results.settle(generation, 1, status, context, now)
+                    end = self._results.settle(assignment, 1, status, context, now)
                     if end is not None:
                         now = called_at  # this call is counted already
                         return end
@@ -286,7 +286,7 @@ class OrderlyScheduler:
                 if at >= cache.mark:
                     cache.settle()
                     break
-                if now > look_at or generation.halted:
+                if now > look_at or assignment.halted:
                     break
                 context.suspend_s = None
             if at == begin:
@@ -304,43 +304,43 @@ class OrderlyScheduler:
         meter.succeeded(turn.now, turn.done, turn.calls, turn.now - turn.counted_at, timed_out)
         turn.calls = turn.done = 0
 
-    async def _run_one(self, generation: Generation) -> Step | Failed:
+    async def _run_one(self, assignment: Assignment) -> Step | Failed:
         """One message of a suspected queue: announced, then given to the listener on its own."""
-        clock, cache, guard = self._broker.now, generation.cache, generation.guard
+        clock, cache, guard = self._broker.now, assignment.cache, assignment.guard
         began = clock()
-        step, now, _ = await self._look(generation, began, entering=True)
+        step, now, _ = await self._look(assignment, began, entering=True)
         if step is not Step.RUN:
             return step
         messages = cache.take(1)
         if not messages:
             return Step.RUN
         (message,) = messages
-        if self._careful.is_convicted(generation, message):
+        if self._careful.is_convicted(assignment, message):
             guard.since, guard.recording = now, True
-            return Failed(cache.again(1), str(generation.suspicion), convicted=True)
-        if self._careful.is_over(generation, message):
+            return Failed(cache.again(1), str(assignment.suspicion), convicted=True)
+        if self._careful.is_over(assignment, message):
             cache.again(1)
-            generation.suspicion = None
+            assignment.suspicion = None
             return Step.RUN
-        if not await self._careful.announce(generation, message):
+        if not await self._careful.announce(assignment, message):
             step = Step.WAIT
         else:
-            step, now, _ = await self._look(generation, began, entering=False)
-        if step is not Step.RUN or generation.dropped:
+            step, now, _ = await self._look(assignment, began, entering=False)
+        if step is not Step.RUN or assignment.dropped:
             cache.again(1)
             return step
-        context = ConsumeContext(generation)
+        context = ConsumeContext(assignment)
         guard.since = now
         status: object
         try:
             status = await self._hooked()(messages, context)
         except BaseException as error:
-            status = self._results.caught(generation, 1, error)
+            status = self._results.caught(assignment, 1, error)
         ended = clock()
-        if (end := self._results.settle(generation, 1, status, context, ended)) is not None:
+        if (end := self._results.settle(assignment, 1, status, context, ended)) is not None:
             return end
         timed_out = ended - now >= self._config.consume_timeout_s
-        self._statistics.of(generation.shown.topic).succeeded(ended, 1, 1, ended - now, timed_out)
+        self._statistics.of(assignment.shown.topic).succeeded(ended, 1, 1, ended - now, timed_out)
         guard.release()
         return Step.RUN
 
@@ -348,33 +348,33 @@ class OrderlyScheduler:
         """The listener, with its hooks if there are any."""
         return self._hooks.around(self._listener, self._broker.now) if self._hooks else self._listener
 
-    async def _look(self, generation: Generation, began: float, *, entering: bool) -> tuple[Step, float, float]:
+    async def _look(self, assignment: Assignment, began: float, *, entering: bool) -> tuple[Step, float, float]:
         """What to do before the next batch, the time, and when to look again; gives the loop back first."""
         config = self._config
-        if generation.interrupted and not generation.dropped:
-            self._results.undo_cancel(generation)  # the listener did not let itself be cancelled
+        if assignment.interrupted and not assignment.dropped:
+            self._results.undo_cancel(assignment)  # the listener did not let itself be cancelled
         if not entering:
             # A listener that never suspends would stop every timer of the process.
             await asyncio.sleep(0)
         now = self._broker.now()
-        if now > generation.believed_until:
-            generation.believed_until = self._leases.believed_until(generation)
+        if now > assignment.believed_until:
+            assignment.believed_until = self._leases.believed_until(assignment)
         step = next_step(
-            dropped=generation.dropped,
+            dropped=assignment.dropped,
             now=now,
-            believed_until=generation.believed_until,
+            believed_until=assignment.believed_until,
             began=began,
             entering=entering,
             max_continuous_s=config.max_continuous_s,
             turn_share_s=config.turn_share_s,
             others_wait=self._queueing > 0,
-            paused=generation.paused,
+            paused=assignment.paused,
             stalled=self._stalled(now),
         )
-        if step is Step.RUN and generation.lost.told:
-            self._leases.proven(generation)
+        if step is Step.RUN and assignment.lost.told:
+            self._leases.proven(assignment)
         slice_s = min(SLICE_S, config.consume_timeout_s / 2)
-        return step, now, min(generation.believed_until, began + config.max_continuous_s, now + slice_s)
+        return step, now, min(assignment.believed_until, began + config.max_continuous_s, now + slice_s)
 
 
 class Raised(NamedTuple):
@@ -394,10 +394,10 @@ class OrderlyResults:
         self._warned: set[str] = set()
 
     def settle(
-        self, generation: Generation, count: int, status: object, context: ConsumeContext, now: float
+        self, assignment: Assignment, count: int, status: object, context: ConsumeContext, now: float
     ) -> Step | Failed | None:
         """Record any result but a plain success; what ends the turn is returned. The guard is freed by whoever does."""
-        cache, guard, error = generation.cache, generation.guard, None
+        cache, guard, error = assignment.cache, assignment.guard, None
         read = SUSPEND
         if isinstance(status, Raised):
             if not status.counts:
@@ -415,11 +415,11 @@ class OrderlyResults:
             return None
         elapsed_s = 0.0 if guard.since is None else now - guard.since
         kind = result_type(status, error, timed_out=elapsed_s >= self._config.consume_timeout_s)
-        self._statistics.of(generation.shown.topic).gave_in_vain(now, count, elapsed_s, kind)
+        self._statistics.of(assignment.shown.topic).gave_in_vain(now, count, elapsed_s, kind)
         guard.recording = True
         messages = cache.again(count) if read is SUSPEND else cache.rollback()
         failure = failure_of(status, error)
-        generation.last_failure = (messages[0].queue_offset, failure)
+        assignment.last_failure = (messages[0].queue_offset, failure)
         return Failed(messages, reason_of(failure, messages), self._asked_pause(context))
 
     def _asked_pause(self, context: ConsumeContext) -> float | None:
@@ -429,51 +429,51 @@ class OrderlyResults:
         self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
         return None
 
-    def caught(self, generation: Generation, count: int, error: BaseException) -> Raised:
+    def caught(self, assignment: Assignment, count: int, error: BaseException) -> Raised:
         """What a listener's exception means; raises it again if it is not the listener's."""
-        if generation.interrupted and isinstance(error, asyncio.CancelledError | Exception):
-            if not self.undo_cancel(generation):
+        if assignment.interrupted and isinstance(error, asyncio.CancelledError | Exception):
+            if not self.undo_cancel(assignment):
                 raise asyncio.CancelledError from error  # whatever the listener made of it
             return Raised(error, counts=False)
         if isinstance(error, asyncio.CancelledError):
             # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
-            if is_cancelled() and not self.undo_cancel(generation):
+            if is_cancelled() and not self.undo_cancel(assignment):
                 raise error
         elif not isinstance(error, Exception):
             raise error
-        head = generation.cache.in_flight[-count]
+        head = assignment.cache.in_flight[-count]
         if head.attempt & (head.attempt - 1) == 0:
             log.error(
                 "listener.raised",
-                queue=str(generation.queue),
+                queue=str(assignment.queue),
                 queue_offset=head.queue_offset,
                 attempt=head.attempt,
                 exc_info=error,
             )
         return Raised(error)
 
-    def undo_cancel(self, generation: Generation) -> bool:
+    def undo_cancel(self, assignment: Assignment) -> bool:
         """Take a cancellation back that came from the listener or a doubted lease; False if it is for good."""
         task = asyncio.current_task()
-        if task is None or generation.dropped or self._tasks.ending():
+        if task is None or assignment.dropped or self._tasks.ending():
             return False
         while task.cancelling():
             task.uncancel()
-        if generation.interrupted:
-            generation.interrupted = False
+        if assignment.interrupted:
+            assignment.interrupted = False
         else:
             self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
         return True
 
-    async def let_cancel_pass(self, generation: Generation) -> None:
+    async def let_cancel_pass(self, assignment: Assignment) -> None:
         """A listener that failed may have cancelled its task: that is not to meet us where the failure is recorded."""
-        if not is_cancelled() or generation.dropped:
+        if not is_cancelled() or assignment.dropped:
             return
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if not self.undo_cancel(generation):
-                generation.guard.release()
+            if not self.undo_cancel(assignment):
+                assignment.guard.release()
                 raise
 
     def _warn_once(self, event: str, advice: str) -> None:

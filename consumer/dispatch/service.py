@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 
 
 class ConsumeService(Protocol):
@@ -22,13 +22,13 @@ class ConsumeService(Protocol):
         """How many calls, or stays with a queue, are running: while there are any, progress is made."""
         ...
 
-    def start(self, generation: Generation) -> None:
+    def start(self, assignment: Assignment) -> None:
         """Begin to give a queue's messages to the listener; the puller fills its cache from now on."""
         ...
 
-    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+    async def finish(self, assignment: Assignment, *, within_s: float | None = None) -> None:
         """
-        Return when nothing of a dropped generation runs any more; running calls end first and are recorded.
+        Return when nothing of a dropped assignment runs any more; running calls end first and are recorded.
 
         After ``within_s`` seconds (None: never) they are cancelled.
         """

@@ -1,5 +1,5 @@
 """
-The pulled and unfinished messages of one queue generation whose calls run beside each other. Pure.
+The pulled and unfinished messages of one assignment whose calls run beside each other. Pure.
 
 It is the line of :class:`~rmq.consumer.fetch.process_queue.ProcessQueue`, cut into chunks, which end in any order::
 

@@ -26,7 +26,7 @@ from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from .process_queue import ProcessQueue
 
 log = get_logger("rmq.consumer")
@@ -51,45 +51,45 @@ def cause_of(
     return None
 
 
-def stands_still(generation: Generation) -> bool:
+def stands_still(assignment: Assignment) -> bool:
     """Whether nothing of a queue is given to the listener, by the user's wish or since that ends processes."""
-    return generation.paused or generation.crash_loop is not None
+    return assignment.paused or assignment.crash_loop is not None
 
 
 class FlowControl:
     """Lets pulls through, one queue at a time: others go on whatever one of them waits for."""
 
     def __init__(
-        self, generations: Mapping[MessageQueue, Generation], config: ConsumerConfig, broker: GroupClient
+        self, assignments: Mapping[MessageQueue, Assignment], config: ConsumerConfig, broker: GroupClient
     ) -> None:
-        self._generations = generations
+        self._assignments = assignments
         self._config = config
         self._broker = broker
         self._told_at = float("-inf")
         self._look_again_s = min(LOOK_AGAIN_S, config.pull_expiry_s / EXPIRY_PART)
 
-    def limits(self, generation: Generation) -> Thresholds:
+    def limits(self, assignment: Assignment) -> Thresholds:
         """How much the queue may hold before it is not pulled any more; one batch is always let in."""
-        return of_queue(self._config, generation.queue.topic, self._generations)
+        return of_queue(self._config, assignment.queue.topic, self._assignments)
 
-    async def may_pull(self, generation: Generation) -> None:
+    async def may_pull(self, assignment: Assignment) -> None:
         """
-        Wait until another pull may be asked for, or the generation is dropped. Cancelling is safe.
+        Wait until another pull may be asked for, or the assignment is dropped. Cancelling is safe.
 
         A broker that started again is asked whatever is held or paused: progress is reported to it only when an answer
         has shown that it still has what that is about.
         """
-        await self.room(generation, when_drained=self._config.pull_when_drained)
-        while self._is_held_back(generation):
-            generation.pulled_at = self._broker.now()
-            await generation.pause_asking(self._look_again_s)
-            await self.room(generation, when_drained=self._config.pull_when_drained)
+        await self.room(assignment, when_drained=self._config.pull_when_drained)
+        while self._is_held_back(assignment):
+            assignment.pulled_at = self._broker.now()
+            await assignment.pause_asking(self._look_again_s)
+            await self.room(assignment, when_drained=self._config.pull_when_drained)
 
-    def _is_held_back(self, generation: Generation) -> bool:
+    def _is_held_back(self, assignment: Assignment) -> bool:
         """Whether nothing is to be fetched since nothing is delivered."""
-        return stands_still(generation) and not generation.dropped and generation.agrees(self._broker.log_epoch)
+        return stands_still(assignment) and not assignment.dropped and assignment.agrees(self._broker.log_epoch)
 
-    async def room(self, generation: Generation, *, when_drained: bool = False) -> None:
+    async def room(self, assignment: Assignment, *, when_drained: bool = False) -> None:
         """
         Wait until the queue holds no more than it may. Cancelling is safe.
 
@@ -98,40 +98,40 @@ class FlowControl:
         """
         within_s = min(TELL_AFTER_S, self._look_again_s)
         try:
-            while not generation.dropped:
-                generation.pulled_at = self._broker.now()
-                cache, limits = generation.cache, self.limits(generation)
+            while not assignment.dropped:
+                assignment.pulled_at = self._broker.now()
+                cache, limits = assignment.cache, self.limits(assignment)
                 cause = cause_of(
                     cache.messages, cache.size, limits, when_drained=when_drained, span=cache.span,
                     max_span=self._config.max_span,
                 )  # fmt: skip
-                if cause is None or not generation.agrees(self._broker.log_epoch):
+                if cause is None or not assignment.agrees(self._broker.log_epoch):
                     return
-                if cache.may_starve and not cache.ready and not generation.guard.held:
-                    return self._warn_uncommitted(generation, limits)
-                generation.flow_control = cause
+                if cache.may_starve and not cache.ready and not assignment.guard.held:
+                    return self._warn_uncommitted(assignment, limits)
+                assignment.flow_control = cause
                 most = Thresholds(0, limits.size) if when_drained else limits
                 if not await _has_room(cache, most, within_s):
-                    self._warn(generation, cause)
+                    self._warn(assignment, cause)
                     within_s = self._look_again_s
         finally:
-            generation.flow_control = None
+            assignment.flow_control = None
 
-    def _warn(self, generation: Generation, cause: str) -> None:
+    def _warn(self, assignment: Assignment, cause: str) -> None:
         now = self._broker.now()
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
-            queues = sum(each.flow_control is not None for each in self._generations.values())
-            log.warning("pull.flow_control", queue=str(generation.queue), cause=cause, queues_waiting=queues)
+            queues = sum(each.flow_control is not None for each in self._assignments.values())
+            log.warning("pull.flow_control", queue=str(assignment.queue), cause=cause, queues_waiting=queues)
 
-    def _warn_uncommitted(self, generation: Generation, limits: Thresholds) -> None:
-        now, cache = self._broker.now(), generation.cache
-        if generation.left:
+    def _warn_uncommitted(self, assignment: Assignment, limits: Thresholds) -> None:
+        now, cache = self._broker.now(), assignment.cache
+        if assignment.left:
             return
-        if not cache.has_room(*limits) and now - generation.uncommitted_told_at > TELL_EVERY_S:
-            generation.uncommitted_told_at = now
+        if not cache.has_room(*limits) and now - assignment.uncommitted_told_at > TELL_EVERY_S:
+            assignment.uncommitted_told_at = now
             advice = "memory grows until the listener returns COMMIT"
-            log.warning("pull.uncommitted", queue=str(generation.queue), messages=cache.messages, advice=advice)
+            log.warning("pull.uncommitted", queue=str(assignment.queue), messages=cache.messages, advice=advice)
 
 
 async def _has_room(cache: ProcessQueue, most: Thresholds, within_s: float) -> bool:

@@ -1,5 +1,5 @@
 """
-The pulled and unfinished messages of one queue generation: put, take, commit, roll back, again. Pure.
+The pulled and unfinished messages of one assignment: put, take, commit, roll back, again. Pure.
 
 Batches wait as they came; their messages are made when their turn comes. Taken messages are in flight until they are
 committed or put back. All of that is one line of messages with two cursors::

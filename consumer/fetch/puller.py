@@ -1,5 +1,5 @@
 """
-``Puller``: one long poll for each queue generation, which keeps its cache filled and carries its progress.
+``Puller``: one long poll for each assignment, which keeps its cache filled and carries its progress.
 
 ``Intake``: what the answer to a pull means for a queue, and how its batches get into the cache.
 
@@ -37,7 +37,7 @@ from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, PullQueue, PullResult
 
 from ..config import ConsumerConfig
 from ..dispatch.turns import SLICE_S
-from ..group.assignment import Gap, Generation, Stopped, gap_of
+from ..group.assignment import Assignment, Gap, Stopped, gap_of
 from ..group.progress import AGREEING
 from ..group.topics import GONE
 from ..introspection import Statistics
@@ -50,7 +50,7 @@ FEW = 16  # messages for which a listener was idle: it would be late for them, w
 
 class Puller:
     """
-    Pulls for generations, which exist only under a lease: the lock always comes before the first pull.
+    Pulls for assignments, which exist only under a lease: the lock always comes before the first pull.
 
     What came back is for :class:`~rmq.consumer.fetch.puller.Intake`, when to ask for
     :class:`~rmq.consumer.fetch.flow_control.FlowControl`, where a group without progress begins for
@@ -59,12 +59,12 @@ class Puller:
 
     def __init__(
         self,
-        generations: Mapping[MessageQueue, Generation],
+        assignments: Mapping[MessageQueue, Assignment],
         config: ConsumerConfig,
         broker: GroupClient,
         *,
         tasks: TaskSet,
-        believed: Callable[[Generation], bool],
+        believed: Callable[[Assignment], bool],
         progressed: Callable[[], None],
         topics: Topics,
         statistics: Statistics,
@@ -75,59 +75,59 @@ class Puller:
         self._believed = believed
         self._progressed = progressed
         self._statistics = statistics
-        self._flow = FlowControl(generations, config, broker)
+        self._flow = FlowControl(assignments, config, broker)
         self._intake = Intake(config, broker, topics=topics, progressed=progressed, room=self._flow.room)
         self._start = StartOffset(config, broker, topics=topics, progressed=progressed)
 
-    def start(self, generation: Generation) -> None:
-        """Begin to fill a generation's cache; ends when it is dropped, at the latest by cancelling its task."""
-        generation.pulled_at = self._broker.now()
-        generation.puller = self._tasks.start(self._run(generation), f"puller of {generation.queue}")
+    def start(self, assignment: Assignment) -> None:
+        """Begin to fill an assignment's cache; ends when it is dropped, at the latest by cancelling its task."""
+        assignment.pulled_at = self._broker.now()
+        assignment.puller = self._tasks.start(self._run(assignment), f"puller of {assignment.queue}")
 
-    async def _run(self, generation: Generation) -> None:
-        if generation.cache.end_offset < 0:
-            await self._start.find(generation)
-        while not generation.dropped:
-            await self._flow.may_pull(generation)
-            if generation.dropped:
+    async def _run(self, assignment: Assignment) -> None:
+        if assignment.cache.end_offset < 0:
+            await self._start.find(assignment)
+        while not assignment.dropped:
+            await self._flow.may_pull(assignment)
+            if assignment.dropped:
                 return
-            asked_as = Asked(self._broker.log_epoch, generation.cache.subscription.expression)
-            began = generation.pulled_at = self._broker.now()
-            result = await self._pull(generation)
+            asked_as = Asked(self._broker.log_epoch, assignment.cache.subscription.expression)
+            began = assignment.pulled_at = self._broker.now()
+            result = await self._pull(assignment)
             took_s = self._broker.now() - began
-            if result is not None and not generation.dropped:
-                was_empty = not generation.cache.messages
-                messages = await self._intake.take_in(generation, result, asked_as)
+            if result is not None and not assignment.dropped:
+                was_empty = not assignment.cache.messages
+                messages = await self._intake.take_in(assignment, result, asked_as)
                 if messages:
-                    await self._found(generation, messages, took_s)
+                    await self._found(assignment, messages, took_s)
                 if was_empty and 0 < messages <= FEW:
                     # The listener goes first: asking for more takes as long as its call. Whatever happens meanwhile
                     # is looked at before the next pull, as behind every other await here.
                     await asyncio.sleep(0)
 
-    async def _found(self, generation: Generation, messages: int, took_s: float) -> None:
-        now = generation.pulled_at = self._broker.now()
-        self._statistics.of(generation.shown.topic).pulled.add(now, messages, seconds=took_s)
+    async def _found(self, assignment: Assignment, messages: int, took_s: float) -> None:
+        now = assignment.pulled_at = self._broker.now()
+        self._statistics.of(assignment.shown.topic).pulled.add(now, messages, seconds=took_s)
         if self._config.pull_interval_s:
-            await generation.pause_asking(self._config.pull_interval_s)
+            await assignment.pause_asking(self._config.pull_interval_s)
 
     # One pull
 
-    async def _pull(self, generation: Generation) -> PullResult | None:
-        config, cache, limits = self._config, generation.cache, self._flow.limits(generation)
+    async def _pull(self, assignment: Assignment) -> PullResult | None:
+        config, cache, limits = self._config, assignment.cache, self._flow.limits(assignment)
         # Above its share a queue is pulled only if the listener needs more before it commits: then as ever.
         room = max(1, limits.size - cache.size) if cache.size < limits.size or not cache.size else config.pull_bytes
         progress, log_epoch = cache.commit_offset, self._broker.log_epoch
-        agrees = generation.agrees(log_epoch)
-        if not agrees and (stands_still(generation) or not cache.has_room(*limits)):
+        agrees = assignment.agrees(log_epoch)
+        if not agrees and (stands_still(assignment) or not cache.has_room(*limits)):
             room = 1  # only the answer matters
-        rides = progress != generation.reported and agrees and self._believed(generation)
+        rides = progress != assignment.reported and agrees and self._believed(assignment)
         if rides:
-            generation.reported = progress
+            assignment.reported = progress
         wanted = PullQueue(
-            *generation.queue,
+            *assignment.queue,
             cache.end_offset,
-            generation.epoch,
+            assignment.epoch,
             progress if rides else NO_OFFSET,
             cache.log_epochs.before(cache.end_offset),
         )
@@ -139,25 +139,25 @@ class Puller:
                 timeout_s=config.pull_timeout_s,
             )
         except Fenced as error:
-            generation.lose(error.text)
+            assignment.lose(error.text)
             return None
         except RmqError as error:
             if says_gone(error):
-                self._intake.gone(generation, str(error))
+                self._intake.gone(assignment, str(error))
                 return None
             # Whether the progress arrived is not known: it is sent again.
-            generation.reported = NO_OFFSET
+            assignment.reported = NO_OFFSET
             self._progressed()
-            await self._wait(generation, error)
+            await self._wait(assignment, error)
             return None
         if not agrees and result is not None and result.status in AGREEING:
             # What was reported to the broker before it started again may be lost as well.
-            generation.agreed, generation.reported = log_epoch, NO_OFFSET
+            assignment.agreed, assignment.reported = log_epoch, NO_OFFSET
             self._progressed()
         return result
 
-    async def _wait(self, generation: Generation, error: RmqError) -> None:
-        await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
+    async def _wait(self, assignment: Assignment, error: RmqError) -> None:
+        await after_failure(assignment, error, self._broker, pause_s=self._config.lock_retry_s)
 
 
 NEVER = -1  # no log epoch of a broker
@@ -185,7 +185,7 @@ class Intake:
         *,
         topics: Topics,
         progressed: Callable[[], None],
-        room: Callable[[Generation], Awaitable[None]],
+        room: Callable[[Assignment], Awaitable[None]],
     ) -> None:
         self._config = config
         self._broker = broker
@@ -193,84 +193,84 @@ class Intake:
         self._progressed = progressed
         self._room = room
 
-    async def take_in(self, generation: Generation, result: PullResult, asked_as: Asked) -> int:
+    async def take_in(self, assignment: Assignment, result: PullResult, asked_as: Asked) -> int:
         """Do what an answer asks for; returns when the next pull makes sense, with the number of new messages."""
-        asked, status = generation.cache.end_offset, result.status
+        asked, status = assignment.cache.end_offset, result.status
         text = result.text or code_name(status)
-        if status in (OK, EMPTY) and generation.stopped is not None:
-            log.info("queue.resumed", queue=str(generation.queue), queue_offset=asked)
-            generation.stopped = None
+        if status in (OK, EMPTY) and assignment.stopped is not None:
+            log.info("queue.resumed", queue=str(assignment.queue), queue_offset=asked)
+            assignment.stopped = None
         if status in (OK, EMPTY):
-            messages = await self._put(generation, result, asked_as)
+            messages = await self._put(assignment, result, asked_as)
             if asked_as.expression != ALL:
-                left_out = max(generation.cache.end_offset - asked - messages, 0)
-                generation.selection = generation.selection.answered(asked_as.expression, messages, left_out)
+                left_out = max(assignment.cache.end_offset - asked - messages, 0)
+                assignment.selection = assignment.selection.answered(asked_as.expression, messages, left_out)
             return messages
         if status == Fenced.code:
-            generation.lose(text)
+            assignment.lose(text)
         elif status in GONE:
-            self.gone(generation, text)
+            self.gone(assignment, text)
         elif (gap := gap_of(asked, result)) is not None:
-            await self._at_gap(generation, gap)
+            await self._at_gap(assignment, gap)
         elif status == LogTruncated.code and result.next_offset < asked:
-            self._cut(generation, result.next_offset)
+            self._cut(assignment, result.next_offset)
         elif status == OffsetOutOfRange.code and asked > result.max_offset:
-            self._behind_the_end(generation, result.max_offset)
+            self._behind_the_end(assignment, result.max_offset)
         else:
             error = Refused(text, code=status)
-            await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
+            await after_failure(assignment, error, self._broker, pause_s=self._config.lock_retry_s)
         return 0
 
-    def gone(self, generation: Generation, text: str) -> None:
+    def gone(self, assignment: Assignment, text: str) -> None:
         """There is no such queue any more: whoever knows the topics finds out what there is."""
-        self._topics.topic_missing(generation.queue.topic, generation.topic_generation)
-        generation.lose(text)
+        self._topics.topic_missing(assignment.queue.topic, assignment.topic_generation)
+        assignment.lose(text)
 
     # Batches
 
-    async def _put(self, generation: Generation, result: PullResult, asked_as: Asked) -> int:
+    async def _put(self, assignment: Assignment, result: PullResult, asked_as: Asked) -> int:
         """Check and cache what came, giving the loop back every 2 ms; compressed batches only as there is room."""
-        cache, clock = generation.cache, self._broker.now
+        cache, clock = assignment.cache, self._broker.now
         before, at, messages, began = cache.end_offset, 0, 0, clock()
         try:
-            while at < len(result.batches) and not generation.dropped:
-                batch = self._read(generation, result.batches, at)
-                if batch is None or not self._pass_filtered(generation, batch.header.base_offset, result, asked_as):
+            while at < len(result.batches) and not assignment.dropped:
+                batch = self._read(assignment, result.batches, at)
+                if batch is None or not self._pass_filtered(assignment, batch.header.base_offset, result, asked_as):
                     return messages
                 at += batch.header.size
                 held = cache.messages
                 if cache.put(batch):
                     messages += cache.messages - held
-                    generation.arrived()
+                    assignment.arrived()
                 if batch.header.codec:
                     # We asked for bytes as they are stored: what they unpack to may be a thousand times as much.
-                    await self._room(generation)
+                    await self._room(assignment)
                 if clock() - began > SLICE_S:
                     await asyncio.sleep(0)
                     began = clock()
-            if not self._pass_filtered(generation, result.next_offset, result, asked_as):
+            if not self._pass_filtered(assignment, result.next_offset, result, asked_as):
                 return messages
         except Refused as error:
-            log.error("pull.bad_batch", queue=str(generation.queue), error=str(error))
+            log.error("pull.bad_batch", queue=str(assignment.queue), error=str(error))
         if result.status == OK and cache.end_offset == before:
             # Nothing that can be used: asking again at once would be asked for ever.
-            await generation.pause(self._config.lock_retry_s)
+            await assignment.pause(self._config.lock_retry_s)
         return messages
 
-    def _read(self, generation: Generation, data: bytes, at: int) -> Batch | None:
+    def _read(self, assignment: Assignment, data: bytes, at: int) -> Batch | None:
         """A batch of this queue; None if it shows that the queue is not what it was."""
         batch = batches.read(data, at, stores=self._broker.stores)
         header = batch.header
-        if (header.topic, header.queue_id) != generation.queue:
+        if (header.topic, header.queue_id) != assignment.queue:
             raise BadBatch(f"a batch of {header.topic}/{header.queue_id} came")
-        if generation.topic_generation not in (None, header.topic_gen):
-            self.gone(generation, f"the topic has generation {header.topic_gen}")
+        if assignment.topic_generation not in (None, header.topic_gen):
+            self.gone(assignment, f"the topic has generation {header.topic_gen}")
             return None
-        if generation.shown is not generation.queue:
-            batch.show_topic(generation.shown.topic, self._config.namespace)
+        if assignment.shown is not assignment.queue:
+            batch.show_topic(assignment.shown.topic, self._config.namespace)
         return batch
 
-    def _pass_filtered(self, generation: Generation, to_offset: int, result: PullResult, asked_as: Asked) -> bool:
+    def _pass_filtered(self, assignment: Assignment, to_offset: int, result: PullResult, asked_as: Asked) -> bool:
         """
         Go on at ``to_offset`` if the broker has left out what lies before it, since no tag of ours is there.
 
@@ -280,8 +280,8 @@ class Intake:
         Raises:
             BadBatch: the answer contradicts itself.
         """
-        cache = generation.cache
-        if to_offset <= cache.end_offset or generation.dropped:
+        cache = assignment.cache
+        if to_offset <= cache.end_offset or assignment.dropped:
             return True
         if cache.subscription.expression != asked_as.expression:
             return False
@@ -290,13 +290,13 @@ class Intake:
         if to_offset > min(result.next_offset, result.max_offset):
             raise BadBatch(f"{to_offset} lies behind {result.next_offset}, where the answer ends")
         cache.skip_to(to_offset, passed_under=asked_as.log_epoch)
-        generation.arrived()  # the owner passes it when its turn comes
+        assignment.arrived()  # the owner passes it when its turn comes
         self._progressed()
         return True
 
     # A log that does not have what it had
 
-    async def _at_gap(self, generation: Generation, gap: Gap) -> None:
+    async def _at_gap(self, assignment: Assignment, gap: Gap) -> None:
         """
         The log lacks the messages that this reader should get next: stop, or pass them. What came before is delivered.
 
@@ -304,59 +304,59 @@ class Intake:
         pauses, since the answer may change.
         """
         told = {
-            "queue": str(generation.queue),
+            "queue": str(assignment.queue),
             "reason": gap.reason,
             "from_offset": gap.from_offset,
             "to_offset": gap.end_offset - 1,
             "count": gap.count,
         }
         is_other = gap.status == OtherHistory.code
-        if gap.from_offset == generation.found_start and gap.status != Damaged.code and not is_other:
+        if gap.from_offset == assignment.found_start and gap.status != Damaged.code and not is_other:
             # Retention came between finding the first message and asking for it: the group has missed nothing.
             log.info("start.moved", queue=told["queue"], queue_offset=gap.end_offset)
-            generation.found_start = gap.end_offset
-            return self._skip(generation, gap.end_offset)
+            assignment.found_start = gap.end_offset
+            return self._skip(assignment, gap.end_offset)
         if self._config.on_gap == "skip" and not is_other:
             log.warning("queue.gap_skipped", **told, goes_on_at=gap.end_offset)
-            return self._skip(generation, gap.end_offset)
-        if generation.stopped is None or generation.stopped.gap != gap:
-            generation.stopped = Stopped(gap)
-        if generation.stopped.found_again(self._broker.now()):
+            return self._skip(assignment, gap.end_offset)
+        if assignment.stopped is None or assignment.stopped.gap != gap:
+            assignment.stopped = Stopped(gap)
+        if assignment.stopped.found_again(self._broker.now()):
             log.error("queue.stopped", **told, advice=gap.advice())
-        await generation.pause_asking(generation.stopped.pause_s)
+        await assignment.pause_asking(assignment.stopped.pause_s)
 
-    def _skip(self, generation: Generation, goes_on_at: int) -> None:
-        generation.stopped = None
-        generation.cache.skip_to(goes_on_at)
-        generation.arrived()
+    def _skip(self, assignment: Assignment, goes_on_at: int) -> None:
+        assignment.stopped = None
+        assignment.cache.skip_to(goes_on_at)
+        assignment.arrived()
         self._progressed()
 
-    def _cut(self, generation: Generation, goes_on_at: int) -> None:
+    def _cut(self, assignment: Assignment, goes_on_at: int) -> None:
         """
         The broker lost messages that we have fetched, and may have given their offsets to others: go back.
 
         If the listener has one of them, what it answers would be taken for an answer about its successor. So the
         queue is lost, as if to another owner: the call is told, ends, and counts for nothing.
         """
-        cache, asked = generation.cache, generation.cache.end_offset
+        cache, asked = assignment.cache, assignment.cache.end_offset
         log.warning(
             "log.truncated",
-            queue=str(generation.queue),
+            queue=str(assignment.queue),
             from_offset=goes_on_at,
             to_offset=asked - 1,
             count=asked - goes_on_at,
             delivered=max(0, cache.commit_offset - goes_on_at),
         )
-        generation.stopped = None
+        assignment.stopped = None
         if not cache.cut(goes_on_at):
-            return generation.lose(f"the log lost messages from {goes_on_at} on, and the listener has one of them")
-        generation.agreed, generation.reported = NEVER, NO_OFFSET  # the next answer shows whether that was far enough
-        generation.arrived()
+            return assignment.lose(f"the log lost messages from {goes_on_at} on, and the listener has one of them")
+        assignment.agreed, assignment.reported = NEVER, NO_OFFSET  # the next answer shows whether that was far enough
+        assignment.arrived()
 
-    def _behind_the_end(self, generation: Generation, end: int) -> None:
-        asked = generation.cache.end_offset
-        if generation.cache.used:
+    def _behind_the_end(self, assignment: Assignment, end: int) -> None:
+        asked = assignment.cache.end_offset
+        if assignment.cache.used:
             # The log was cut behind messages that we hold or have done: none of our offsets means anything now.
-            return generation.lose(f"the queue ends at {end}, and {asked} was asked for")
-        log.warning("pull.offset_moved", queue=str(generation.queue), asked=asked, goes_on_at=end)
-        self._skip(generation, end)
+            return assignment.lose(f"the queue ends at {end}, and {asked} was asked for")
+        log.warning("pull.offset_moved", queue=str(assignment.queue), asked=asked, goes_on_at=end)
+        self._skip(assignment, end)

@@ -25,7 +25,7 @@ from rmq.wire.errors import (
 from rmq.wire.model import MessageQueue
 
 from ..config import FIRST, LAST, ConsumerConfig, parse_start, to_us
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from ..group.topics import GONE
 
 log = get_logger("rmq.consumer")
@@ -35,7 +35,7 @@ class Topics(Protocol):
     """What is asked and learned about topics; see :class:`~rmq.consumer.group.rebalancer.Rebalancer`."""
 
     def is_new(self, queue: MessageQueue) -> bool: ...
-    def topic_missing(self, topic: str, generation: int | None) -> None: ...
+    def topic_missing(self, topic: str, topic_generation: int | None) -> None: ...
 
 
 class StartOffset:
@@ -55,25 +55,25 @@ class StartOffset:
         self._topics = topics
         self._progressed = progressed
 
-    async def find(self, generation: Generation) -> None:
-        """Decide, have the cache begin there, and have it reported; returns early only if the generation drops."""
-        queue = generation.queue
-        while not generation.dropped:
-            generation.pulled_at = self._broker.now()
+    async def find(self, assignment: Assignment) -> None:
+        """Decide, have the cache begin there, and have it reported; returns early only if the assignment drops."""
+        queue = assignment.queue
+        while not assignment.dropped:
+            assignment.pulled_at = self._broker.now()
             is_new = self._topics.is_new(queue)
             try:
                 start = 0 if is_new else await self._read(queue)
             except RmqError as error:
                 if says_gone(error):
-                    self._topics.topic_missing(queue.topic, generation.topic_generation)
-                    return generation.lose(str(error))
+                    self._topics.topic_missing(queue.topic, assignment.topic_generation)
+                    return assignment.lose(str(error))
                 log.warning("start.unknown", queue=str(queue), error=str(error))
-                await after_failure(generation, error, self._broker, pause_s=self._config.lock_retry_s)
+                await after_failure(assignment, error, self._broker, pause_s=self._config.lock_retry_s)
                 continue
             log.info("start.found", queue=str(queue), queue_offset=start)
-            generation.cache.skip_to(start)
+            assignment.cache.skip_to(start)
             if self._wanted(queue) == FIRST and not is_new:
-                generation.found_start = start
+                assignment.found_start = start
             self._progressed()
             return
 
@@ -113,13 +113,13 @@ def says_gone(error: RmqError) -> bool:
     return isinstance(error, Refused) and error.code in GONE
 
 
-async def after_failure(generation: Generation, error: RmqError, broker: GroupClient, *, pause_s: float) -> None:
+async def after_failure(assignment: Assignment, error: RmqError, broker: GroupClient, *, pause_s: float) -> None:
     """
     Wait until asking again makes sense: at once, when there is a connection, or after a pause.
 
     It is ``pause_s`` for what needs somebody to repair it, and 100 ms for a broker that is busy.
 
-    A drop of the generation ends it; cancelling is safe.
+    A drop of the assignment ends it; cancelling is safe.
     """
     if isinstance(error, RequestTimeout):
         return
@@ -131,5 +131,5 @@ async def after_failure(generation: Generation, error: RmqError, broker: GroupCl
     elif isinstance(error, Refused) and error.code == TooManyInFlight.code:
         pause_s = min(BUSY_S, pause_s)
     else:
-        log.error("pull.refused", queue=str(generation.queue), error=str(error))
-    await generation.pause(pause_s)
+        log.error("pull.refused", queue=str(assignment.queue), error=str(error))
+    await assignment.pause(pause_s)

@@ -3,7 +3,7 @@ One stay of a queue with this consumer, from a granted lease to its end: what it
 
 What this client believes about one queue lock: pure, every method takes the time it needs.
 
-One ``asyncio.Lock`` per queue, kept across the generations of the queue in this process.
+One ``asyncio.Lock`` per queue, kept across the assignments of the queue in this process.
 
 How often messages were delivered in vain: what a grant says of that, and what is reported of a failure. Pure.
 
@@ -68,7 +68,7 @@ class ConsumeGuard:
     Held by the owner for one listener call and the recording of its result; the hand-over waits for it.
 
     It does what an ``asyncio.Lock`` per call would, without its cost for every message. Only the owner takes it, so
-    taking never waits; and nobody has to take it to keep the owner out: whoever waits has marked the generation as
+    taking never waits; and nobody has to take it to keep the owner out: whoever waits has marked the assignment as
     dropped before, and the owner looks at that mark and sets ``held`` in one stretch without an ``await``.
     """
 
@@ -77,7 +77,7 @@ class ConsumeGuard:
     def __init__(self) -> None:
         self.since: float | None = None  # when the call began; None if it is not held. Written by the owner only
         self.recording = False  # the call has ended, and its failure is not recorded yet
-        # Whoever waits has dropped the generation, so the owner looks for them there, and not after each call.
+        # Whoever waits has dropped the assignment, so the owner looks for them there, and not after each call.
         self.waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -95,19 +95,19 @@ class ConsumeGuard:
                 waiter.set_result(None)
 
     async def free(self) -> None:
-        """Wait until no call is running and unrecorded; the generation must be dropped. Cancelling is safe."""
+        """Wait until no call is running and unrecorded; the assignment must be dropped. Cancelling is safe."""
         while self.held:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiters.append(waiter)
             await waiter
 
 
-class Generation:
+class Assignment:
     """
     A queue under one lease: its cache, its guard, and its marks.
 
     ``dropped``: no further batch may start (final). ``lease.lost``: nothing of it may be committed either (final, and
-    dropped with it). A queue that comes back is another generation.
+    dropped with it). A queue that comes back is another assignment.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Generation:
         lease: Lease,
         cache: ProcessQueue,
         *,
-        on_lost: Callable[[Generation, str], None],
+        on_lost: Callable[[Assignment, str], None],
         topic_generation: int | None = None,
         agreed: int = 0,
         suspicion: Suspicion | None = None,
@@ -251,7 +251,7 @@ class Generation:
         return not self.dropped
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, cut short when the generation is dropped; arriving messages do not cut it. Cancelling is safe."""
+        """Sleep, cut short when the assignment is dropped; arriving messages do not cut it. Cancelling is safe."""
         try:
             async with asyncio.timeout(seconds):
                 await self._dropped.wait()
@@ -259,7 +259,7 @@ class Generation:
             pass
 
     async def pause_asking(self, seconds: float) -> None:
-        """Sleep, cut short when :meth:`ask_now` says so or the generation is dropped. Cancelling is safe."""
+        """Sleep, cut short when :meth:`ask_now` says so or the assignment is dropped. Cancelling is safe."""
         self._ask.clear()
         if self.dropped:
             return
@@ -270,7 +270,7 @@ class Generation:
             pass
 
     async def wait_resumed(self, seconds: float) -> None:
-        """Sleep, cut short when the broker confirms the lease or the generation is dropped. Cancelling is safe."""
+        """Sleep, cut short when the broker confirms the lease or the assignment is dropped. Cancelling is safe."""
         self._proven.clear()
         if self.dropped:
             return
@@ -327,8 +327,8 @@ class QueueGates:
     """
     The gates: one turn at a time for each queue in this process.
 
-    A gate outlives the generation that used it: when a queue leaves and comes back while a listener of before is
-    still inside, the new generation waits here until that one has really ended.
+    A gate outlives the assignment that used it: when a queue leaves and comes back while a listener of before is
+    still inside, the new assignment waits here until that one has really ended.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import LeaseEnd
 
-from .assignment import Generation
+from .assignment import Assignment
 from .progress import agree, lease_end
 
 log = get_logger("rmq.consumer")
@@ -29,57 +29,57 @@ TELL_EVERY_S = 1.0  # a call that keeps its queue is counted and told of at most
 
 
 class Workers(Protocol):
-    """Whoever works on the generations the rebalancer makes."""
+    """Whoever works on the assignments the rebalancer makes."""
 
-    def start_generation(self, generation: Generation) -> None: ...
-    async def finish_generation(self, generation: Generation) -> None: ...
+    def start_assignment(self, assignment: Assignment) -> None: ...
+    async def finish_assignment(self, assignment: Assignment) -> None: ...
 
 
 class HandOvers:
-    """The queues that are being given up. ``ended(generation)`` is told when one is out of the table."""
+    """The queues that are being given up. ``ended(assignment)`` is told when one is out of the table."""
 
     def __init__(
         self,
-        generations: dict[MessageQueue, Generation],
+        assignments: dict[MessageQueue, Assignment],
         broker: GroupClient,
         *,
         workers: Workers,
         tasks: TaskSet,
-        ended: Callable[[Generation], None],
+        ended: Callable[[Assignment], None],
     ) -> None:
-        self._generations = generations
+        self._assignments = assignments
         self._broker = broker
         self._workers = workers
         self._tasks = tasks
         self._ended = ended
-        self._running: dict[Generation, asyncio.Task[None]] = {}
-        self._told_at: dict[Generation, float] = {}
+        self._running: dict[Assignment, asyncio.Task[None]] = {}
+        self._told_at: dict[Assignment, float] = {}
         self._stopping = False
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, assignment: Assignment) -> None:
         """Give a queue up, in the background."""
-        generation.drop()
-        task = self._tasks.start(self._end(generation), f"hand-over of {generation.queue}")
-        self._running[generation] = task
-        task.add_done_callback(lambda _: self._forget(generation))
+        assignment.drop()
+        task = self._tasks.start(self._end(assignment), f"hand-over of {assignment.queue}")
+        self._running[assignment] = task
+        task.add_done_callback(lambda _: self._forget(assignment))
 
-    def _forget(self, generation: Generation) -> None:
-        self._running.pop(generation, None)
-        self._told_at.pop(generation, None)
+    def _forget(self, assignment: Assignment) -> None:
+        self._running.pop(assignment, None)
+        self._told_at.pop(assignment, None)
 
-    async def _end(self, generation: Generation) -> None:
+    async def _end(self, assignment: Assignment) -> None:
         """Let the running call end, discard what was not started, then commit and unlock in one request."""
-        await self._tasks.cancel(generation.puller)
-        await self._workers.finish_generation(generation)
-        generation.cache.discard()
-        generation.ended.set()
-        if await self._release(generation) and self._generations.get(generation.queue) is generation:
-            del self._generations[generation.queue]
-            self._ended(generation)
-        if generation.lease.lost and not generation.topic_gone:
-            await self._tell_ended(generation)
+        await self._tasks.cancel(assignment.puller)
+        await self._workers.finish_assignment(assignment)
+        assignment.cache.discard()
+        assignment.ended.set()
+        if await self._release(assignment) and self._assignments.get(assignment.queue) is assignment:
+            del self._assignments[assignment.queue]
+            self._ended(assignment)
+        if assignment.lease.lost and not assignment.topic_gone:
+            await self._tell_ended(assignment)
 
-    async def _tell_ended(self, generation: Generation) -> None:
+    async def _tell_ended(self, assignment: Assignment) -> None:
         """
         Say that nothing runs any more under a lease that we lost: after a reset of offsets the broker waits for that.
 
@@ -87,54 +87,54 @@ class HandOvers:
         """
         while not self._stopping:
             try:
-                await self._broker.release([LeaseEnd(*generation.queue, generation.epoch)])
+                await self._broker.release([LeaseEnd(*assignment.queue, assignment.epoch)])
                 return
             except RmqError as error:
-                log.debug("release.failed", queue=str(generation.queue), error=str(error))
+                log.debug("release.failed", queue=str(assignment.queue), error=str(error))
                 await asyncio.sleep(RELEASE_RETRY_S)
 
-    async def _release(self, generation: Generation) -> bool:
+    async def _release(self, assignment: Assignment) -> bool:
         """Give the lease back; False if a stop came first, which gives everything back in one request."""
-        while not generation.lease.lost:
+        while not assignment.lease.lost:
             if self._stopping:
                 return False
             try:
-                await agree(generation, self._broker, timeout_s=ANSWER_S)
-                await self._broker.release([lease_end(generation, self._broker.log_epoch)])
-                log.info("queue.released", queue=str(generation.queue), epoch=generation.epoch)
+                await agree(assignment, self._broker, timeout_s=ANSWER_S)
+                await self._broker.release([lease_end(assignment, self._broker.log_epoch)])
+                log.info("queue.released", queue=str(assignment.queue), epoch=assignment.epoch)
                 return True
             except RmqError as error:
-                log.debug("release.failed", queue=str(generation.queue), error=str(error))
+                log.debug("release.failed", queue=str(assignment.queue), error=str(error))
                 await asyncio.sleep(RELEASE_RETRY_S)
         return True
 
     # What a pass waits for, and does not wait for
 
-    async def idle_ended(self, generations: Iterable[Generation]) -> None:
+    async def idle_ended(self, assignments: Iterable[Assignment]) -> None:
         """Wait until those without a running call have ended: a few steps of the loop, then their unlock is sent."""
-        for generation in generations:
-            if not generation.guard.held:
-                await generation.ended.wait()
+        for assignment in assignments:
+            if not assignment.guard.held:
+                await assignment.ended.wait()
 
-    async def idle_gone(self, generations: Iterable[Generation], within_s: float) -> None:
+    async def idle_gone(self, assignments: Iterable[Assignment], within_s: float) -> None:
         """Wait until those without a running call are unlocked, but no longer than this: they can be taken anew."""
-        tasks = [self._running[g] for g in generations if not g.guard.held and g in self._running]
+        tasks = [self._running[each] for each in assignments if not each.guard.held and each in self._running]
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
 
     def count_tries(self) -> None:
         """Count, and tell of, the calls that keep a dropped queue from being unlocked."""
         now = self._broker.now()
-        for generation in self._running:
-            if generation.guard.held and now - self._told_at.get(generation, float("-inf")) >= TELL_EVERY_S:
-                self._told_at[generation] = now
-                generation.tries_to_unlock += 1
-                since = generation.called_at
+        for assignment in self._running:
+            if assignment.guard.held and now - self._told_at.get(assignment, float("-inf")) >= TELL_EVERY_S:
+                self._told_at[assignment] = now
+                assignment.tries_to_unlock += 1
+                since = assignment.called_at
                 log.warning(
                     "unlock.waiting",
-                    queue=str(generation.queue),
-                    epoch=generation.epoch,
-                    tries=generation.tries_to_unlock,
+                    queue=str(assignment.queue),
+                    epoch=assignment.epoch,
+                    tries=assignment.tries_to_unlock,
                     call_runs_s=None if since is None else round(now - since, 3),
                 )
 

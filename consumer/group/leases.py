@@ -26,7 +26,7 @@ from rmq.wire.protocol.hello import Limits
 from rmq.wire.protocol.ops.core import LeaseRef
 
 from ..config import ConsumerConfig
-from .assignment import Generation
+from .assignment import Assignment
 
 log = get_logger("rmq.consumer")
 
@@ -34,29 +34,29 @@ log = get_logger("rmq.consumer")
 class Leases(Protocol):
     """What whoever calls the listener asks about a lease; see :class:`LeaseKeeper`."""
 
-    def believed_until(self, generation: Generation) -> float: ...
-    def believed(self, generation: Generation) -> bool: ...
-    def proven(self, generation: Generation) -> None: ...
-    async def renew_one(self, generation: Generation) -> None: ...
+    def believed_until(self, assignment: Assignment) -> float: ...
+    def believed(self, assignment: Assignment) -> bool: ...
+    def proven(self, assignment: Assignment) -> None: ...
+    async def renew_one(self, assignment: Assignment) -> None: ...
 
 
-async def until_proven(generation: Generation, leases: Leases, *, first_s: float, retry_s: float) -> None:
+async def until_proven(assignment: Assignment, leases: Leases, *, first_s: float, retry_s: float) -> None:
     """Come back when a lease is proven, or dropped: ask after ``first_s``, then every ``retry_s``."""
-    await generation.pause(first_s)
-    while not generation.dropped:
-        await leases.renew_one(generation)
-        if leases.believed(generation):
+    await assignment.pause(first_s)
+    while not assignment.dropped:
+        await leases.renew_one(assignment)
+        if leases.believed(assignment):
             return
-        await generation.wait_resumed(retry_s)
+        await assignment.wait_resumed(retry_s)
 
 
 class LeaseKeeper:
     """The leases of a consumer: renewed, believed in for a while, or lost."""
 
     def __init__(
-        self, generations: Mapping[MessageQueue, Generation], config: ConsumerConfig, broker: GroupClient
+        self, assignments: Mapping[MessageQueue, Assignment], config: ConsumerConfig, broker: GroupClient
     ) -> None:
-        self._generations = generations
+        self._assignments = assignments
         self._config = config
         self._broker = broker
         self._changed = asyncio.Event()  # a lease was added: the watch has something to watch
@@ -100,62 +100,62 @@ class LeaseKeeper:
 
     async def renew_all(self) -> None:
         """Renew every lease in one request."""
-        await self._renew([generation for generation in self._generations.values() if not generation.lease.lost])
+        await self._renew([assignment for assignment in self._assignments.values() if not assignment.lease.lost])
 
     def leave(self) -> None:
         """Announce with every renewal from here on, also with those after a reconnect, that this member is leaving."""
         self._leaving = True
 
-    async def renew_one(self, generation: Generation) -> None:
+    async def renew_one(self, assignment: Assignment) -> None:
         """Renew one lease, because somebody cannot go on without."""
-        await self._renew([generation])
+        await self._renew([assignment])
 
-    async def renew_these(self, generations: Sequence[Generation]) -> None:
+    async def renew_these(self, assignments: Sequence[Assignment]) -> None:
         """Renew leases that somebody doubts, in one request; those that are not ours any more are lost by that."""
-        await self._renew([generation for generation in generations if not generation.lease.lost])
+        await self._renew([assignment for assignment in assignments if not assignment.lease.lost])
 
-    async def _renew(self, generations: Sequence[Generation]) -> None:
-        if not generations or not self._broker.connected:
+    async def _renew(self, assignments: Sequence[Assignment]) -> None:
+        if not assignments or not self._broker.connected:
             return
         sent_at = self._broker.now()
-        leases = [LeaseRef(*generation.queue, generation.epoch) for generation in generations]
+        leases = [LeaseRef(*assignment.queue, assignment.epoch) for assignment in assignments]
         try:
             outcomes = await self._broker.renew(leases, leaving=self._leaving)
         except RmqError as error:
             # Nothing is known: the beliefs age until they are proven or have run out.
             log.warning("lease.renewal_failed", leases=len(leases), error=str(error))
             return
-        for generation, outcome in zip(generations, outcomes, strict=True):
+        for assignment, outcome in zip(assignments, outcomes, strict=True):
             if outcome.status == OK:
-                generation.lease.renewed(sent_at)
-                self.proven(generation)
-            elif self._generations.get(generation.queue) is generation:
+                assignment.lease.renewed(sent_at)
+                self.proven(assignment)
+            elif self._assignments.get(assignment.queue) is assignment:
                 # One that is not in the table any more was given back while the request was under way.
-                generation.lose(outcome.text or "the renewal was refused")
+                assignment.lose(outcome.text or "the renewal was refused")
 
     # Belief
 
-    def added(self, generation: Generation) -> None:
+    def added(self, assignment: Assignment) -> None:
         """A lease was granted."""
-        generation.watched(lambda: not self.believed(generation))
+        assignment.watched(lambda: not self.believed(assignment))
         self._changed.set()
 
-    def proven(self, generation: Generation) -> None:
+    def proven(self, assignment: Assignment) -> None:
         """The broker showed that the lease is ours: whoever doubted it may go on."""
-        generation.resumed()
+        assignment.resumed()
         self._changed.set()
 
-    def believed_until(self, generation: Generation) -> float:
-        """The last moment at which a batch of the generation may start, as far as is known now."""
-        return generation.lease.believed_until(
+    def believed_until(self, assignment: Assignment) -> float:
+        """The last moment at which a batch of the assignment may start, as far as is known now."""
+        return assignment.lease.believed_until(
             answered_sent_at=self._broker.answered_sent_at,
             lock_ttl_s=lock_ttl_s(self._config, self._broker.limits),
             grace_s=self._broker.grace_s,
         )
 
-    def believed(self, generation: Generation) -> bool:
+    def believed(self, assignment: Assignment) -> bool:
         """Whether the lease is proven at this moment."""
-        return self._broker.now() <= self.believed_until(generation)
+        return self._broker.now() <= self.believed_until(assignment)
 
     async def watch(self) -> None:
         """
@@ -179,17 +179,17 @@ class LeaseKeeper:
     def _check_all(self) -> float | None:
         """Tell the listeners whose leases cannot be proven any more, in one line; the next limit of the others."""
         now, next_limit, unproven = self._broker.now(), None, []
-        for generation in self._generations.values():
-            if generation.lost.told or generation.lease.lost:
+        for assignment in self._assignments.values():
+            if assignment.lost.told or assignment.lease.lost:
                 continue
-            limit = self.believed_until(generation)
+            limit = self.believed_until(assignment)
             if now > limit:
-                generation.lost.set()
-                unproven.append(generation)
+                assignment.lost.set()
+                unproven.append(assignment)
             else:
                 next_limit = limit if next_limit is None else min(limit, next_limit)
         if unproven:
-            log.warning("lease.unproven", queues=listed(g.queue for g in unproven), count=len(unproven))
+            log.warning("lease.unproven", queues=listed(each.queue for each in unproven), count=len(unproven))
         return next_limit
 
 
@@ -222,12 +222,12 @@ class LossLog:
     """Gathers what is lost within :data:`GATHER_S` of the first, and logs it as one ``lease.lost``."""
 
     def __init__(self) -> None:
-        self._lost: list[tuple[Generation, str]] = []
+        self._lost: list[tuple[Assignment, str]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, generation: Generation, reason: str) -> None:
+    def add(self, assignment: Assignment, reason: str) -> None:
         """A lease is lost; it is told soon."""
-        self._lost.append((generation, reason))
+        self._lost.append((assignment, reason))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.tell)
 
@@ -240,8 +240,8 @@ class LossLog:
         if lost:
             log.warning(
                 "lease.lost",
-                queues=listed(generation.queue for generation, _ in lost),
-                epochs=listed(generation.epoch for generation, _ in lost),
+                queues=listed(assignment.queue for assignment, _ in lost),
+                epochs=listed(assignment.epoch for assignment, _ in lost),
                 count=len(lost),
                 reason=lost[0][1],
             )
@@ -265,32 +265,32 @@ class Unleased:
     queue that is taken.
     """
 
-    def __init__(self, begun: Callable[[Generation], None]) -> None:
+    def __init__(self, begun: Callable[[Assignment], None]) -> None:
         self._begun = begun
 
-    def added(self, generation: Generation) -> None:
+    def added(self, assignment: Assignment) -> None:
         """A queue was taken."""
-        generation.lease.lock_sent_at = NEVER  # nobody locked it
-        generation.watched(lambda: generation.lease.lost)
-        self._begun(generation)
+        assignment.lease.lock_sent_at = NEVER  # nobody locked it
+        assignment.watched(lambda: assignment.lease.lost)
+        self._begun(assignment)
 
-    def believed_until(self, generation: Generation) -> float:
-        """The last moment at which a batch of the generation may start."""
-        return NEVER if generation.lease.lost else float("inf")
+    def believed_until(self, assignment: Assignment) -> float:
+        """The last moment at which a batch of the assignment may start."""
+        return NEVER if assignment.lease.lost else float("inf")
 
-    def believed(self, generation: Generation) -> bool:
+    def believed(self, assignment: Assignment) -> bool:
         """Whether a batch may start."""
-        return not generation.lease.lost
+        return not assignment.lease.lost
 
-    def proven(self, generation: Generation) -> None:
+    def proven(self, assignment: Assignment) -> None:
         """Whoever doubted may go on."""
-        generation.resumed()
+        assignment.resumed()
 
     def connected(self) -> None:
         """Nothing follows from that."""
 
-    async def renew_one(self, generation: Generation) -> None:
+    async def renew_one(self, assignment: Assignment) -> None:
         """Nothing has to be renewed."""
 
-    async def renew_these(self, generations: Sequence[Generation]) -> None:
+    async def renew_these(self, assignments: Sequence[Assignment]) -> None:
         """Nothing has to be renewed."""

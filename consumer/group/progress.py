@@ -3,7 +3,7 @@
 
 Whether a broker that started anew has what our progress is about: asked where no pull would show it any more.
 
-While a queue is ours, its pulls find that out (see :meth:`~rmq.consumer.group.assignment.Generation.agrees`). One
+While a queue is ours, its pulls find that out (see :meth:`~rmq.consumer.group.assignment.Assignment.agrees`). One
 that is
 given up has none: what was done in it while the broker was away would not be said, and done again by the next owner.
 """
@@ -21,7 +21,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, CommitEntry, LeaseEnd, PullQueue
 
 from ..config import ConsumerConfig
-from .assignment import Generation
+from .assignment import Assignment
 
 log = get_logger("rmq.consumer")
 
@@ -31,18 +31,18 @@ class OffsetReporter:
     Reports the progress of all queues in one request, only while there is any.
 
     It sleeps until a turn begins, looks every ``commit_every_s`` while turns run, and once more after the last.
-    ``Generation.reported`` is what was sent last, by a pull or from here; a failed request sets it back.
+    ``Assignment.reported`` is what was sent last, by a pull or from here; a failed request sets it back.
     """
 
     def __init__(
         self,
-        generations: Mapping[MessageQueue, Generation],
+        assignments: Mapping[MessageQueue, Assignment],
         config: ConsumerConfig,
         broker: GroupClient,
         *,
-        believed: Callable[[Generation], bool],
+        believed: Callable[[Assignment], bool],
     ) -> None:
-        self._generations = generations
+        self._assignments = assignments
         self._config = config
         self._broker = broker
         self._believed = believed
@@ -65,40 +65,42 @@ class OffsetReporter:
     async def report(self) -> bool:
         """Send what is new; says whether nothing is left to be sent."""
         # One that has ended is given back with its progress: a commit behind that would be fenced.
-        live = [g for g in self._generations.values() if not g.lease.lost and not g.ended.is_set()]
-        unreported = [g for g in live if g.cache.commit_offset != g.reported]
+        live = [each for each in self._assignments.values() if not each.lease.lost and not each.ended.is_set()]
+        unreported = [each for each in live if each.cache.commit_offset != each.reported]
         log_epoch = self._broker.log_epoch
-        news = [(g, g.cache.commit_offset) for g in unreported if self._believed(g) and g.agrees(log_epoch)]
+        news = [
+            (each, each.cache.commit_offset) for each in unreported if self._believed(each) and each.agrees(log_epoch)
+        ]
         if not news:
             return not unreported  # what is not believed in at the moment may be so the next time
         entries = []
-        for generation, offset in news:
-            generation.reported = offset
-            entries.append(CommitEntry(*generation.queue, generation.epoch, offset))
+        for assignment, offset in news:
+            assignment.reported = offset
+            entries.append(CommitEntry(*assignment.queue, assignment.epoch, offset))
         try:
             outcomes = await self._broker.commit(entries)
         except RmqError as error:
             log.debug("commit.failed", error=str(error))
-            for generation, _ in news:
-                generation.reported = NO_OFFSET
+            for assignment, _ in news:
+                assignment.reported = NO_OFFSET
             return False
-        for (generation, offset), outcome in zip(news, outcomes, strict=True):
-            self._judge(generation, offset, outcome.status, outcome.text)
+        for (assignment, offset), outcome in zip(news, outcomes, strict=True):
+            self._judge(assignment, offset, outcome.status, outcome.text)
         return True
 
-    def _judge(self, generation: Generation, offset: int, status: int, text: str | None) -> None:
+    def _judge(self, assignment: Assignment, offset: int, status: int, text: str | None) -> None:
         if status == Fenced.code:
-            generation.lose(text or "the commit was fenced")
+            assignment.lose(text or "the commit was fenced")
         elif status != OK:
             log.error(
-                "commit.refused", queue=str(generation.queue), queue_offset=offset, code=code_name(status), text=text
+                "commit.refused", queue=str(assignment.queue), queue_offset=offset, code=code_name(status), text=text
             )
 
 
-def lease_end(generation: Generation, log_epoch: int) -> LeaseEnd:
+def lease_end(assignment: Assignment, log_epoch: int) -> LeaseEnd:
     """How a lease is given back: with the last progress made under it, if the log is known to be what it was."""
-    progress = generation.cache.commit_offset if generation.agrees(log_epoch) else NO_OFFSET
-    return LeaseEnd(*generation.queue, generation.epoch, progress)
+    progress = assignment.cache.commit_offset if assignment.agrees(log_epoch) else NO_OFFSET
+    return LeaseEnd(*assignment.queue, assignment.epoch, progress)
 
 
 AGREEING: Final = (
@@ -109,22 +111,22 @@ AGREEING: Final = (
 )  # answers of a broker that has compared its log with ours
 
 
-async def agree(generation: Generation, broker: GroupClient, *, timeout_s: float) -> None:
+async def agree(assignment: Assignment, broker: GroupClient, *, timeout_s: float) -> None:
     """
     Ask for what follows our progress, only for the answer; nothing is asked of a broker that is known to agree.
 
     Raises:
         RmqError: there is no answer.
     """
-    log_epoch, cache = broker.log_epoch, generation.cache
+    log_epoch, cache = broker.log_epoch, assignment.cache
     at = cache.commit_offset
-    if at < 0 or generation.lease.lost or generation.agrees(log_epoch):
+    if at < 0 or assignment.lease.lost or assignment.agrees(log_epoch):
         return
-    wanted = PullQueue(*generation.queue, at, generation.epoch, NO_OFFSET, cache.log_epochs.before(at))
+    wanted = PullQueue(*assignment.queue, at, assignment.epoch, NO_OFFSET, cache.log_epochs.before(at))
     try:
         result = await broker.pull(wanted, wait_s=0.0, max_bytes=1, timeout_s=timeout_s)
     except Fenced as error:
-        generation.lose(error.text)
+        assignment.lose(error.text)
         return
     if result is not None and result.status in AGREEING:
-        generation.agreed = log_epoch
+        assignment.agreed = log_epoch

@@ -4,7 +4,7 @@
 A pass first drops what is not ours any more or is not pulled for no reason, then asks for what we lack, in one request.
 Dropping does not wait: each queue has a hand-over task of its own. Passes run when connected, when told (gathered for
 100 ms), when a lease becomes free, and every 20 s; a word that comes during a pass makes one more. A queue has one
-generation at a time: one that comes back while the last is still ending is asked for when that has ended. After a
+assignment at a time: one that comes back while the last is still ending is asked for when that has ended. After a
 change of what we hold the group hears of us at once.
 
 The queues of a topic that was deleted are lost at once, without a request. If it is made again under the same name, its
@@ -32,7 +32,7 @@ from ..config import LAST, ConsumerConfig
 from ..fetch.process_queue import MakeCache, ProcessQueue
 from . import leases
 from .allocation import Share, Shares, Strategy, parse_strategy
-from .assignment import Generation, Lease, Suspicion, runs_of
+from .assignment import Assignment, Lease, Suspicion, runs_of
 from .handover import HandOvers, Workers
 from .leases import LossLog
 from .tag_filter import Subscribed, Subscription
@@ -45,19 +45,19 @@ HOPELESS = (GroupMismatch, BadName, BadRequest)  # asking again would be refused
 
 
 class _Asked(NamedTuple):
-    """When queues were asked for, of which start of the broker, and which generations their topics had."""
+    """When queues were asked for, of which start of the broker, and which topic generations they had."""
 
     at: float
     log_epoch: int
-    generations: dict[str, int | None]
+    topic_generations: dict[str, int | None]
 
 
 class Rebalancer:
-    """The only writer of ``generations``: every queue we hold a lease of, until it is given back."""
+    """The only writer of ``assignments``: every queue we hold a lease of, until it is given back."""
 
     def __init__(
         self,
-        generations: dict[MessageQueue, Generation],
+        assignments: dict[MessageQueue, Assignment],
         subscriptions: dict[str, Subscription],
         config: ConsumerConfig,
         broker: GroupClient,
@@ -68,7 +68,7 @@ class Rebalancer:
         make_cache: MakeCache = ProcessQueue,
     ) -> None:
         """``strategy`` is a user's own, in place of the configured one; ``make_cache`` is what the service wants."""
-        self._generations = generations
+        self._assignments = assignments
         self._subscribed = Subscribed(subscriptions, broker.retry_topic)
         self._make_cache = make_cache
         self._config = config
@@ -77,7 +77,7 @@ class Rebalancer:
         self._shares = Shares(
             strategy or parse_strategy(config.strategy), config.namespace, retry_topic=broker.retry_topic
         )
-        self._hand_overs = HandOvers(generations, broker, workers=workers, tasks=tasks, ended=self._handed_over)
+        self._hand_overs = HandOvers(assignments, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
         self._parted_from = NOTHING_IN_COMMON  # the last log epoch that this store has in common with the one before
         self._members_version = 0  # a list with a lower one is older than the one we have
@@ -132,17 +132,17 @@ class Rebalancer:
             self._end_dead()
             self.notice()
 
-    def topic_deleted(self, topic: str, generation: int) -> None:
+    def topic_deleted(self, topic: str, topic_generation: int) -> None:
         """A topic is gone: so are its queues. If it is made again, they are others."""
-        if self._topics.deleted(topic, generation):
-            log.warning("topic.deleted", topic=topic, generation=generation)
+        if self._topics.deleted(topic, topic_generation):
+            log.warning("topic.deleted", topic=topic, generation=topic_generation)
             self._end_dead()
             self.notice()
 
-    def topic_missing(self, topic: str, generation: int | None) -> None:
+    def topic_missing(self, topic: str, topic_generation: int | None) -> None:
         """A request for a queue was refused because the topic is not there, or not as we know it: ask what is."""
-        if self._topics.missing(topic, generation):
-            log.warning("topic.missing", topic=topic, generation=generation)
+        if self._topics.missing(topic, topic_generation):
+            log.warning("topic.missing", topic=topic, generation=topic_generation)
             self._end_dead()
             self._join_due = min(self._join_due, asyncio.get_running_loop().time() + JOIN_RETRY_S)
             self.notice()
@@ -164,10 +164,10 @@ class Rebalancer:
 
     def _end_dead(self) -> None:
         """Lose the queues of topics that are gone: nothing of them can be committed, or be given back."""
-        for generation in list(self._generations.values()):
-            if generation.topic_generation != self._topics.generation(generation.queue.topic):
-                generation.topic_gone = True
-                generation.lose(TOPIC_GONE)
+        for assignment in list(self._assignments.values()):
+            if assignment.topic_generation != self._topics.generation(assignment.queue.topic):
+                assignment.topic_gone = True
+                assignment.lose(TOPIC_GONE)
 
     def notice(self, within_s: float = 0.0) -> None:
         """Have a pass made within this time."""
@@ -202,7 +202,7 @@ class Rebalancer:
                 await self._join()
             if self.joined:
                 await self._balance()
-            if self.joined and not (self._subscribed or self._generations or self._unsure):
+            if self.joined and not (self._subscribed or self._assignments or self._unsure):
                 await self._leave()
 
     async def _until_due(self) -> None:
@@ -271,9 +271,9 @@ class Rebalancer:
     def _accept(self, subscriptions: dict[str, Subscription]) -> None:
         """Select by these from here on; what is already decoded is still delivered."""
         self._accepted = subscriptions
-        for queue, generation in self._generations.items():
+        for queue, assignment in self._assignments.items():
             if queue.topic in subscriptions:
-                generation.cache.subscription = subscriptions[queue.topic]
+                assignment.cache.subscription = subscriptions[queue.topic]
 
     def _go_back(self, refused: dict[str, Subscription], error: GroupMismatch) -> None:
         """The group consumes something else: go on with what the broker accepted of us before."""
@@ -299,7 +299,7 @@ class Rebalancer:
     def _computed(self) -> dict[str, Share]:
         # A queue taken before its subscription is accepted would be selected by nothing.
         topics = {topic: self._topics.places(topic) for topic in self._subscribed.all() if topic in self._accepted}
-        held = (queue for queue, generation in self._generations.items() if not generation.dropped)
+        held = (queue for queue, assignment in self._assignments.items() if not assignment.dropped)
         return self._shares.of_topics(topics, self._members, self._broker.member, held=held)
 
     async def _balance(self) -> None:
@@ -309,7 +309,7 @@ class Rebalancer:
         wanted = _all_of(shares)
         await self._drop(wanted)
         self._refused = {queue: reason for queue, reason in self._refused.items() if queue in wanted}
-        missing = sorted(queue for queue in wanted | self._unsure if queue not in self._generations)
+        missing = sorted(queue for queue in wanted | self._unsure if queue not in self._assignments)
         for at in range(0, len(missing), MAX_ENTRIES):
             if self._stopping or not await self._acquire(missing[at : at + MAX_ENTRIES]):
                 break
@@ -318,14 +318,14 @@ class Rebalancer:
 
     async def _drop(self, wanted: set[MessageQueue]) -> None:
         now = self._broker.now()
-        leaving, expired, _ = compare(self._generations, wanted, now=now, pull_expiry_s=self._config.pull_expiry_s)
-        for generation in leaving:
-            log.info("queue.dropped", queue=str(generation.queue), epoch=generation.epoch)
-            self._hand_overs.begin(generation)
-        for generation in expired:
-            ago = round(now - generation.pulled_at, 3)
-            log.warning("queue.pull_expired", queue=str(generation.queue), epoch=generation.epoch, pulled_ago_s=ago)
-            self._hand_overs.begin(generation)
+        leaving, expired, _ = compare(self._assignments, wanted, now=now, pull_expiry_s=self._config.pull_expiry_s)
+        for assignment in leaving:
+            log.info("queue.dropped", queue=str(assignment.queue), epoch=assignment.epoch)
+            self._hand_overs.begin(assignment)
+        for assignment in expired:
+            ago = round(now - assignment.pulled_at, 3)
+            log.warning("queue.pull_expired", queue=str(assignment.queue), epoch=assignment.epoch, pulled_ago_s=ago)
+            self._hand_overs.begin(assignment)
         await self._hand_overs.idle_ended(leaving)
         await self._hand_overs.idle_gone(expired, self._config.lock_timeout_s)
         self._hand_overs.count_tries()
@@ -372,13 +372,13 @@ class Rebalancer:
 
     def _begin(self, queue: MessageQueue, grant: Grant, asked: _Asked, is_wanted: bool) -> None:
         self._refused.pop(queue, None)
-        topic_generation = asked.generations[queue.topic]
+        topic_generation = asked.topic_generations[queue.topic]
         cache = self._make_cache(
             grant.committed_offset,
             subscription=self._accepted.get(queue.topic),
             runs=runs_of(grant),
         )
-        generation = Generation(
+        assignment = Assignment(
             Lease(queue, grant.epoch, asked.at),
             cache,
             on_lost=self._on_lost,
@@ -386,21 +386,21 @@ class Rebalancer:
             agreed=asked.log_epoch,
             suspicion=Suspicion.of(grant),
         )
-        generation.reported = grant.committed_offset
+        assignment.reported = grant.committed_offset
         if self._config.namespace:
-            generation.shown = MessageQueue(unwrap(self._config.namespace, queue.topic), queue.queue_id)
-        self._generations[queue] = generation
+            assignment.shown = MessageQueue(unwrap(self._config.namespace, queue.topic), queue.queue_id)
+        self._assignments[queue] = assignment
         # If the topic was deleted and made again meanwhile, nobody knows which of the two this is about.
         is_current = topic_generation == self._topics.generation(queue.topic)
         if self._stopping or not is_current or not is_wanted:
-            return self._hand_overs.begin(generation)
+            return self._hand_overs.begin(assignment)
         self._changed = True
         log.info("queue.acquired", queue=str(queue), epoch=grant.epoch, queue_offset=grant.committed_offset)
-        self._workers.start_generation(generation)
+        self._workers.start_assignment(assignment)
 
     def _note_refused(self, queue: MessageQueue, grant: Grant, asked: _Asked) -> None:
         if grant.status in GONE:
-            return self.topic_missing(queue.topic, asked.generations[queue.topic])
+            return self.topic_missing(queue.topic, asked.topic_generations[queue.topic])
         reason = grant.text or code_name(grant.status)
         if self._refused.get(queue) != reason:
             self._refused[queue] = reason
@@ -411,14 +411,14 @@ class Rebalancer:
 
     # Hand-over
 
-    def _on_lost(self, generation: Generation, reason: str) -> None:
+    def _on_lost(self, assignment: Assignment, reason: str) -> None:
         if reason != TOPIC_GONE:  # that was reported as such, once
-            self._losses.add(generation, reason)
-        if not self._stopping and not generation.dropped:
-            self._hand_overs.begin(generation)
+            self._losses.add(assignment, reason)
+        if not self._stopping and not assignment.dropped:
+            self._hand_overs.begin(assignment)
 
-    def _handed_over(self, generation: Generation) -> None:
-        self._changed |= not generation.lease.lost
+    def _handed_over(self, assignment: Assignment) -> None:
+        self._changed |= not assignment.lease.lost
         self.notice()
 
     # The end
@@ -449,13 +449,13 @@ NEVER = float("-inf")
 class Comparison(NamedTuple):
     """What has to change; all that is held and in neither list stays as it is."""
 
-    leaving: list[Generation]  # not ours any more
-    expired: list[Generation]  # ours, but nobody pulls them
+    leaving: list[Assignment]  # not ours any more
+    expired: list[Assignment]  # ours, but nobody pulls them
     missing: list[MessageQueue]  # ours, and not held
 
 
 def compare(
-    generations: Mapping[MessageQueue, Generation],
+    assignments: Mapping[MessageQueue, Assignment],
     wanted: Collection[MessageQueue],
     *,
     now: float,
@@ -466,19 +466,19 @@ def compare(
 
     Expired is a queue that was not pulled for *longer* than ``pull_expiry_s`` and has no known reason for that.
     """
-    held = [generation for generation in generations.values() if not generation.dropped]
+    held = [assignment for assignment in assignments.values() if not assignment.dropped]
     return Comparison(
-        [generation for generation in held if generation.queue not in wanted],
+        [assignment for assignment in held if assignment.queue not in wanted],
         [
-            generation
-            for generation in held
-            if generation.queue in wanted and is_pull_expired(generation, now=now, pull_expiry_s=pull_expiry_s)
+            assignment
+            for assignment in held
+            if assignment.queue in wanted and is_pull_expired(assignment, now=now, pull_expiry_s=pull_expiry_s)
         ],
-        sorted(queue for queue in wanted if queue not in generations),
+        sorted(queue for queue in wanted if queue not in assignments),
     )
 
 
-def is_pull_expired(generation: Generation, *, now: float, pull_expiry_s: float) -> bool:
+def is_pull_expired(assignment: Assignment, *, now: float, pull_expiry_s: float) -> bool:
     """Whether a queue stands still for no known reason; one that was never pulled is still being begun."""
-    waits = generation.paused or generation.stopped is not None or generation.crash_loop is not None
-    return not waits and generation.pulled_at != NEVER and now - generation.pulled_at > pull_expiry_s
+    waits = assignment.paused or assignment.stopped is not None or assignment.crash_loop is not None
+    return not waits and assignment.pulled_at != NEVER and now - assignment.pulled_at > pull_expiry_s

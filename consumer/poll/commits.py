@@ -18,7 +18,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET, CommitEntry
 
 from ..config import ConsumerConfig
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from .queue import cache_of
 
 log = get_logger("rmq.consumer")
@@ -31,14 +31,14 @@ class PullCommits:
 
     def __init__(
         self,
-        generations: Mapping[MessageQueue, Generation],
+        assignments: Mapping[MessageQueue, Assignment],
         config: ConsumerConfig,
         broker: GroupClient,
         *,
-        believed: Callable[[Generation], bool],
+        believed: Callable[[Assignment], bool],
         progressed: Callable[[], None],
     ) -> None:
-        self._generations = generations
+        self._assignments = assignments
         self._config = config
         self._broker = broker
         self._believed = believed
@@ -54,18 +54,18 @@ class PullCommits:
             await asyncio.sleep(due - loop.time())
             self._mark_all()
             try:
-                await self.commit_these(list(self._generations.values()))
+                await self.commit_these(list(self._assignments.values()))
             except RequestTimeout as error:
                 log.debug("commit.failed", error=str(error))  # the next one sends it along
             except RmqError as error:
                 log.error("commit.refused", error=str(error))
 
-    def note(self, generation: Generation) -> None:
+    def note(self, assignment: Assignment) -> None:
         """A queue went away with progress that cannot be committed any more."""
-        cache = cache_of(generation)
-        if not cache.loss_noted and not generation.topic_gone:  # nobody gets the messages of a deleted topic again
+        cache = cache_of(assignment)
+        if not cache.loss_noted and not assignment.topic_gone:  # nobody gets the messages of a deleted topic again
             cache.loss_noted = True
-            self._lost.append(generation.shown)
+            self._lost.append(assignment.shown)
 
     async def commit(self) -> None:
         """
@@ -77,17 +77,17 @@ class PullCommits:
             Refused: the broker does not want it.
         """
         self._mark_all()
-        for generation in self._generations.values():
-            if generation.lease.lost and cache_of(generation).uncommitted:
-                self.note(generation)
-        await self.commit_these(list(self._generations.values()))
+        for assignment in self._assignments.values():
+            if assignment.lease.lost and cache_of(assignment).uncommitted:
+                self.note(assignment)
+        await self.commit_these(list(self._assignments.values()))
         self.report_losses()
 
-    def left(self, taken: Collection[Generation]) -> None:
+    def left(self, taken: Collection[Assignment]) -> None:
         """Note the queues that were given up and whose progress the broker has not ``taken``, as far as is known."""
-        for generation in self._generations.values():
-            if generation not in taken and cache_of(generation).uncommitted:
-                self.note(generation)
+        for assignment in self._assignments.values():
+            if assignment not in taken and cache_of(assignment).uncommitted:
+                self.note(assignment)
 
     def report_losses(self) -> None:
         """
@@ -102,13 +102,13 @@ class PullCommits:
             raise Fenced(f"{names} went to another owner before all of it was committed: the rest is delivered again")
 
     def _mark_all(self) -> None:
-        for generation in self._generations.values():
-            if not generation.lease.lost and not generation.ended.is_set():
-                cache_of(generation).mark_done()
+        for assignment in self._assignments.values():
+            if not assignment.lease.lost and not assignment.ended.is_set():
+                cache_of(assignment).mark_done()
 
-    async def commit_these(self, generations: Iterable[Generation]) -> None:
+    async def commit_these(self, assignments: Iterable[Assignment]) -> None:
         """Have what is marked of these made durable; see :meth:`commit`."""
-        open_ones = [generation for generation in generations if not self._is_settled(generation)]
+        open_ones = [assignment for assignment in assignments if not self._is_settled(assignment)]
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while open_ones:
@@ -118,52 +118,52 @@ class PullCommits:
                     except (ConnectionLost, RequestTimeout) as error:
                         log.debug("commit.failed", error=str(error))
                         continue
-                    open_ones = [generation for generation in open_ones if not self._is_settled(generation)]
+                    open_ones = [assignment for assignment in open_ones if not self._is_settled(assignment)]
                     if open_ones and not sent:
                         await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError as error:
-            names = ", ".join(str(generation.shown) for generation in open_ones)
+            names = ", ".join(str(assignment.shown) for assignment in open_ones)
             text = f"the progress of {names} was not committed within {self._config.request_timeout_s:g} s"
             raise RequestTimeout(text) from error
 
-    def _is_settled(self, generation: Generation) -> bool:
+    def _is_settled(self, assignment: Assignment) -> bool:
         """Whether nothing is left to be sent; one that is being given back has its progress taken along."""
-        if generation.lease.lost or self._generations.get(generation.queue) is not generation:
+        if assignment.lease.lost or self._assignments.get(assignment.queue) is not assignment:
             return True
-        cache = cache_of(generation)
+        cache = cache_of(assignment)
         return cache.commit_offset <= cache.durable
 
-    async def _send(self, generations: Iterable[Generation]) -> bool:
+    async def _send(self, assignments: Iterable[Assignment]) -> bool:
         """Send the progress of those whose lease and log are proven; says whether there were any."""
         log_epoch = self._broker.log_epoch
         ready = [
-            generation
-            for generation in generations
-            if not generation.ended.is_set() and self._believed(generation) and generation.agrees(log_epoch)
+            assignment
+            for assignment in assignments
+            if not assignment.ended.is_set() and self._believed(assignment) and assignment.agrees(log_epoch)
         ]
         if not ready:
             return False
         entries = []
-        for generation in ready:
-            generation.reported = generation.cache.commit_offset
-            entries.append(CommitEntry(*generation.queue, generation.epoch, generation.cache.commit_offset))
+        for assignment in ready:
+            assignment.reported = assignment.cache.commit_offset
+            entries.append(CommitEntry(*assignment.queue, assignment.epoch, assignment.cache.commit_offset))
         try:
             outcomes = await self._broker.commit(entries)
         except BaseException:
-            for generation in ready:
-                generation.reported = NO_OFFSET  # whether it arrived is not known
+            for assignment in ready:
+                assignment.reported = NO_OFFSET  # whether it arrived is not known
             self._progressed()
             raise
         refused: RmqError | None = None
-        for generation, entry, outcome in zip(ready, entries, outcomes, strict=True):
+        for assignment, entry, outcome in zip(ready, entries, outcomes, strict=True):
             if outcome.status == OK:
-                cache_of(generation).durable = max(cache_of(generation).durable, entry.queue_offset)
+                cache_of(assignment).durable = max(cache_of(assignment).durable, entry.queue_offset)
             elif outcome.status == Fenced.code:
-                self.note(generation)
-                generation.lose(outcome.text or "the commit was fenced")
+                self.note(assignment)
+                assignment.lose(outcome.text or "the commit was fenced")
             else:
                 text = outcome.text or code_name(outcome.status)
-                refused = from_wire(outcome.status, f"{generation.shown}: {text}")
+                refused = from_wire(outcome.status, f"{assignment.shown}: {text}")
         if refused is not None:
             raise refused
         return True

@@ -26,7 +26,7 @@ from rmq.wire.model import MessageQueue
 
 from ..config import ConsumerConfig
 from ..dispatch.turns import RELOCK_FIRST_S, SLICE_S, YIELD_S
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from ..group.leases import Leases, until_proven
 from ..introspection import Statistics
 from .queue import PulledBatch, cache_of
@@ -39,14 +39,14 @@ RebalanceHook = Callable[[list[MessageQueue]], Awaitable[None] | None]
 class Losses(Protocol):
     """Whoever has to know of progress that cannot be committed any more."""
 
-    def note(self, generation: Generation) -> None: ...
+    def note(self, assignment: Assignment) -> None: ...
 
 
 class _InHand(NamedTuple):
     """What the user has: the list is theirs, so the number of messages is kept beside it."""
 
     batch: PulledBatch
-    generation: Generation
+    assignment: Assignment
     messages: int
     since: float
 
@@ -79,11 +79,11 @@ class PullService:
         self._stalled = stalled
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._line = ReadyLine[Generation]()
+        self._line = ReadyLine[Assignment]()
         self._woken = asyncio.Event()
-        self._open: set[Generation] = set()  # whose messages may be returned
-        self._told: set[Generation] = set()  # of whose coming the user was told, and not of their going
-        self._doubted: set[Generation] = set()  # whose leases are being proven
+        self._open: set[Assignment] = set()  # whose messages may be returned
+        self._told: set[Assignment] = set()  # of whose coming the user was told, and not of their going
+        self._doubted: set[Assignment] = set()  # whose leases are being proven
         self._callers: set[asyncio.Task[None]] = set()  # that call the user's hooks
         self._in_hand: _InHand | None = None
         self._gave_way_at = float("-inf")  # when the loop last had its turn
@@ -100,56 +100,56 @@ class PullService:
         """The tasks that call the user's hooks."""
         return list(self._callers)
 
-    def start(self, generation: Generation) -> None:
+    def start(self, assignment: Assignment) -> None:
         """Have messages of a queue returned, when the user was told of it."""
-        generation.suspicion = None  # messages are given to the user as they are: there is no call to be careful with
-        generation.on_work = lambda: self._has_work(generation)
+        assignment.suspicion = None  # messages are given to the user as they are: there is no call to be careful with
+        assignment.on_work = lambda: self._has_work(assignment)
         if self._on_assigned is None:
-            self._told.add(generation)
-            self._open.add(generation)
+            self._told.add(assignment)
+            self._open.add(assignment)
         else:
-            generation.owner = self._tasks.start(self._assigned(generation), f"on_assigned of {generation.queue}")
+            assignment.owner = self._tasks.start(self._assigned(assignment), f"on_assigned of {assignment.queue}")
 
-    async def _assigned(self, generation: Generation) -> None:
-        self._told.add(generation)
-        await self._call(self._on_assigned, "on_assigned", generation)
-        self._open.add(generation)
-        self._has_work(generation)
+    async def _assigned(self, assignment: Assignment) -> None:
+        self._told.add(assignment)
+        await self._call(self._on_assigned, "on_assigned", assignment)
+        self._open.add(assignment)
+        self._has_work(assignment)
 
-    async def finish(self, generation: Generation, *, within_s: float | None = None) -> None:
+    async def finish(self, assignment: Assignment, *, within_s: float | None = None) -> None:
         """
-        Return when the user has nothing of a dropped generation in hand, at the latest after ``drain_s``.
+        Return when the user has nothing of a dropped assignment in hand, at the latest after ``drain_s``.
 
         What is done by then is marked, unless only the user commits.
         """
-        assert generation.dropped, "a queue whose messages may still be returned cannot be waited for"
-        self._open.discard(generation)
-        self._line.discard(generation)
-        await self._tasks.cancel(generation.owner)
+        assert assignment.dropped, "a queue whose messages may still be returned cannot be waited for"
+        self._open.discard(assignment)
+        self._line.discard(assignment)
+        await self._tasks.cancel(assignment.owner)
         limit_s = self._config.drain_s if within_s is None else min(within_s, self._config.drain_s)
         try:
             async with asyncio.timeout(limit_s):
-                await generation.guard.free()
+                await assignment.guard.free()
         except TimeoutError:
-            self._give_back(generation, limit_s)
-        if generation in self._told:
-            self._told.discard(generation)
-            await self._revoked(generation)
-        cache = cache_of(generation)
-        if self._config.auto_commit_every_s and not generation.lease.lost:
+            self._give_back(assignment, limit_s)
+        if assignment in self._told:
+            self._told.discard(assignment)
+            await self._revoked(assignment)
+        cache = cache_of(assignment)
+        if self._config.auto_commit_every_s and not assignment.lease.lost:
             cache.mark_done()
-        if cache.unmarked or (generation.lease.lost and cache.finished_offset > cache.durable):
-            self._losses.note(generation)
+        if cache.unmarked or (assignment.lease.lost and cache.finished_offset > cache.durable):
+            self._losses.note(assignment)
 
-    def _give_back(self, generation: Generation, after_s: float) -> None:
+    def _give_back(self, assignment: Assignment, after_s: float) -> None:
         """Wait no longer for what is in hand: it was not done, and somebody else gets it."""
-        if self._in_hand is None or self._in_hand.generation is not generation:
+        if self._in_hand is None or self._in_hand.assignment is not assignment:
             return
         self._in_hand.batch.given_back = True
-        messages = generation.cache.in_flight
+        messages = assignment.cache.in_flight
         log.warning(
             "poll.given_back",
-            queue=str(generation.queue),
+            queue=str(assignment.queue),
             from_offset=messages[0].queue_offset,
             to_offset=messages[-1].queue_offset,
             after_s=after_s,
@@ -157,34 +157,34 @@ class PullService:
         )
         self.abandon()
 
-    async def _revoked(self, generation: Generation) -> None:
+    async def _revoked(self, assignment: Assignment) -> None:
         try:
             async with asyncio.timeout(self._config.drain_s):
-                await self._call(self._on_revoked, "on_revoked", generation)
+                await self._call(self._on_revoked, "on_revoked", assignment)
         except TimeoutError:
-            log.warning("hook.cancelled", hook="on_revoked", queue=str(generation.queue), after_s=self._config.drain_s)
+            log.warning("hook.cancelled", hook="on_revoked", queue=str(assignment.queue), after_s=self._config.drain_s)
 
-    async def _call(self, hook: RebalanceHook | None, name: str, generation: Generation) -> None:
+    async def _call(self, hook: RebalanceHook | None, name: str, assignment: Assignment) -> None:
         if hook is None:
             return
         task = asyncio.current_task()
         assert task is not None
         self._callers.add(task)
         try:
-            waits = hook([generation.shown])
+            waits = hook([assignment.shown])
             if waits is not None:
                 await waits
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and task.cancelling():
                 raise  # we were cancelled; else something that the hook awaited was
-            log.error("hook.raised", hook=name, queue=str(generation.queue), exc_info=error)
+            log.error("hook.raised", hook=name, queue=str(assignment.queue), exc_info=error)
         finally:
             self._callers.discard(task)
 
-    def _has_work(self, generation: Generation) -> None:
+    def _has_work(self, assignment: Assignment) -> None:
         """Something came, or a pause has ended, or a lease was proven."""
-        if generation in self._open and generation not in self._doubted and not generation.halted:
-            self._line.add(generation)
+        if assignment in self._open and assignment not in self._doubted and not assignment.halted:
+            self._line.add(assignment)
             self._woken.set()
 
     # For whoever polls
@@ -241,18 +241,18 @@ class PullService:
         """Messages of the first queue in line that has any; None if there is none, or a long run of unwanted ones."""
         if self._closed or self._stalled(now):
             return None
-        while (generation := self._line.take()) is not None:
-            if generation.halted:
+        while (assignment := self._line.take()) is not None:
+            if assignment.halted:
                 continue  # it stands in line again when it is resumed
-            if not self._is_proven(generation, now):
-                self._doubt(generation)
+            if not self._is_proven(assignment, now):
+                self._doubt(assignment)
                 continue
-            messages = cache_of(generation).take(self._config.batch)
-            if generation.cache.ready:
-                self._line.add(generation)
+            messages = cache_of(assignment).take(self._config.batch)
+            if assignment.cache.ready:
+                self._line.add(assignment)
             if messages:
-                generation.guard.since = now
-                self._in_hand = _InHand(PulledBatch(messages, generation), generation, len(messages), now)
+                assignment.guard.since = now
+                self._in_hand = _InHand(PulledBatch(messages, assignment), assignment, len(messages), now)
                 return self._in_hand.batch
             if self._line:
                 return None
@@ -262,47 +262,47 @@ class PullService:
         """What is in hand is done."""
         if self._in_hand is None:
             return
-        _, generation, count, since = self._in_hand
+        _, assignment, count, since = self._in_hand
         self._in_hand = None
-        cache_of(generation).commit()
-        generation.guard.release()
+        cache_of(assignment).commit()
+        assignment.guard.release()
         self._presence.seen()
         now = self._broker.now()
         timed_out = now - since >= self._config.consume_timeout_s
-        self._statistics.of(generation.shown.topic).succeeded(now, count, 1, now - since, timed_out)
+        self._statistics.of(assignment.shown.topic).succeeded(now, count, 1, now - since, timed_out)
 
     def abandon(self) -> None:
         """What is in hand is not done, and others get it: the next commit reports that."""
         if self._in_hand is not None:
-            self._losses.note(self._in_hand.generation)
+            self._losses.note(self._in_hand.assignment)
             self.let_go()
 
-    def let_go(self, generation: Generation | None = None) -> None:
+    def let_go(self, assignment: Assignment | None = None) -> None:
         """What is in hand, of any queue or this one, is not done: it counts for nothing, and nobody waits for it."""
-        if self._in_hand is not None and generation in (None, self._in_hand.generation):
-            generation, self._in_hand = self._in_hand.generation, None
-            generation.guard.release()
+        if self._in_hand is not None and assignment in (None, self._in_hand.assignment):
+            assignment, self._in_hand = self._in_hand.assignment, None
+            assignment.guard.release()
 
     # Leases
 
-    def _is_proven(self, generation: Generation, now: float) -> bool:
-        if now > generation.believed_until:
-            generation.believed_until = self._leases.believed_until(generation)
-        if now > generation.believed_until:
+    def _is_proven(self, assignment: Assignment, now: float) -> bool:
+        if now > assignment.believed_until:
+            assignment.believed_until = self._leases.believed_until(assignment)
+        if now > assignment.believed_until:
             return False
-        if generation.lost.told:
-            self._leases.proven(generation)
+        if assignment.lost.told:
+            self._leases.proven(assignment)
         return True
 
-    def _doubt(self, generation: Generation) -> None:
+    def _doubt(self, assignment: Assignment) -> None:
         """Have the lease proven before anything more of the queue is returned."""
-        self._doubted.add(generation)
-        self._tasks.start(self._prove(generation), f"proof of {generation.queue}")
+        self._doubted.add(assignment)
+        self._tasks.start(self._prove(assignment), f"proof of {assignment.queue}")
 
-    async def _prove(self, generation: Generation) -> None:
-        await until_proven(generation, self._leases, first_s=RELOCK_FIRST_S, retry_s=self._config.lock_retry_s)
-        self._doubted.discard(generation)
-        self._has_work(generation)
+    async def _prove(self, assignment: Assignment) -> None:
+        await until_proven(assignment, self._leases, first_s=RELOCK_FIRST_S, retry_s=self._config.lock_retry_s)
+        self._doubted.discard(assignment)
+        self._has_work(assignment)
 
 
 T = TypeVar("T", bound=Hashable)

@@ -18,7 +18,7 @@ from rmq.wire.model import MessageQueue
 from ..config import ConsumerConfig, configure
 from ..fetch.flow_control import Target
 from ..group.allocation import Allocate, Strategy, named
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from ..member import Member
 from ..running import Connect
 from .polls import RebalanceHook
@@ -158,7 +158,7 @@ class PullConsumer(Member[PullRunning]):
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
-        return sorted(generation.shown for generation in self._generations() if not generation.dropped)
+        return sorted(assignment.shown for assignment in self._assignments() if not assignment.dropped)
 
     # Messages
 
@@ -281,8 +281,8 @@ class PullConsumer(Member[PullRunning]):
             NotAssigned: this consumer does not hold the queue.
             RmqError: the broker could not be asked.
         """
-        generation = await self._awaited(queue)
-        return await self._in_operation().seeks.seek(generation, to)
+        assignment = await self._awaited(queue)
+        return await self._in_operation().seeks.seek(assignment, to)
 
     async def seek_to_time(self, target: Target | Queue, time: datetime) -> dict[MessageQueue, int]:
         """
@@ -294,22 +294,22 @@ class PullConsumer(Member[PullRunning]):
             raise ConfigError(f"a time must be a datetime, not {time!r}")
         if isinstance(target, str):
             topic = self._targets.topic_on_the_wire(target)
-            generations = [g for g in self._generations() if g.queue.topic == topic and not g.dropped]
-            if not generations:
+            assignments = [each for each in self._assignments() if each.queue.topic == topic and not each.dropped]
+            if not assignments:
                 raise NotAssigned(f"this consumer holds no queue of {target}")
         else:
-            generations = [await self._awaited(target)]
+            assignments = [await self._awaited(target)]
         seeks = self._in_operation().seeks
-        return {generation.shown: await seeks.seek_to_time(generation, time) for generation in generations}
+        return {assignment.shown: await seeks.seek_to_time(assignment, time) for assignment in assignments}
 
-    def _held(self, queue: Queue) -> Generation:
+    def _held(self, queue: Queue) -> Assignment:
         wanted = as_queue(queue)
-        for generation in self._generations():
-            if generation.shown == wanted and not generation.dropped:
-                return generation
+        for assignment in self._assignments():
+            if assignment.shown == wanted and not assignment.dropped:
+                return assignment
         raise NotAssigned(f"this consumer does not hold {wanted}")
 
-    async def _awaited(self, queue: Queue) -> Generation:
+    async def _awaited(self, queue: Queue) -> Assignment:
         """A queue that is held, or was assigned and comes."""
         while True:
             self._in_operation()
@@ -326,8 +326,12 @@ class PullConsumer(Member[PullRunning]):
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
         """The queues that wait at a gap in the log (see ``on_gap``), each with the reason; a seek passes it."""
-        waiting = [g for g in self._generations() if g.stopped is not None and not g.dropped]
-        return {g.shown: str(g.stopped.gap) for g in sorted(waiting, key=lambda g: g.queue) if g.stopped is not None}
+        waiting = [each for each in self._assignments() if each.stopped is not None and not each.dropped]
+        return {
+            each.shown: str(each.stopped.gap)
+            for each in sorted(waiting, key=lambda each: each.queue)
+            if each.stopped is not None
+        }
 
     # Life
 

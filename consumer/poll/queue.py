@@ -24,7 +24,7 @@ from rmq.wire.protocol.hello import AttemptRun
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..fetch.process_queue import UNKNOWN, ProcessQueue
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from ..group.tag_filter import Subscription
 
 
@@ -97,10 +97,10 @@ class PullCache(ProcessQueue):
         return True
 
 
-def cache_of(generation: Generation) -> PullCache:
-    """The cache of a generation of a pull consumer."""
-    assert isinstance(generation.cache, PullCache)
-    return generation.cache
+def cache_of(assignment: Assignment) -> PullCache:
+    """The cache of an assignment of a pull consumer."""
+    assert isinstance(assignment.cache, PullCache)
+    return assignment.cache
 
 
 class NotAssigned(RmqError, LookupError):
@@ -115,11 +115,11 @@ class PulledBatch(list[StoredMessage]):
     queue belongs, or may belong, to somebody else, who gets them again.
     """
 
-    __slots__ = ("_generation", "given_back")
+    __slots__ = ("_assignment", "given_back")
 
-    def __init__(self, messages: Iterable[StoredMessage] = (), generation: Generation | None = None) -> None:
+    def __init__(self, messages: Iterable[StoredMessage] = (), assignment: Assignment | None = None) -> None:
         super().__init__(messages)
-        self._generation = generation
+        self._assignment = assignment
         self.given_back = False  # the queue was handed over without waiting for these any longer; the service's
 
     @property
@@ -145,10 +145,10 @@ class PulledBatch(list[StoredMessage]):
     @property
     def lost(self) -> bool:
         """Whether the queue belongs to somebody else, or may at this moment."""
-        generation = self._generation
-        return self.given_back or (generation is not None and generation.lost.is_set())
+        assignment = self._assignment
+        return self.given_back or (assignment is not None and assignment.lost.is_set())
 
-    def _of(self) -> Generation:
-        if self._generation is None:
+    def _of(self) -> Assignment:
+        if self._assignment is None:
             raise NotAssigned("an empty batch is of no queue")
-        return self._generation
+        return self._assignment

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dispatch.service import ConsumeService
 from ..fetch.process_queue import MakeCache
-from ..group.assignment import Generation
+from ..group.assignment import Assignment
 from ..listener import AsyncListener
 from ..running import Running
 from .commits import PullCommits
@@ -47,7 +47,7 @@ class PullRunning(Running):
 
     def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
         self.commits = PullCommits(
-            self.generations,
+            self.assignments,
             self._config,
             self._broker,
             believed=self.keeper.believed,
@@ -82,14 +82,14 @@ class PullRunning(Running):
         self.tasks.start(self.presence.watch(), "presence of the user")
 
     def _waits_for_user(self) -> bool:
-        return super()._waits_for_user() or (self._on_revoked is not None and bool(self.generations))
+        return super()._waits_for_user() or (self._on_revoked is not None and bool(self.assignments))
 
-    async def _leave(self) -> list[Generation]:
+    async def _leave(self) -> list[Assignment]:
         taken = await super()._leave()
         self.commits.left(taken)
         return taken
 
-    def start_generation(self, generation: Generation) -> None:
+    def start_assignment(self, assignment: Assignment) -> None:
         """Pull a queue, unless the user has paused it."""
-        super().start_generation(generation)
+        super().start_assignment(assignment)
         self._on_started()

@@ -20,7 +20,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..config import FIRST, LAST, ConsumerConfig, to_us
-from ..group.assignment import Generation, Task
+from ..group.assignment import Assignment, Task
 from .commits import PullCommits
 from .polls import PullService
 from .queue import NotAssigned, cache_of
@@ -39,7 +39,7 @@ class Seeks:
         tasks: TaskSet,
         service: PullService,
         commits: PullCommits,
-        pull: Callable[[Generation], None],
+        pull: Callable[[Assignment], None],
     ) -> None:
         self._config = config
         self._broker = broker
@@ -48,7 +48,7 @@ class Seeks:
         self._commits = commits
         self._pull = pull
 
-    async def seek(self, generation: Generation, to: int | str) -> int:
+    async def seek(self, assignment: Assignment, to: int | str) -> int:
         """
         Go on at an offset, the ``first`` message, or behind the ``last``; returns the offset. Cancelling is safe.
 
@@ -57,7 +57,7 @@ class Seeks:
             NotAssigned: the queue was taken away meanwhile.
             RmqError: the broker could not be asked.
         """
-        held = await self._broker.range(generation.queue)
+        held = await self._broker.range(assignment.queue)
         if held.status != OK:
             raise from_wire(held.status, held.text or code_name(held.status))
         offset = {FIRST: held.min_offset, LAST: held.max_offset}.get(to, to) if isinstance(to, str) else to
@@ -65,21 +65,21 @@ class Seeks:
             raise ConfigError(f'a queue is sought to an offset, "first" or "last", not {to!r}')
         if not held.min_offset <= offset <= held.max_offset:
             raise OffsetOutOfRange(
-                f"offset {offset} is out of range: {generation.shown} holds {held.min_offset} to {held.max_offset}"
+                f"offset {offset} is out of range: {assignment.shown} holds {held.min_offset} to {held.max_offset}"
             )
-        await self._go_to(generation, offset, is_first=to == FIRST)
+        await self._go_to(assignment, offset, is_first=to == FIRST)
         return offset
 
-    async def seek_to_time(self, generation: Generation, time: datetime) -> int:
+    async def seek_to_time(self, assignment: Assignment, time: datetime) -> int:
         """Go on at the first message that was stored at a time or later, behind the last if there is none."""
         try:
             time_us = to_us(time.astimezone(UTC))
         except (ValueError, OverflowError, OSError) as error:
             raise ConfigError(f"{time} is a time that has no equal in UTC: take a later or an earlier one") from error
-        found = await self._broker.offset_at(generation.queue, time_us)
+        found = await self._broker.offset_at(assignment.queue, time_us)
         if found.status != OK:
             raise from_wire(found.status, found.text or code_name(found.status))
-        await self._go_to(generation, found.offset, is_first=False)
+        await self._go_to(assignment, found.offset, is_first=False)
         return found.offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -89,26 +89,26 @@ class Seeks:
             raise from_wire(held.status, held.text or code_name(held.status))
         return None if held.committed == NO_OFFSET else held.committed
 
-    async def _go_to(self, generation: Generation, offset: int, *, is_first: bool) -> None:
-        cache = cache_of(generation)
+    async def _go_to(self, assignment: Assignment, offset: int, *, is_first: bool) -> None:
+        cache = cache_of(assignment)
         if self._config.auto_commit_every_s and offset < cache.finished_offset:
             # The mark must be at the broker before its messages are let go: see PullCache.commit_offset.
             cache.mark_done()
-            await self._commits.commit_these([generation])
-        if generation.dropped:
-            raise NotAssigned(f"{generation.shown} was taken away from this consumer: there is nothing to seek in")
-        self._tasks.end(generation.puller)
-        self._service.let_go(generation)
+            await self._commits.commit_these([assignment])
+        if assignment.dropped:
+            raise NotAssigned(f"{assignment.shown} was taken away from this consumer: there is nothing to seek in")
+        self._tasks.end(assignment.puller)
+        self._service.let_go(assignment)
         cache.seek(offset)
-        generation.stopped = None
-        generation.found_start = offset if is_first else NO_OFFSET
-        generation.reported = NO_OFFSET  # what rode on the pull that is ended may not have arrived
-        log.info("queue.sought", queue=str(generation.queue), queue_offset=offset)
+        assignment.stopped = None
+        assignment.found_start = offset if is_first else NO_OFFSET
+        assignment.reported = NO_OFFSET  # what rode on the pull that is ended may not have arrived
+        log.info("queue.sought", queue=str(assignment.queue), queue_offset=offset)
         # In the background: a seek that is cancelled here must not leave the queue without a puller.
-        self._tasks.start(self._pull_anew(generation, generation.puller), f"seek in {generation.queue}")
+        self._tasks.start(self._pull_anew(assignment, assignment.puller), f"seek in {assignment.queue}")
 
-    async def _pull_anew(self, generation: Generation, ended: Task | None) -> None:
+    async def _pull_anew(self, assignment: Assignment, ended: Task | None) -> None:
         """Start another puller when the last has ended, unless another seek has done so."""
         await self._tasks.cancel(ended)
-        if generation.puller is ended and not generation.dropped:
-            self._pull(generation)
+        if assignment.puller is ended and not assignment.dropped:
+            self._pull(assignment)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Gap, Generation, Lease, Stopped, Suspicion
+from rmq.consumer.group.assignment import Assignment, Gap, Lease, Stopped, Suspicion
 from rmq.consumer.introspection import (
     BUCKET_S,
     BUCKETS,
@@ -50,15 +50,15 @@ PROGRAM = Program("1.2.3", "host@1#abcd1234", "g", 12.34567, 0.0004, 2)
 CONFIG = ConsumerConfig(group="g")
 
 
-def generation(queue_id: int = 0, *, start: int = 0, topic: str = "t", runs: Any = ()) -> Generation:
+def assignment(queue_id: int = 0, *, start: int = 0, topic: str = "t", runs: Any = ()) -> Assignment:
     lease = Lease(MessageQueue(topic, queue_id), 7, lock_sent_at=100.0)
-    return Generation(lease, ProcessQueue(start, runs=runs), on_lost=lambda *_: None)
+    return Assignment(lease, ProcessQueue(start, runs=runs), on_lost=lambda *_: None)
 
 
 # ---- one queue
 @pytest.mark.virtual_time
 def test_a_queue_at_rest() -> None:
-    assert queue_info(generation(3, start=5), now=104.5) == {
+    assert queue_info(assignment(3, start=5), now=104.5) == {
         "topic": "t", "queue_id": 3, "epoch": 7, "head_offset": 5, "attempt": 1, "retry_in_s": None,
         "called_for_s": None, "in_flight": 0, "cached_messages": 0, "cached_bytes": 0, "end_offset": 5,
         "commit_offset": 5, "reported_offset": -1, "lock_age_s": 4.5, "pulled_ago_s": None, "flow_control": None,
@@ -70,7 +70,7 @@ def test_a_queue_at_rest() -> None:
 
 @pytest.mark.virtual_time
 def test_the_head_is_the_first_message_that_is_not_done() -> None:
-    one = generation()
+    one = assignment()
     one.cache.put(made_plain(0, 4))
     before = queue_info(one, now=0.0)
     one.cache.take(2)
@@ -87,7 +87,7 @@ def test_the_head_is_the_first_message_that_is_not_done() -> None:
 
 @pytest.mark.virtual_time
 def test_the_attempt_is_that_of_the_head_also_before_it_is_made() -> None:
-    one = generation(start=5, runs=[AttemptRun(5, 7, 3)])
+    one = assignment(start=5, runs=[AttemptRun(5, 7, 3)])
     assert (queue_info(one, now=0.0)["head_offset"], queue_info(one, now=0.0)["attempt"]) == (5, 4)
 
     one.cache.put(made_plain(5, 4))
@@ -102,7 +102,7 @@ def test_the_attempt_is_that_of_the_head_also_before_it_is_made() -> None:
 
 @pytest.mark.virtual_time
 def test_times_are_told_from_now_and_never_negative() -> None:
-    one = generation()
+    one = assignment()
     one.retry_at, one.guard.since, one.pulled_at = 103.0, 101.5, 100.5
 
     told = queue_info(one, now=102.0)
@@ -116,7 +116,7 @@ def test_times_are_told_from_now_and_never_negative() -> None:
 
 @pytest.mark.virtual_time
 def test_why_a_queue_does_not_go_on_is_told() -> None:
-    one = generation()
+    one = assignment()
     one.paused, one.flow_control, one.tries_to_unlock = True, "1000 messages", 2
     one.stopped = Stopped(Gap(Damaged.code, 3, 8))
     told = queue_info(one, now=0.0)
@@ -132,7 +132,7 @@ def test_why_a_queue_does_not_go_on_is_told() -> None:
 
 @pytest.mark.virtual_time
 def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> None:
-    one = generation()
+    one = assignment()
     one.last_failure = (4, "ValueError: " + "x" * 500)
 
     told = queue_info(one, now=0.0)
@@ -153,7 +153,7 @@ def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> Non
     ],
 )
 def test_a_text_is_told_as_far_as_it_can_be_sent(text: str, told: str) -> None:
-    one = generation()
+    one = assignment()
     one.last_failure = (4, text)
 
     assert queue_info(one, now=0.0)["last_error"] == told
@@ -173,7 +173,7 @@ def test_the_locks_that_were_refused_and_the_last_poll_are_told() -> None:
 
 @pytest.mark.virtual_time
 def test_owners_that_were_lost_with_a_queue_are_told() -> None:
-    one = generation()
+    one = assignment()
     one.suspicion = Suspicion(2, 5, 9)
 
     assert (queue_info(one, now=0.0)["abandoned"], queue_info(one, now=0.0)["careful_until"]) == (2, 9)
@@ -181,7 +181,7 @@ def test_owners_that_were_lost_with_a_queue_are_told() -> None:
 
 @pytest.mark.virtual_time
 def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
-    one, two = generation(), generation()
+    one, two = assignment(), assignment()
     one.drop()
     two.lose("gone")
 
@@ -193,7 +193,7 @@ def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
 # ---- the whole
 @pytest.mark.virtual_time
 def test_the_map_of_a_consumer() -> None:
-    queues = [generation(1), generation(0)]
+    queues = [assignment(1), assignment(0)]
     queues[0].cache.put(made_plain(0, 3))
     queues[1].cache.put(made_plain(0, 1))
     config = ConsumerConfig(group="g", batch=32, slots=4, strategy="circle")
@@ -237,7 +237,7 @@ def test_statistics_are_plain_numbers() -> None:
 
 @pytest.mark.virtual_time
 def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
-    queues = [generation(i) for i in range(MAX_QUEUES + 10)]
+    queues = [assignment(i) for i in range(MAX_QUEUES + 10)]
     queues[-1].retry_at, queues[-2].crash_loop, queues[-3].tries_to_unlock = 1.0, "CRASH_LOOP", 1
     queues[-4].paused, queues[-5].guard.since = True, 0.0
     queues[-6].cache.put(made_plain(0, 1))
@@ -251,7 +251,7 @@ def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
 
 @pytest.mark.virtual_time
 def test_of_many_queues_with_work_the_stopped_ones_are_told_before_those_that_wait_and_the_longest_calls() -> None:
-    queues = [generation(i) for i in range(3 * MAX_QUEUES)]
+    queues = [assignment(i) for i in range(3 * MAX_QUEUES)]
     for i, queue in enumerate(queues):
         queue.cache.put(made_plain(0, 1))
         queue.guard.since = 100.0 + i
@@ -269,7 +269,7 @@ def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
     huge, text = 1 << 62, "€" * 1000
     queues = []
     for i in range(MAX_QUEUES + 1):
-        one = generation(huge + i, start=huge, topic="t" * 127)
+        one = assignment(huge + i, start=huge, topic="t" * 127)
         one.lease.epoch = one.reported = one.tries_to_unlock = huge
         one.crash_loop = one.flow_control = text
         one.last_failure = (huge, text)

@@ -24,7 +24,7 @@ def ids(consumer: Consumer) -> list[int]:
 
 
 def held(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
-    return consumer._running.generations[queue]
+    return consumer._running.assignments[queue]
 
 
 # Locks
@@ -123,7 +123,7 @@ async def test_a_word_that_comes_during_a_pass_makes_one_more(broker: FakeBroker
         assert ids(consumer) == [1]
 
 
-async def test_passes_never_overlap_so_that_a_queue_has_one_generation_and_one_puller(
+async def test_passes_never_overlap_so_that_a_queue_has_one_assignment_and_one_puller(
     broker: FakeBroker, make: Make
 ) -> None:
     broker.create("t")
@@ -339,8 +339,8 @@ async def test_a_pause_moves_no_queue_and_a_paused_member_still_hands_over_what_
 
     async with consumer:
         await asyncio.sleep(1)
-        for generation in consumer._running.generations.values():  # type: ignore[union-attr]
-            generation.paused, generation.pulled_at = True, -1000.0
+        for assignment in consumer._running.assignments.values():  # type: ignore[union-attr]
+            assignment.paused, assignment.pulled_at = True, -1000.0
         await asyncio.sleep(100)
         assert ids(consumer) == [0, 1]
         assert broker.sent(Op.RELEASE) == []

@@ -13,7 +13,7 @@ import pytest
 from rmq.broker.app import Broker
 from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
-from rmq.consumer.group.assignment import Generation, QueueGates
+from rmq.consumer.group.assignment import Assignment, QueueGates
 from rmq.consumer.group.handover import Workers
 from rmq.consumer.running import Running
 from rmq.engine.native.connection import Connection
@@ -77,11 +77,11 @@ class Rushing:
     def __init__(self, inner: Workers) -> None:
         self._inner = inner
 
-    def start_generation(self, generation: Generation) -> None:
+    def start_assignment(self, assignment: Assignment) -> None:
         """As ever."""
-        self._inner.start_generation(generation)
+        self._inner.start_assignment(assignment)
 
-    async def finish_generation(self, generation: Generation) -> None:
+    async def finish_assignment(self, assignment: Assignment) -> None:
         """Not waited for."""
 
 

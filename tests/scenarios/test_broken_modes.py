@@ -21,7 +21,7 @@ from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.concurrent import ConcurrentService
 from rmq.consumer.dispatch.failures import Fate
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
-from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.assignment import Assignment
 from rmq.consumer.group.handover import Workers
 from rmq.consumer.running import Running
 from rmq.wire.model import MessageQueue
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.slow
 class Forgetting:
     """Says that failed messages were given back."""
 
-    async def give_back(self, generation: Generation, messages: Any, **_: Any) -> Fate:
+    async def give_back(self, assignment: Assignment, messages: Any, **_: Any) -> Fate:
         """Nothing is done."""
         return Fate.GIVEN_BACK
 
@@ -74,11 +74,11 @@ class Rushing:
     def __init__(self, inner: Workers) -> None:
         self._inner = inner
 
-    def start_generation(self, generation: Generation) -> None:
+    def start_assignment(self, assignment: Assignment) -> None:
         """As ever."""
-        self._inner.start_generation(generation)
+        self._inner.start_assignment(assignment)
 
-    async def finish_generation(self, generation: Generation) -> None:
+    async def finish_assignment(self, assignment: Assignment) -> None:
         """Not waited for."""
 
 

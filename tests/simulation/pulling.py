@@ -61,5 +61,5 @@ class PullMember:
 
     def _lost(self, queue: MessageQueue, epoch: int) -> bool:
         running = self._consumer._running
-        generation = None if running is None else running.generations.get(queue)
-        return generation is None or generation.epoch != epoch or bool(generation.lost)
+        assignment = None if running is None else running.assignments.get(queue)
+        return assignment is None or assignment.epoch != epoch or bool(assignment.lost)

@@ -18,7 +18,7 @@ from rmq.consumer.broadcast.offsets_file import OffsetsContent, QueueProgress
 from rmq.consumer.broadcast.progress import OF_ANOTHER_LOG, LocalOffsets, LocalProgress, in_copy
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 
@@ -164,29 +164,29 @@ class FakeFile:
 
 
 class Rig:
-    """A generation whose progress a test sets, and the offsets that are written of it."""
+    """An assignment whose progress a test sets, and the offsets that are written of it."""
 
     def __init__(self, **settings: Any) -> None:
         self.file = FakeFile()
-        self.generations: dict[MessageQueue, Generation] = {}
+        self.assignments: dict[MessageQueue, Assignment] = {}
         progress = LocalProgress("g", "a")
         progress.enter(7)
         config = ConsumerConfig(group="g", **settings)
-        self.offsets = LocalOffsets(self.generations, config, progress, self.file, now=asyncio.get_running_loop().time)
+        self.offsets = LocalOffsets(self.assignments, config, progress, self.file, now=asyncio.get_running_loop().time)
         self.at(0)
 
-    def at(self, offset: int, log_epoch: int = 0) -> Generation:
+    def at(self, offset: int, log_epoch: int = 0) -> Assignment:
         cache = ProcessQueue(offset)
         if log_epoch:
             cache.log_epochs.fetched(offset - 1, log_epoch)
-        generation = Generation(Lease(QUEUE, 0, 0.0), cache, on_lost=lambda *_: None, topic_generation=1)
-        self.generations[QUEUE] = generation
-        return generation
+        assignment = Assignment(Lease(QUEUE, 0, 0.0), cache, on_lost=lambda *_: None, topic_generation=1)
+        self.assignments[QUEUE] = assignment
+        return assignment
 
-    def progressed(self, offset: int) -> Generation:
-        generation = self.at(offset)
+    def progressed(self, offset: int) -> Assignment:
+        assignment = self.at(offset)
         self.offsets.turned()
-        return generation
+        return assignment
 
 
 async def running(rig: Rig) -> Callable[[], Any]:
@@ -293,7 +293,7 @@ async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_writ
     rig.at(0)
     if is_written:
         await rig.offsets.write()
-    rig.generations.clear()
+    rig.assignments.clear()
 
     rig.offsets.enter(StoreIds(7))
 
@@ -338,12 +338,12 @@ async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptu
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> None:
     rig = Rig()
-    generation = rig.at(5, log_epoch=3)
+    assignment = rig.at(5, log_epoch=3)
 
     await rig.offsets.write()
 
     assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 5, 3)
-    assert generation.reported == 5
+    assert assignment.reported == 5
 
 
 @pytest.mark.virtual_time
@@ -352,12 +352,12 @@ async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> 
 @pytest.mark.parametrize("why", ["not begun", "its topic is gone", "its topic is unknown"])
 async def test_progress_that_means_nothing_is_not_noted(why: str) -> None:
     rig = Rig()
-    generation = rig.at(-1 if why == "not begun" else 4)
-    generation.topic_gone = why == "its topic is gone"
+    assignment = rig.at(-1 if why == "not begun" else 4)
+    assignment.topic_gone = why == "its topic is gone"
     if why == "its topic is unknown":
-        generation.topic_generation = None
+        assignment.topic_generation = None
 
-    rig.offsets.note(generation)
+    rig.offsets.note(assignment)
 
     assert rig.offsets.progress.content().queues == {}
 

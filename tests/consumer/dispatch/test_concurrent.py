@@ -22,7 +22,7 @@ from rmq.consumer import CallInfo, ConcurrentContext, Consumer, ConsumeStatus, R
 from rmq.consumer.dispatch.concurrent import Call, Calls, Lane
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.consumer.introspection import TopicMeter
 from rmq.wire.errors import ConnectionLost, Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
@@ -861,8 +861,8 @@ def call(began_at: float) -> Call:
 
 
 def lane(cache: Any = None) -> Lane:
-    generation = Generation(Lease(MessageQueue("t", 0), 1, 0.0), cache or ConcurrentQueue(0), on_lost=lambda *_: None)
-    return Lane(generation, TopicMeter())
+    assignment = Assignment(Lease(MessageQueue("t", 0), 1, 0.0), cache or ConcurrentQueue(0), on_lost=lambda *_: None)
+    return Lane(assignment, TopicMeter())
 
 
 @pytest.mark.virtual_time
@@ -891,17 +891,17 @@ async def test_a_chunk_that_is_held_falls_due_after_its_pause_and_the_first_of_t
 
     one.hold(chunks[0], 5.0, now())
     one.hold(chunks[1], 3.0, now())
-    assert one.generation.retry_at == 3.0
+    assert one.assignment.retry_at == 3.0
     await asyncio.sleep(2.999)
     assert not one.cache.ready
     await asyncio.sleep(0.002)
     assert one.cache.ready
-    assert one.generation.retry_at == 5.0
-    assert await one.generation.work()
+    assert one.assignment.retry_at == 5.0
+    assert await one.assignment.work()
 
     one.forget_held()
     await asyncio.sleep(5)
-    assert one.generation.retry_at is None
+    assert one.assignment.retry_at is None
     assert [one.cache.take_chunk(1) is None for _ in range(2)] == [False, True]
 
 

@@ -141,7 +141,7 @@ async def test_without_an_announcement_nothing_is_given_to_the_listener(
     assert listener.times == [6.0]
 
 
-async def test_a_fenced_announcement_drops_the_generation(broker: FakeBroker, make: Make) -> None:
+async def test_a_fenced_announcement_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
     suspect(broker, 2)
@@ -343,21 +343,21 @@ class SlowBroker(Harness_plain):
 async def test_cancelled_at_any_step_a_careful_owner_leaves_nothing_behind(steps: int, abandoned: int) -> None:
     listener = Recorder(SUSPEND, takes_s=0.5)
     harness = SlowBroker(listener, slots=1, max_attempts=2)
-    generation = harness.generation(3)
-    generation.suspicion = Suspicion(abandoned, 0, 3)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(3)
+    assignment.suspicion = Suspicion(abandoned, 0, 3)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(steps * 0.25)
 
-    assert generation.owner is not None
-    generation.owner.cancel()
-    await asyncio.wait([generation.owner])
+    assert assignment.owner is not None
+    assignment.owner.cancel()
+    await asyncio.wait([assignment.owner])
 
-    assert not generation.guard.held
-    assert not generation.guard.recording
+    assert not assignment.guard.held
+    assert not assignment.guard.recording
     assert listener.running == 0
-    again = harness.generation(1)
+    again = harness.assignment(1)
     again.suspicion = Suspicion(2, 0, 1)
     harness.scheduler.start(again)
     await asyncio.sleep(5)
     assert again.cache.messages == 0  # it got the lock of careful calls, the slot and the gate
-    await harness.end(generation, again)
+    await harness.end(assignment, again)

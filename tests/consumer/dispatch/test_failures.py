@@ -18,7 +18,7 @@ from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.dispatch.failures import Fate, Passing, SendBacks
 from rmq.consumer.fetch.concurrent_queue import ConcurrentQueue
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.wire.errors import BadDelay, ConnectionLost, Fenced, Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.hello import AttemptRun
@@ -265,7 +265,7 @@ async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_on
 
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
-async def test_a_fenced_dead_letter_drops_the_generation(broker: FakeBroker, make: Make) -> None:
+async def test_a_fenced_dead_letter_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
     broker.refuse[Op.DEAD_LETTER] = [Fenced("stale")]
@@ -461,17 +461,17 @@ async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost
     assert len(broker.sent(Op.ATTEMPT)) == 1
 
 
-def held(count: int) -> Generation:
+def held(count: int) -> Assignment:
     cache = ProcessQueue(4)
     cache.put(made_plain(4, count))
-    return Generation(Lease(MessageQueue("t", 0), 0, 0.0), cache, on_lost=lambda *_: None)
+    return Assignment(Lease(MessageQueue("t", 0), 0, 0.0), cache, on_lost=lambda *_: None)
 
 
 async def test_failed_messages_are_told_in_one_line_and_passed(caplog: pytest.LogCaptureFixture) -> None:
-    generation = held(2)
-    messages = generation.cache.take(2)  # type: ignore[attr-defined]
+    assignment = held(2)
+    messages = assignment.cache.take(2)  # type: ignore[attr-defined]
 
-    fate = await Passing().give_back(generation, messages, progress=lambda: 6, delay_level=-1, reason="odd price")
+    fate = await Passing().give_back(assignment, messages, progress=lambda: 6, delay_level=-1, reason="odd price")
 
     assert fate is Fate.GIVEN_BACK
     (line,) = [record.getMessage() for record in caplog.records]
@@ -480,11 +480,11 @@ async def test_failed_messages_are_told_in_one_line_and_passed(caplog: pytest.Lo
 
 
 async def test_messages_of_a_queue_whose_stay_ended_are_not_passed(caplog: pytest.LogCaptureFixture) -> None:
-    generation = held(1)
-    messages = generation.cache.take(1)  # type: ignore[attr-defined]
-    generation.lose("the topic was deleted")
+    assignment = held(1)
+    messages = assignment.cache.take(1)  # type: ignore[attr-defined]
+    assignment.lose("the topic was deleted")
 
-    assert await Passing().give_back(generation, messages, progress=lambda: 5) is Fate.LOST
+    assert await Passing().give_back(assignment, messages, progress=lambda: 5) is Fate.LOST
 
     assert "message.passed" not in caplog.text
 
@@ -509,18 +509,18 @@ class Broker:
         return fates
 
 
-def held_send_backs(*, agreed: int = 7) -> tuple[Generation, list[Any]]:
-    """A generation with two messages, the second of which was delivered four times before, both taken."""
+def held_send_backs(*, agreed: int = 7) -> tuple[Assignment, list[Any]]:
+    """An assignment with two messages, the second of which was delivered four times before, both taken."""
     queue = ConcurrentQueue(5)
     queue.put(made_plain(5, 2, attempts=[0, 4]))
     taken = queue.take_chunk(2)
     assert taken is not None
-    return Generation(Lease(QUEUE_SEND_BACKS, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
+    return Assignment(Lease(QUEUE_SEND_BACKS, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
 
 
-async def give_back(broker: Broker, generation: Generation, messages: list[Any], progress: int = 7) -> Fate:
+async def give_back(broker: Broker, assignment: Assignment, messages: list[Any], progress: int = 7) -> Fate:
     backs = SendBacks(ConsumerConfig(max_attempts=9), broker)  # type: ignore[arg-type]
-    return await backs.give_back(generation, messages, progress=lambda: progress, delay_level=4, reason="r" * 300)
+    return await backs.give_back(assignment, messages, progress=lambda: progress, delay_level=4, reason="r" * 300)
 
 
 @pytest.mark.virtual_time
@@ -528,9 +528,9 @@ async def give_back(broker: Broker, generation: Generation, messages: list[Any],
 async def test_a_request_names_each_message_its_deliveries_and_the_progress_if_that_is_new(
     progress: int, stored: int
 ) -> None:
-    broker, (generation, messages) = Broker([3, DEAD]), held_send_backs()
+    broker, (assignment, messages) = Broker([3, DEAD]), held_send_backs()
 
-    assert await give_back(broker, generation, messages, progress) is Fate.GIVEN_BACK
+    assert await give_back(broker, assignment, messages, progress) is Fate.GIVEN_BACK
 
     assert broker.asked == [
         (QUEUE_SEND_BACKS, 3, [5, 6], [1, 5], {
@@ -550,37 +550,37 @@ async def test_a_request_names_each_message_its_deliveries_and_the_progress_if_t
     ],
 )
 async def test_an_error_says_whether_the_messages_are_still_ours(error: Exception, fate: Fate) -> None:
-    generation, messages = held_send_backs()
+    assignment, messages = held_send_backs()
 
-    assert await give_back(Broker(error), generation, messages) is fate
+    assert await give_back(Broker(error), assignment, messages) is fate
 
-    assert generation.lease.lost is (fate is Fate.LOST)
+    assert assignment.lease.lost is (fate is Fate.LOST)
 
 
 @pytest.mark.virtual_time
 async def test_nothing_is_asked_of_a_broker_that_may_have_lost_the_messages() -> None:
     """It may have given their offsets to others, which must not be taken for these."""
-    broker, (generation, messages) = Broker([3, 3]), held_send_backs(agreed=6)
+    broker, (assignment, messages) = Broker([3, 3]), held_send_backs(agreed=6)
 
-    assert await give_back(broker, generation, messages) is Fate.UNKNOWN
+    assert await give_back(broker, assignment, messages) is Fate.UNKNOWN
     assert broker.asked == []
 
 
 @pytest.mark.virtual_time
 async def test_nothing_is_asked_under_a_lease_that_is_lost() -> None:
-    broker, (generation, messages) = Broker([3, 3]), held_send_backs()
-    generation.lose("reset")
+    broker, (assignment, messages) = Broker([3, 3]), held_send_backs()
+    assignment.lose("reset")
 
-    assert await give_back(broker, generation, messages) is Fate.LOST
+    assert await give_back(broker, assignment, messages) is Fate.LOST
     assert broker.asked == []
 
 
 @pytest.mark.virtual_time
 async def test_dead_letters_are_told_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "rmq.consumer")
-    generation, messages = held_send_backs()
+    assignment, messages = held_send_backs()
 
-    await give_back(Broker([3, DEAD]), generation, messages)
+    await give_back(Broker([3, DEAD]), assignment, messages)
 
     assert "message.dead_lettered" in caplog.text
     assert "message.sent_back" in caplog.text

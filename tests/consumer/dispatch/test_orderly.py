@@ -25,7 +25,7 @@ from rmq.consumer import CallInfo, ConsumeContext, Consumer, ConsumeStatus, Resu
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.fetch.process_queue import READ_AT_ONCE, ProcessQueue
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.batch import batch
 from rmq.wire.errors import ConnectionLost, Fenced, Internal, RequestTimeout
@@ -126,13 +126,13 @@ async def test_a_listener_that_never_suspends_leaves_the_loop_its_turn() -> None
             ticks += 1
 
     harness = Harness_plain(listener, clock=clock)
-    generation = harness.generation(400)
+    assignment = harness.assignment(400)
     beside = asyncio.create_task(other())
-    harness.scheduler.start(generation)
-    while generation.cache.messages:
+    harness.scheduler.start(assignment)
+    while assignment.cache.messages:
         await asyncio.sleep(0)
     beside.cancel()
-    await harness.end(generation)
+    await harness.end(assignment)
 
     # Two readings a call, half a millisecond each: the loop gets its turn every third call or so.
     assert ticks >= 80
@@ -177,39 +177,39 @@ class Harness_plain:
             stalled=stalled,
         )
 
-    def generation(self, messages: int, queue: MessageQueue = QUEUE) -> Generation:
+    def assignment(self, messages: int, queue: MessageQueue = QUEUE) -> Assignment:
         lease = Lease(queue, 1, 0.0)
-        generation = Generation(lease, ProcessQueue(0), on_lost=lambda _, reason: self.lost.append(reason))
+        assignment = Assignment(lease, ProcessQueue(0), on_lost=lambda _, reason: self.lost.append(reason))
         if messages:
-            self.fill(generation, messages)
-        return generation
+            self.fill(assignment, messages)
+        return assignment
 
-    def fill(self, generation: Generation, messages: int) -> None:
+    def fill(self, assignment: Assignment, messages: int) -> None:
         broker = FakeBroker()
         broker.send(*QUEUE, *[b"x"] * messages)
-        generation.cache.put(batch.read(broker.logs[QUEUE][0].data, stores=StoreIds(1)))
-        generation.arrived()
+        assignment.cache.put(batch.read(broker.logs[QUEUE][0].data, stores=StoreIds(1)))
+        assignment.arrived()
 
-    async def end(self, *generations: Generation) -> None:
-        for generation in generations:
-            generation.drop()
-            await self.scheduler.finish(generation)
+    async def end(self, *assignments: Assignment) -> None:
+        for assignment in assignments:
+            assignment.drop()
+            await self.scheduler.finish(assignment)
         assert not self.failures
         assert self.scheduler.gates.held() == []
         assert self.scheduler.turns == 0
 
     # The lease, always believed in
 
-    def believed_until(self, generation: Generation) -> float:
+    def believed_until(self, assignment: Assignment) -> float:
         return float("inf")
 
-    def believed(self, generation: Generation) -> bool:
+    def believed(self, assignment: Assignment) -> bool:
         return True
 
-    def proven(self, generation: Generation) -> None:
-        generation.resumed()
+    def proven(self, assignment: Assignment) -> None:
+        assignment.resumed()
 
-    async def renew_one(self, generation: Generation) -> None:
+    async def renew_one(self, assignment: Assignment) -> None:
         raise AssertionError("a lease that is believed in is not renewed by a turn")
 
     async def attempt(self, *args: Any) -> None:
@@ -243,16 +243,16 @@ async def test_what_a_call_costs_does_not_grow_with_how_much_was_rolled_back() -
         return ConsumeStatus.ROLLBACK if calls == most else ConsumeStatus.COMMIT if calls == 2 * most else SUCCESS
 
     harness = Harness_plain(listener)
-    generation = harness.generation(most)
-    cache = generation.cache
+    assignment = harness.assignment(most)
+    cache = assignment.cache
     assert isinstance(cache, ProcessQueue)
     cache.line = line
-    harness.scheduler.start(generation)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(5)
 
     assert (calls, cache.commit_offset, cache.messages) == (2 * most, most, 0)
     assert sum(length > READ_AT_ONCE for length in line.slices) < 5  # to roll back, not for each call
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 # Races, each driven in exactly one order
@@ -261,35 +261,35 @@ async def test_what_a_call_costs_does_not_grow_with_how_much_was_rolled_back() -
 async def test_dropped_before_the_turn_starts_there_is_no_call() -> None:
     listener = Recorder()
     harness = Harness_plain(listener)
-    generation = harness.generation(3)
+    assignment = harness.assignment(3)
 
-    harness.scheduler.start(generation)
-    generation.drop()  # the owner has not run yet
-    await harness.scheduler.finish(generation)
+    harness.scheduler.start(assignment)
+    assignment.drop()  # the owner has not run yet
+    await harness.scheduler.finish(assignment)
 
     assert listener.calls == []
-    assert generation.cache.commit_offset == 0
+    assert assignment.cache.commit_offset == 0
 
 
 async def test_dropped_after_the_turn_started_the_call_ends_is_recorded_and_is_the_last() -> None:
     listener = Recorder(takes_s=5.0)
     harness = Harness_plain(listener)
-    generation = harness.generation(3)
+    assignment = harness.assignment(3)
 
-    harness.scheduler.start(generation)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
-    generation.drop()
-    await harness.scheduler.finish(generation)
+    assignment.drop()
+    await harness.scheduler.finish(assignment)
 
     assert now() == 5.0
     assert listener.offsets == [0]
-    assert generation.cache.commit_offset == 1
+    assert assignment.cache.commit_offset == 1
 
 
 async def test_dropped_while_queueing_for_a_slot_the_hand_over_waits_for_nobody() -> None:
     listener = Recorder(takes_s=50.0)
     harness = Harness_plain(listener, slots=1)
-    first, second = harness.generation(3), harness.generation(3, MessageQueue("t", 1))
+    first, second = harness.assignment(3), harness.assignment(3, MessageQueue("t", 1))
     harness.scheduler.start(first)
     await asyncio.sleep(1)
     harness.scheduler.start(second)
@@ -307,17 +307,17 @@ async def test_cancelled_inside_the_gate_neither_gate_nor_slot_leaks() -> None:
     listener = Recorder()
     harness = Harness_plain(listener, slots=1)
     gate = harness.scheduler.gates[QUEUE]
-    await gate.acquire()  # a call of an earlier generation that has not ended
-    generation = harness.generation(2)
-    harness.scheduler.start(generation)
+    await gate.acquire()  # a call of an earlier assignment that has not ended
+    assignment = harness.assignment(2)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
     assert listener.calls == []
 
-    generation.drop()
-    await harness.scheduler.finish(generation)
+    assignment.drop()
+    await harness.scheduler.finish(assignment)
     gate.release()
 
-    again = harness.generation(2)
+    again = harness.assignment(2)
     harness.scheduler.start(again)
     await asyncio.sleep(1)
     assert listener.offsets == [0, 1]
@@ -329,26 +329,26 @@ async def test_cancelled_in_the_same_step_as_the_gate_opens_neither_gate_nor_slo
     harness = Harness_plain(listener, slots=1)
     gate = harness.scheduler.gates[QUEUE]
     await gate.acquire()
-    generation = harness.generation(2)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(2)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
 
     gate.release()  # the owner is woken,
-    generation.drop()
-    await harness.scheduler.finish(generation)  # and cancelled before it runs
+    assignment.drop()
+    await harness.scheduler.finish(assignment)  # and cancelled before it runs
     assert listener.calls == []
 
-    again = harness.generation(2)
+    again = harness.assignment(2)
     harness.scheduler.start(again)
     await asyncio.sleep(1)
     assert listener.offsets == [0, 1]
     await harness.end(again)
 
 
-async def test_a_new_generation_waits_at_the_gate_until_the_call_of_the_old_one_has_ended() -> None:
+async def test_a_new_assignment_waits_at_the_gate_until_the_call_of_the_old_one_has_ended() -> None:
     listener = Recorder(takes_s=5.0)
     harness = Harness_plain(listener)
-    old, new = harness.generation(1), harness.generation(1)
+    old, new = harness.assignment(1), harness.assignment(1)
     harness.scheduler.start(old)
     await asyncio.sleep(1)
     old.lose("fenced")
@@ -364,51 +364,51 @@ async def test_a_new_generation_waits_at_the_gate_until_the_call_of_the_old_one_
 async def test_cancelled_at_any_step_an_owner_leaves_nothing_behind(steps: int) -> None:
     listener = Recorder(SUSPEND, takes_s=1.0)
     harness = Harness_plain(listener, slots=1)
-    generation = harness.generation(3)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(3)
+    harness.scheduler.start(assignment)
     for _ in range(steps):
         await asyncio.sleep(0.25 if steps % 2 else 0)
 
-    assert generation.owner is not None
-    generation.owner.cancel()
-    await asyncio.wait([generation.owner])
+    assert assignment.owner is not None
+    assignment.owner.cancel()
+    await asyncio.wait([assignment.owner])
 
-    assert not generation.guard.held
+    assert not assignment.guard.held
     assert listener.running == 0
-    again = harness.generation(1)
+    again = harness.assignment(1)
     harness.scheduler.start(again)
     await asyncio.sleep(5)
     assert again.cache.messages == 0
-    await harness.end(generation, again)
+    await harness.end(assignment, again)
 
 
 async def test_a_call_that_does_not_end_is_cancelled_after_the_drain_time() -> None:
     listener = Recorder(takes_s=1000.0)
     harness = Harness_plain(listener)
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
 
-    generation.drop()
-    await harness.scheduler.finish(generation, within_s=3.0)
+    assignment.drop()
+    await harness.scheduler.finish(assignment, within_s=3.0)
 
     assert now() == 4.0
     assert listener.ended == [4.0]
-    assert generation.cache.commit_offset == 0
+    assert assignment.cache.commit_offset == 0
 
 
 async def test_the_guard_is_free_for_several_who_wait() -> None:
     harness = Harness_plain(Recorder(takes_s=2.0))
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
 
-    generation.drop()
-    await asyncio.gather(generation.guard.free(), generation.guard.free())
+    assignment.drop()
+    await asyncio.gather(assignment.guard.free(), assignment.guard.free())
 
     assert now() == 2.0
-    assert generation.cache.commit_offset == 1
-    await harness.end(generation)
+    assert assignment.cache.commit_offset == 1
+    await harness.end(assignment)
 
 
 # Leases
@@ -595,7 +595,7 @@ async def test_without_the_setting_a_call_is_only_told(broker: FakeBroker, make:
         broker.free("g", QUEUE)
         await asyncio.sleep(10)
 
-    # The new generation waits at the gate.
+    # The new assignment waits at the gate.
     assert listener.notes == [(0.0, "begin"), (5.0, "end"), (5.0, "begin"), (5.0, "end")]
     assert listener.seen == [(0, 1, 1), (0, 1, 2)]
 
@@ -754,19 +754,19 @@ async def test_a_lease_lost_while_a_failure_is_recorded_cancels_no_recording() -
         await go_on.wait()
 
     harness.attempt = attempt  # type: ignore[method-assign]
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await reached.wait()
 
-    assert generation.called_at is None
-    generation.lost.set()
+    assert assignment.called_at is None
+    assignment.lost.set()
     await asyncio.sleep(1)
-    assert generation.guard.held
+    assert assignment.guard.held
     go_on.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert not generation.guard.held
-    await harness.end(generation)
+    assert not assignment.guard.held
+    await harness.end(assignment)
 
 
 # A loop that stood still
@@ -799,15 +799,15 @@ async def test_after_a_call_that_blocked_the_loop_no_batch_starts_before_the_lea
 async def test_no_batch_starts_while_the_loop_is_behind() -> None:
     listener, behind_until = Recorder(), 0.0
     harness = Harness_plain(listener, stalled=lambda at: at < behind_until)
-    generation = harness.generation(2)
+    assignment = harness.assignment(2)
     behind_until = 7.0
 
-    harness.scheduler.start(generation)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(20)
 
     assert listener.times[0] == pytest.approx(7.0, abs=0.011)  # looked at every 10 ms, without the slot
     assert listener.offsets == [0, 1]
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_a_call_that_makes_the_loop_late_is_the_last_until_it_has_caught_up() -> None:
@@ -824,13 +824,13 @@ async def test_a_call_that_makes_the_loop_late_is_the_last_until_it_has_caught_u
         return SUCCESS
 
     harness = Harness_plain(listener, stalled=lambda at: at < late_until)
-    generation = harness.generation(3)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(3)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(10)
 
     assert calls[0] == 0.0
     assert calls[1] == pytest.approx(6.5, abs=0.011)
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_the_context_tells_queue_epoch_and_loss(broker: FakeBroker, make: Make) -> None:
@@ -911,7 +911,7 @@ async def test_an_attempt_the_broker_cannot_note_does_not_stop_the_queue(broker:
     assert listener.times == [0.0, 1.0]
 
 
-async def test_a_fenced_attempt_drops_the_generation(broker: FakeBroker, make: Make) -> None:
+async def test_a_fenced_attempt_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
     broker.refuse[Op.ATTEMPT] = [Fenced("stale")]
@@ -1112,17 +1112,17 @@ class Leased(Harness_plain):
         self.renewals: list[float] = []
         self.answers: list[float] = []  # until when the next renewals have it believed in
 
-    def believed_until(self, generation: Any) -> float:
+    def believed_until(self, assignment: Any) -> float:
         return self.until
 
-    def believed(self, generation: Any) -> bool:
+    def believed(self, assignment: Any) -> bool:
         return now() <= self.until
 
-    async def renew_one(self, generation: Any) -> None:
+    async def renew_one(self, assignment: Any) -> None:
         self.renewals.append(round(now(), 3))
         if self.answers:
             self.until = self.answers.pop(0)
-            generation.resumed()
+            assignment.resumed()
 
 
 def rounded(times: list[float]) -> list[float]:
@@ -1135,27 +1135,27 @@ def rounded(times: list[float]) -> list[float]:
 async def test_an_idle_queue_runs_when_messages_arrive_and_is_idle_again_without_a_slot() -> None:
     listener = Recorder(takes_s=1.0)
     harness = Harness_plain(listener, slots=1)
-    generation = harness.generation(0)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(0)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(2)
     assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (0, [])
 
-    harness.fill(generation, 2)
+    harness.fill(assignment, 2)
     await asyncio.sleep(0.5)
     assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (1, [QUEUE])
-    assert (generation.called_at, generation.retry_at) == (2.0, None)
+    assert (assignment.called_at, assignment.retry_at) == (2.0, None)
     await asyncio.sleep(5)
 
     assert listener.times == [2.0, 3.0]  # batch after batch in one turn
-    assert (harness.scheduler.turns, harness.scheduler.gates.held(), generation.called_at) == (0, [], None)
-    await harness.end(generation)
+    assert (harness.scheduler.turns, harness.scheduler.gates.held(), assignment.called_at) == (0, [], None)
+    await harness.end(assignment)
 
 
 async def test_two_owners_of_one_queue_never_call_at_the_same_time() -> None:
     """Forced double dispatch: the gate keeps them apart, whatever made there be two."""
     listener = Recorder(takes_s=1.0)
     harness = Harness_plain(listener)
-    one, two = harness.generation(5), harness.generation(5)
+    one, two = harness.assignment(5), harness.assignment(5)
     harness.scheduler.start(one)
     harness.scheduler.start(two)
     await asyncio.sleep(30)
@@ -1172,41 +1172,41 @@ async def test_a_turn_that_begins_without_a_proven_lease_asks_after_100_ms() -> 
     listener = Recorder()
     harness = Leased(listener, until=-1.0)
     harness.answers = [float("inf")]
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
 
     assert harness.renewals == [0.1]
     assert rounded(listener.times) == [0.1]
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_a_turn_whose_lease_runs_out_between_batches_asks_after_10_ms() -> None:
     listener = Recorder(takes_s=1.0)
     harness = Leased(listener, until=1.5)
     harness.answers = [float("inf")]
-    generation = harness.generation(3)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(3)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(5)
 
     assert harness.renewals == [2.01]
     assert rounded(listener.times) == [0.0, 1.0, 2.01]
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_a_lease_that_is_not_proven_is_asked_for_every_3_s_without_gate_or_slot() -> None:
     listener = Recorder()
     harness = Leased(listener, until=-1.0, slots=1)
     harness.answers = [-1.0, -1.0, float("inf")]
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
     assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (0, [])
     await asyncio.sleep(9)
 
     assert harness.renewals == [0.1, 3.1, 6.1]
     assert rounded(listener.times) == [6.1]
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 # RUNNING -> YIELDED
@@ -1217,26 +1217,26 @@ async def test_the_window_is_looked_at_between_batches_and_is_strict(takes_s: fl
     """Three calls of just under, exactly and just over 20 s: only over 60 s in all does the turn end after them."""
     listener = Recorder(takes_s=takes_s)
     harness = Harness_plain(listener)
-    generation = harness.generation(5)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(5)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(110)
 
     # The call that begins after a pause of 10 ms is the fourth, or the fifth.
     gaps = [b - a for a, b in zip(listener.times, listener.times[1:], strict=False)]
     at = next(i for i, gap in enumerate(gaps) if gap > takes_s + 0.005)
     assert listener.times[at + 1] == pytest.approx(second, abs=0.011)
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_a_listener_is_never_interrupted_by_its_window() -> None:
     listener = Recorder(takes_s=200.0)
     harness = Harness_plain(listener)
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(250)
 
     assert listener.ended == [200.0]
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_a_renewal_and_a_window_that_end_together_cost_one_pause(broker: FakeBroker, make: Make) -> None:
@@ -1267,31 +1267,31 @@ async def test_a_failed_batch_waits_its_pause_and_shows_when_it_is_due(asked_s: 
 
     listener = Recorder(fail)
     harness = Harness_plain(listener)
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(0.001)
-    assert generation.retry_at == pytest.approx(pause_s)
+    assert assignment.retry_at == pytest.approx(pause_s)
     assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (0, [])
     await asyncio.sleep(31)
 
     assert listener.times == [0.0, pytest.approx(pause_s)]
-    assert generation.retry_at is None
-    await harness.end(generation)
+    assert assignment.retry_at is None
+    await harness.end(assignment)
 
 
 async def test_new_messages_do_not_end_the_wait_of_a_failed_one() -> None:
     listener = Recorder(SUSPEND)
     harness = Harness_plain(listener)
-    generation = harness.generation(1)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(1)
+    harness.scheduler.start(assignment)
     for _ in range(9):
         await asyncio.sleep(0.1)
-        generation.arrived()
+        assignment.arrived()
     assert len(listener.calls) == 1
     await asyncio.sleep(1)
 
     assert listener.times == [0.0, 1.0]
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 # any -> GONE
@@ -1303,39 +1303,39 @@ async def test_dropped_in_any_state_without_a_call_the_owner_ends_at_once_and_it
 ) -> None:
     listener = Recorder(*([SUSPEND] if state == "retry" else []), takes_s=61.0 if state == "yield" else 0.0)
     harness = Leased(listener, until=-1.0 if state == "lock" else float("inf"), slots=1)
-    generation = harness.generation(0 if state == "idle" else 5)
+    assignment = harness.assignment(0 if state == "idle" else 5)
     if state == "slot":
         await harness.scheduler._slots.acquire()
-    harness.scheduler.start(generation)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(61.005 if state == "yield" else 0.05)
     calls = len(listener.calls)
 
-    generation.drop()
+    assignment.drop()
     began = now()
-    await harness.scheduler.finish(generation)
+    await harness.scheduler.finish(assignment)
     assert now() == began
-    assert generation.owner is not None
-    assert generation.owner.done()
+    assert assignment.owner is not None
+    assert assignment.owner.done()
     await asyncio.sleep(100)
 
     assert len(listener.calls) == calls
     assert harness.renewals == []
     if state == "slot":
         harness.scheduler._slots.release()
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_dropped_during_a_call_the_result_is_recorded_and_nothing_follows() -> None:
     listener = Recorder(takes_s=3.0)
     harness = Harness_plain(listener)
-    generation = harness.generation(3)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(3)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(1)
 
-    generation.drop()
-    await harness.scheduler.finish(generation)
+    assignment.drop()
+    await harness.scheduler.finish(assignment)
 
-    assert (now(), listener.offsets, generation.cache.commit_offset) == (3.0, [0], 1)
+    assert (now(), listener.offsets, assignment.cache.commit_offset) == (3.0, [0], 1)
 
 
 # Fair turns
@@ -1394,19 +1394,19 @@ async def test_eight_cells_of_status_and_auto_commit(
     states: list[tuple[int, list[int]]] = []
 
     def look(context: ConsumeContext) -> ConsumeStatus:
-        states.append((generation.cache.commit_offset, [m.queue_offset for m in generation.cache.in_flight[:-1]]))
+        states.append((assignment.cache.commit_offset, [m.queue_offset for m in assignment.cache.in_flight[:-1]]))
         return SUCCESS
 
     listener = Recorder(before, answer, look)
     harness = Harness_plain(listener)
-    generation = harness.generation(3)
-    harness.scheduler.start(generation)
+    assignment = harness.assignment(3)
+    harness.scheduler.start(assignment)
     await asyncio.sleep(5)
 
     assert states == [(committed, in_flight)]
     at, _, offsets = listener.calls[2]
     assert (at, offsets) == second
-    await harness.end(generation)
+    await harness.end(assignment)
 
 
 async def test_with_random_delays_and_batches_every_queue_is_in_order_and_complete(

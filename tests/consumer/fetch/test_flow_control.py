@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rmq.consumer import Consumer, ConsumeStatus
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.flow_control import Pauses, Thresholds, cause_of, divided, of_queue
-from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.assignment import Assignment
 from rmq.wire.errors import ConfigError, Internal
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
@@ -36,9 +36,9 @@ def asked(broker: FakeBroker) -> list[int]:
     return [request.payload.queues[0].queue_offset for request in broker.sent(Op.PULL)]
 
 
-def held(consumer: Consumer, queue: MessageQueue = QUEUE_PLAIN) -> Generation:
+def held(consumer: Consumer, queue: MessageQueue = QUEUE_PLAIN) -> Assignment:
     assert consumer._running is not None
-    return consumer._running.generations[queue]
+    return consumer._running.assignments[queue]
 
 
 @pytest.mark.virtual_time

@@ -23,7 +23,7 @@ from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.fetch.puller import FEW, Asked, Intake
-from rmq.consumer.group.assignment import Gap, Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Gap, Lease
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch.compression import CODECS
 from rmq.wire.batch.tags import ALL
@@ -217,7 +217,7 @@ async def test_a_queue_that_is_given_away_is_not_pulled_any_more_and_nobody_is_t
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-async def test_a_fenced_pull_drops_the_generation(broker: FakeBroker, make: Make_plain) -> None:
+async def test_a_fenced_pull_drops_the_assignment(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
 
@@ -703,15 +703,15 @@ async def test_another_filter_counts_anew_and_without_one_nothing_is_counted(bro
 
 
 async def test_a_member_that_skips_gaps_stops_at_messages_of_another_history() -> None:
-    generation = Generation(Lease(QUEUE, 0, 0.0), ProcessQueue(15), on_lost=lambda *_: None, topic_generation=1)
+    assignment = Assignment(Lease(QUEUE, 0, 0.0), ProcessQueue(15), on_lost=lambda *_: None, topic_generation=1)
     unused: Any = None
     broker_intake: Any = SimpleNamespace(now=lambda: 0.0)
     config = ConsumerConfig(group="g", on_gap="skip")
     intake = Intake(config, broker_intake, topics=unused, progressed=unused, room=unused)
 
-    await intake.take_in(generation, PullResult(0, OtherHistory.code, 5, 0, 30, b""), Asked(1, ALL))
+    await intake.take_in(assignment, PullResult(0, OtherHistory.code, 5, 0, 30, b""), Asked(1, ALL))
 
-    assert generation.stopped is not None and generation.stopped.gap == Gap(OtherHistory.code, 5, 15)
+    assert assignment.stopped is not None and assignment.stopped.gap == Gap(OtherHistory.code, 5, 15)
 
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ import pytest
 from rmq.consumer import Consumer
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.fetch.start_offset import after_failure, says_gone
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.engine.native.group import GroupClient
 from rmq.wire.errors import (
     ConnectionLost,
@@ -214,8 +214,8 @@ async def test_last_does_not_pass_a_queue_that_was_made_while_nobody_of_the_grou
     assert listener.calls == [(1.0, 1, [0])]
 
 
-def generation() -> Generation:
-    return Generation(Lease(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda generation, reason: None)
+def assignment() -> Assignment:
+    return Assignment(Lease(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda assignment, reason: None)
 
 
 def client(broker: FakeBroker) -> GroupClient:
@@ -246,7 +246,7 @@ async def test_a_time_out_was_a_wait_already_and_a_refusal_is_followed_by_a_paus
     """RocketMQ asks again after 20 ms where the broker said that it is busy, and else after a second or three."""
     group = client(broker)
 
-    await after_failure(generation(), error, group, pause_s=3.0)
+    await after_failure(assignment(), error, group, pause_s=3.0)
 
     assert now() == waited_s
     await group.link.close()
@@ -257,14 +257,14 @@ async def test_a_lost_connection_is_waited_for(broker: FakeBroker) -> None:
     broker.up = False
     asyncio.get_running_loop().call_later(7.0, broker.come_up)
 
-    await after_failure(generation(), ConnectionLost("x"), group, pause_s=3.0)
+    await after_failure(assignment(), ConnectionLost("x"), group, pause_s=3.0)
 
     assert now() == 7.0
     await group.link.close()
 
 
 async def test_a_connection_closed_for_good_is_a_pause_until_somebody_drops_us(broker: FakeBroker) -> None:
-    group, ours = client(broker), generation()
+    group, ours = client(broker), assignment()
     await group.link.close()
     asyncio.get_running_loop().call_later(1.0, ours.drop)
 

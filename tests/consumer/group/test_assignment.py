@@ -1,5 +1,5 @@
 """
-The marks of a generation, and who is woken by them.
+The marks of an assignment, and who is woken by them.
 
 Counts of failed deliveries, each message with its own; and what is feared of a queue whose owners were lost.
 
@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group.assignment import (
+    Assignment,
     ConsumeGuard,
-    Generation,
     Lease,
     Lost,
     QueueGates,
@@ -46,9 +46,9 @@ from ..fetch.test_process_queue import made_plain
 from ..recorder import QUEUE, SUSPEND, Messages, Recorder, now
 
 
-def generation(lost: list[str] | None = None) -> Generation:
+def assignment(lost: list[str] | None = None) -> Assignment:
     told = [] if lost is None else lost
-    return Generation(Lease(MessageQueue("t", 0), 7, 0.0), ProcessQueue(0), on_lost=lambda _, why: told.append(why))
+    return Assignment(Lease(MessageQueue("t", 0), 7, 0.0), ProcessQueue(0), on_lost=lambda _, why: told.append(why))
 
 
 @pytest.mark.virtual_time
@@ -64,7 +64,7 @@ async def test_a_flag_is_true_once_it_is_set() -> None:
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_flag_is_true_by_the_clock_before_anybody_has_set_it() -> None:
     clock = {"expired": False}
-    one = generation()
+    one = assignment()
     one.watched(lambda: clock["expired"])
     assert not one.lost
 
@@ -80,7 +80,7 @@ async def test_a_flag_is_true_by_the_clock_before_anybody_has_set_it() -> None:
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_proof_renews_the_flag_which_goes_on_reading_the_clock() -> None:
     clock = {"expired": True}
-    one = generation()
+    one = assignment()
     one.watched(lambda: clock["expired"])
     one.lost.set()
 
@@ -96,7 +96,7 @@ async def test_a_proof_renews_the_flag_which_goes_on_reading_the_clock() -> None
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_losing_drops_and_tells_once() -> None:
     told: list[str] = []
-    one = generation(told)
+    one = assignment(told)
 
     one.lose("fenced")
     one.lose("again")
@@ -107,7 +107,7 @@ async def test_losing_drops_and_tells_once() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_doubt_ends_with_a_proof_and_a_loss_does_not() -> None:
-    doubted, gone = generation(), generation()
+    doubted, gone = assignment(), assignment()
     doubted.lost.set()
     gone.lose("fenced")
 
@@ -121,7 +121,7 @@ async def test_a_doubt_ends_with_a_proof_and_a_loss_does_not() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_drop_wakes_whoever_waits_for_work() -> None:
-    one = generation()
+    one = assignment()
     working = asyncio.ensure_future(one.work())
     await asyncio.sleep(1)
 
@@ -136,7 +136,7 @@ async def test_a_drop_wakes_whoever_waits_for_work() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_pause_is_cut_short_by_a_drop_only() -> None:
-    one = generation()
+    one = assignment()
     pausing = asyncio.ensure_future(one.pause(10))
     await asyncio.sleep(1)
     one.arrived()
@@ -153,7 +153,7 @@ async def test_a_pause_is_cut_short_by_a_drop_only() -> None:
 @pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("event", ["resumed", "drop", "time"])
 async def test_a_wait_for_a_proof_ends_with_it_with_a_drop_or_in_time(event: str) -> None:
-    one = generation()
+    one = assignment()
     waiting = asyncio.ensure_future(one.wait_resumed(10))
     await asyncio.sleep(1)
     if event != "time":
@@ -203,7 +203,7 @@ async def test_a_guard_taken_again_before_the_waiter_runs_is_waited_for_again() 
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_running_call_shows_since_when_and_one_that_is_recorded_does_not() -> None:
-    one = generation()
+    one = assignment()
     assert one.called_at is None
 
     one.guard.since = 5.0
@@ -222,7 +222,7 @@ async def test_a_running_call_shows_since_when_and_one_that_is_recorded_does_not
 async def test_only_a_running_call_that_may_be_is_cancelled_by_a_loss(
     cancels: bool, since: float | None, recording: bool
 ) -> None:
-    one = generation()
+    one = assignment()
     one.owner = asyncio.ensure_future(asyncio.sleep(1))
     one.interrupt = one.cancel_owner if cancels else None
     one.guard.since, one.guard.recording = since, recording
@@ -236,7 +236,7 @@ async def test_only_a_running_call_that_may_be_is_cancelled_by_a_loss(
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_running_call_is_cancelled_once_however_often_it_is_told() -> None:
-    one = generation()
+    one = assignment()
     one.owner = asyncio.ensure_future(asyncio.sleep(1))
     one.interrupt, one.guard.since = one.cancel_owner, 0.0
 
@@ -251,7 +251,7 @@ async def test_a_running_call_is_cancelled_once_however_often_it_is_told() -> No
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_halted_is_dropped_or_paused() -> None:
-    one = generation()
+    one = assignment()
 
     states = [one.halted]
     one.set_paused(True)
@@ -422,7 +422,7 @@ def consume(broker: FakeBroker, listener: Any, **settings: Any) -> Consumer:
 def believed(consumer: Consumer) -> bool:
     running = consumer._running
     assert running is not None
-    return any(running.keeper.believed(g) for g in running.generations.values() if not g.dropped)
+    return any(running.keeper.believed(g) for g in running.assignments.values() if not g.dropped)
 
 
 @pytest.mark.virtual_time

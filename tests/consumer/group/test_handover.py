@@ -20,8 +20,8 @@ from ..recorder import QUEUE, Make, Recorder
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 
-def generation(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
-    return consumer._running.generations[queue]
+def assignment(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
+    return consumer._running.assignments[queue]
 
 
 async def test_an_idle_queue_is_committed_and_unlocked_at_once_in_one_request(broker: FakeBroker, make: Make) -> None:
@@ -92,11 +92,11 @@ async def test_tries_to_unlock_are_counted_with_each_pass_while_a_call_runs(
         await asyncio.sleep(1)
         broker.set_members("g", "a")
         await asyncio.sleep(0.2)
-        assert (generation(consumer).dropped, generation(consumer).tries_to_unlock) == (True, 1)
+        assert (assignment(consumer).dropped, assignment(consumer).tries_to_unlock) == (True, 1)
         await asyncio.sleep(41)  # two more passes
-        assert generation(consumer).tries_to_unlock == 3
+        assert assignment(consumer).tries_to_unlock == 3
         await asyncio.sleep(8)
-        assert QUEUE not in consumer._running.generations  # type: ignore[union-attr]
+        assert QUEUE not in consumer._running.assignments  # type: ignore[union-attr]
 
     assert caplog.text.count("unlock.waiting") == 3
 
@@ -111,7 +111,7 @@ async def test_many_passes_in_a_second_count_one_try(broker: FakeBroker, make: M
         for i in range(5):
             broker.set_members("g", "a", *(f"z{j}" for j in range(i)))
             await asyncio.sleep(0.15)
-        assert generation(consumer).tries_to_unlock == 1
+        assert assignment(consumer).tries_to_unlock == 1
 
 
 async def test_a_queue_without_a_running_call_counts_no_try(
@@ -136,7 +136,7 @@ async def test_a_queue_that_was_lost_during_a_call_is_given_back_without_progres
 
     async with make(Recorder(takes_s=5.0), topics={"t": "*"}) as consumer:
         await asyncio.sleep(1)
-        lost = generation(consumer)
+        lost = assignment(consumer)
         lost.lose("the broker said so")
         await asyncio.sleep(3.9)
         assert broker.sent(Op.RELEASE) == []

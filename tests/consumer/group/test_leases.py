@@ -20,7 +20,7 @@ from rmq.consumer import Consumer
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group import leases
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.consumer.group.leases import GATHER_S, MOST_NAMED, LossLog, Unleased, listed
 from rmq.wire.errors import Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
@@ -86,7 +86,7 @@ async def test_nothing_is_asked_without_leases(broker: FakeBroker, make: Make_pl
 
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
-async def test_a_refused_renewal_drops_the_generation_and_the_queue_is_asked_for_again(
+async def test_a_refused_renewal_drops_the_assignment_and_the_queue_is_asked_for_again(
     broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t")
@@ -207,7 +207,7 @@ EPS = 0.001
 
 
 def lost(queue_id: int, losses: LossLog, reason: str = "FENCED") -> None:
-    Generation(Lease(MessageQueue("t", queue_id), 7 + queue_id, 0.0), ProcessQueue(0), on_lost=losses.add).lose(reason)
+    Assignment(Lease(MessageQueue("t", queue_id), 7 + queue_id, 0.0), ProcessQueue(0), on_lost=losses.add).lose(reason)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -346,42 +346,42 @@ async def test_a_short_lease_is_believed_in_for_half_of_it(make: Make, broker: F
         hold.let_go.set()
 
 
-def taken() -> tuple[Unleased, Generation, list[Generation]]:
-    begun: list[Generation] = []
+def taken() -> tuple[Unleased, Assignment, list[Assignment]]:
+    begun: list[Assignment] = []
     unleased = Unleased(begun.append)
-    generation = Generation(
+    assignment = Assignment(
         Lease(MessageQueue("t", 0), 0, 17.0), ProcessQueue(0), on_lost=lambda *_: None, topic_generation=1
     )
-    unleased.added(generation)
-    return unleased, generation, begun
+    unleased.added(assignment)
+    return unleased, assignment, begun
 
 
 async def test_a_queue_is_believed_in_however_long_nothing_is_heard() -> None:
-    unleased, generation, begun = taken()
+    unleased, assignment, begun = taken()
 
-    assert unleased.believed(generation)
-    assert unleased.believed_until(generation) == float("inf")
-    assert not generation.lost
-    assert begun == [generation]
+    assert unleased.believed(assignment)
+    assert unleased.believed_until(assignment) == float("inf")
+    assert not assignment.lost
+    assert begun == [assignment]
 
 
 async def test_renewing_asks_nobody_and_changes_nothing() -> None:
-    unleased, generation, _ = taken()
+    unleased, assignment, _ = taken()
 
-    await unleased.renew_one(generation)
-    await unleased.renew_these([generation])
+    await unleased.renew_one(assignment)
+    await unleased.renew_these([assignment])
     unleased.connected()
-    unleased.proven(generation)
+    unleased.proven(assignment)
 
-    assert unleased.believed(generation)
+    assert unleased.believed(assignment)
 
 
 async def test_a_stay_that_ended_is_not_believed_in_any_more() -> None:
-    unleased, generation, _ = taken()
+    unleased, assignment, _ = taken()
 
-    generation.lose("the topic was deleted")
-    unleased.proven(generation)
+    assignment.lose("the topic was deleted")
+    unleased.proven(assignment)
 
-    assert not unleased.believed(generation)
-    assert unleased.believed_until(generation) == float("-inf")
-    assert generation.lost
+    assert not unleased.believed(assignment)
+    assert unleased.believed_until(assignment) == float("-inf")
+    assert assignment.lost

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.consumer.group.assignment import Generation
+from rmq.consumer.group.assignment import Assignment
 from rmq.consumer.group.progress import AGREEING, agree
 from rmq.wire.errors import ConfigError, Fenced, Internal, LogTruncated, OffsetOutOfRange, RequestTimeout
 from rmq.wire.model import MessageQueue
@@ -109,7 +109,7 @@ class Judging(FakeBroker):
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("code", "acquired"), [(Fenced.code, 2), (Internal.code, 1)])
-async def test_a_fenced_report_drops_the_generation_and_another_refusal_does_not(code: int, acquired: int) -> None:
+async def test_a_fenced_report_drops_the_assignment_and_another_refusal_does_not(code: int, acquired: int) -> None:
     broker = Judging()
     broker.create("t")
     consumer = Consumer(
@@ -234,7 +234,7 @@ class Given:
         self.why_lost = ""
 
     def agrees(self, log_epoch: int) -> bool:
-        return Generation.agrees(self, log_epoch)  # type: ignore[arg-type]
+        return Assignment.agrees(self, log_epoch)  # type: ignore[arg-type]
 
     def lose(self, why: str) -> None:
         self.why_lost = why

@@ -14,7 +14,7 @@ import pytest
 
 from rmq.consumer import Consumer
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Gap, Generation, Lease, Stopped
+from rmq.consumer.group.assignment import Assignment, Gap, Lease, Stopped
 from rmq.consumer.group.rebalancer import compare, is_pull_expired
 from rmq.wire.errors import ConnectionLost, GroupMismatch, Internal, MessagesLost, NotAMember, RequestTimeout
 from rmq.wire.model import MessageQueue
@@ -500,26 +500,26 @@ async def test_hand_overs_of_several_queues_wait_for_their_calls_side_by_side(br
 QUEUES = [MessageQueue("t", i) for i in range(4)]
 
 
-def held(queue: MessageQueue, **marks: Any) -> Generation:
-    generation = Generation(Lease(queue, 1, 0.0), ProcessQueue(0), on_lost=lambda generation, reason: None)
-    generation.pulled_at = 0.0
+def held(queue: MessageQueue, **marks: Any) -> Assignment:
+    assignment = Assignment(Lease(queue, 1, 0.0), ProcessQueue(0), on_lost=lambda assignment, reason: None)
+    assignment.pulled_at = 0.0
     for name, value in marks.items():
-        setattr(generation, name, value)
-    return generation
+        setattr(assignment, name, value)
+    return assignment
 
 
 def test_what_is_not_ours_leaves_what_is_stays_and_what_we_lack_is_missing() -> None:
-    generations = {queue: held(queue) for queue in QUEUES[:2]}
+    assignments = {queue: held(queue) for queue in QUEUES[:2]}
 
-    result = compare(generations, {QUEUES[1], QUEUES[3], QUEUES[2]}, now=1.0, pull_expiry_s=120.0)
+    result = compare(assignments, {QUEUES[1], QUEUES[3], QUEUES[2]}, now=1.0, pull_expiry_s=120.0)
 
-    assert result == ([generations[QUEUES[0]]], [], [QUEUES[2], QUEUES[3]])
+    assert result == ([assignments[QUEUES[0]]], [], [QUEUES[2], QUEUES[3]])
 
 
 def test_what_was_dropped_before_is_neither_dropped_again_nor_missing_until_it_is_gone() -> None:
-    generations = {QUEUES[0]: held(QUEUES[0], dropped=True), QUEUES[1]: held(QUEUES[1], dropped=True)}
+    assignments = {QUEUES[0]: held(QUEUES[0], dropped=True), QUEUES[1]: held(QUEUES[1], dropped=True)}
 
-    assert compare(generations, {QUEUES[0]}, now=500.0, pull_expiry_s=120.0) == ([], [], [])
+    assert compare(assignments, {QUEUES[0]}, now=500.0, pull_expiry_s=120.0) == ([], [], [])
 
 
 @pytest.mark.parametrize(("now", "expired"), [(119.999, False), (120.0, False), (120.001, True)])
@@ -529,11 +529,11 @@ def test_a_queue_expires_when_it_was_not_pulled_for_longer_than_120_s(now: float
 
 
 def test_an_expired_queue_that_is_not_ours_leaves_and_is_not_taken_anew() -> None:
-    generations = {QUEUES[0]: held(QUEUES[0]), QUEUES[1]: held(QUEUES[1])}
+    assignments = {QUEUES[0]: held(QUEUES[0]), QUEUES[1]: held(QUEUES[1])}
 
-    result = compare(generations, {QUEUES[1]}, now=121.0, pull_expiry_s=120.0)
+    result = compare(assignments, {QUEUES[1]}, now=121.0, pull_expiry_s=120.0)
 
-    assert (result.leaving, result.expired) == ([generations[QUEUES[0]]], [generations[QUEUES[1]]])
+    assert (result.leaving, result.expired) == ([assignments[QUEUES[0]]], [assignments[QUEUES[1]]])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rmq.consumer.group.assignment import Generation, Lease
+from rmq.consumer.group.assignment import Assignment, Lease
 from rmq.consumer.group.tag_filter import Subscription
 from rmq.consumer.poll.queue import NotAssigned, PullCache, PulledBatch
 from rmq.wire.model import MessageQueue
@@ -198,12 +198,12 @@ TestPolling = Polling.TestCase
 TestPolling.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def generation() -> Generation:
-    return Generation(Lease(MessageQueue("t", 0), 7, 0.0), PullCache(0), on_lost=lambda generation, reason: None)
+def assignment() -> Assignment:
+    return Assignment(Lease(MessageQueue("t", 0), 7, 0.0), PullCache(0), on_lost=lambda assignment, reason: None)
 
 
 def test_a_batch_is_a_list_that_knows_its_queue_and_its_epoch() -> None:
-    of = generation()
+    of = assignment()
     of.cache.put(made_plain(0, 2))
     messages = PullCache(0)
     messages.put(made_plain(0, 2))
@@ -215,7 +215,7 @@ def test_a_batch_is_a_list_that_knows_its_queue_and_its_epoch() -> None:
 
 
 def test_a_batch_is_lost_with_its_lease_or_when_its_queue_was_given_back_without_it() -> None:
-    of = generation()
+    of = assignment()
     first, second = PulledBatch((), of), PulledBatch((), of)
 
     second.given_back = True
