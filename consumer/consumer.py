@@ -20,13 +20,13 @@ from .config import ConsumerConfig, configure
 from .group.allocation import Allocate, Strategy, named
 from .group.tag_filter import Subscription
 from .listener import Hooks, Listener, adapt
-from .member import Member
-from .running import Connect, Running
+from .member import BaseConsumer
+from .running import Connect, ConsumerRuntime
 
 log = get_logger("rmq.consumer")
 
 
-class Consumer(Member[Running]):
+class Consumer(BaseConsumer[ConsumerRuntime]):
     """
     A member of a consumer group that gives each queue's messages to ``listener``, one after the other.
 
@@ -135,8 +135,8 @@ class Consumer(Member[Running]):
         return wrap(self.config.namespace, topic)
 
     def _subscriptions_changed(self) -> None:
-        if self._running is not None:
-            self._running.resubscribe()
+        if self._runtime is not None:
+            self._runtime.resubscribe()
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -191,8 +191,8 @@ class Consumer(Member[Running]):
         """
         self._refuse_if_stopped()
         asyncio.get_running_loop()  # refused before anything is made that would be taken for a started consumer
-        if self._running is None:
-            self._running = Running(
+        if self._runtime is None:
+            self._runtime = ConsumerRuntime(
                 self.config,
                 self._adapted,
                 self._subscriptions,
@@ -203,7 +203,7 @@ class Consumer(Member[Running]):
                 hooks=self._hooks,
                 strategy=self._strategy,
             )
-            self._running.start()
+            self._runtime.start()
 
     async def run(self) -> None:
         """
@@ -240,11 +240,11 @@ class Consumer(Member[Running]):
         """
         await self._end()
 
-    async def _finish(self, running: Running) -> None:
+    async def _finish(self, runtime: ConsumerRuntime) -> None:
         # While the interpreter exits, those that run have ended, and the others would wait for ever.
         is_exiting = self._threads is not None and self._threads.is_exiting
         try:
-            await running.stop(drain_s=0.0 if is_exiting else None)
+            await runtime.stop(drain_s=0.0 if is_exiting else None)
         finally:
             if self._threads is not None:
                 self._threads.close()

@@ -52,8 +52,8 @@ def running_info(
     now: float,
 ) -> dict[str, Any]:
     """The map: the program, its settings that are not the default, its statistics, and its queues."""
-    held = sorted(assignments, key=lambda assignment: (*_rank(assignment), assignment.queue))
-    told = sorted(held[:MAX_QUEUES], key=lambda assignment: assignment.queue)
+    owned = sorted(assignments, key=lambda assignment: (*_rank(assignment), assignment.queue))
+    shown = sorted(owned[:MAX_QUEUES], key=lambda assignment: assignment.queue)
     return {
         **program._asdict(),
         "up_s": round(program.up_s, 3),
@@ -62,11 +62,11 @@ def running_info(
         "polled_ago_s": None if program.polled_ago_s is None else round(program.polled_ago_s, 3),
         "slots": config.slots,
         "settings": changed_settings(config),
-        "cached_messages": sum(assignment.cache.messages for assignment in held),
-        "cached_bytes": sum(assignment.cache.size for assignment in held),
+        "cached_messages": sum(assignment.cache.messages for assignment in owned),
+        "cached_bytes": sum(assignment.cache.size for assignment in owned),
         "statistics": {name: _topic(topic) for name, topic in list(statistics.items())[:MAX_TOPICS]},
-        "queues": [queue_info(assignment, now) for assignment in told],
-        "more_queues": len(held) - len(told),
+        "queues": [queue_info(assignment, now) for assignment in shown],
+        "more_queues": len(owned) - len(shown),
     }
 
 

@@ -24,7 +24,7 @@ from rmq.runtime.logging import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import ConsumeStatus, MessageQueue, StoredMessage
 
-from .group.assignment import Assignment, Lost
+from .group.assignment import Assignment, LeaseLost
 
 T = TypeVar("T")
 Result = ConsumeStatus | None
@@ -148,7 +148,7 @@ class CallContext:
         return self._assignment.epoch
 
     @property
-    def lost(self) -> Lost:
+    def lost(self) -> LeaseLost:
         """True once the queue may belong to somebody else; ``await context.lost.wait()`` waits for that."""
         return self._assignment.lost
 

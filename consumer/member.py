@@ -1,4 +1,4 @@
-"""``Member``: what all consumers have in common, however they consume: their life, their pauses, what they tell."""
+"""``BaseConsumer``: what all consumers have in common: their life, their pauses, and what they report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .config import ConsumerConfig
 from .fetch.flow_control import Pauses, Target
 from .group.assignment import Assignment
 from .introspection import TopicStatistics
-from .running import Running
+from .running import ConsumerRuntime
 
 log = get_logger("rmq.consumer")
 
-R = TypeVar("R", bound=Running)
+R = TypeVar("R", bound=ConsumerRuntime)
 
 
-class Member(ABC, Generic[R]):
+class BaseConsumer(ABC, Generic[R]):
     """A consumer of a group, which runs once: it cannot be started again."""
 
     def __init__(self, config: ConsumerConfig, *, now: Callable[[], float], handle_signals: bool) -> None:
@@ -32,7 +32,7 @@ class Member(ABC, Generic[R]):
         self._handles_signals = handle_signals
         self._now = now
         self._pauses = Pauses()
-        self._running: R | None = None
+        self._runtime: R | None = None
         self._stop: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -62,14 +62,14 @@ class Member(ABC, Generic[R]):
 
     def _set_paused(self, paused: bool, targets: tuple[Target, ...]) -> None:
         self._pauses.set(paused, *targets)
-        if self._running is not None:
-            self._running.pauses_changed()
+        if self._runtime is not None:
+            self._runtime.pauses_changed()
 
     # For people
 
     def statistics(self) -> dict[str, TopicStatistics]:
         """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
-        return {} if self._running is None else self._running.statistics.read(self._now())
+        return {} if self._runtime is None else self._runtime.statistics.read(self._now())
 
     def running_info(self) -> dict[str, Any]:
         """
@@ -77,12 +77,12 @@ class Member(ABC, Generic[R]):
 
         It is for people and their dashboards: names may come and go with versions.
         """
-        return {} if self._running is None else self._running.info()
+        return {} if self._runtime is None else self._runtime.info()
 
     def _assignments(self) -> list[Assignment]:
         """The queues that are held, by their names."""
-        held = {} if self._running is None else self._running.assignments
-        return [assignment for _, assignment in sorted(held.items())]
+        owned = {} if self._runtime is None else self._runtime.assignments
+        return [assignment for _, assignment in sorted(owned.items())]
 
     @property
     def stopping(self) -> bool:
@@ -100,7 +100,7 @@ class Member(ABC, Generic[R]):
         """Begin, in the background."""
 
     @abstractmethod
-    async def _finish(self, running: R) -> None:
+    async def _finish(self, runtime: R) -> None:
         """Stop what runs; ``_stopped`` is set at its end."""
 
     def _refuse_if_stopped(self) -> None:
@@ -110,16 +110,16 @@ class Member(ABC, Generic[R]):
     async def _end(self) -> None:
         """Stop, and wait for that; called by what would have to end first, it does not wait."""
         self._stop_soon()
-        if self._running is not None and asyncio.current_task() not in self._running.owners():
+        if self._runtime is not None and asyncio.current_task() not in self._runtime.owners():
             assert self._stop is not None
             await asyncio.shield(self._stop)
 
     def _stop_soon(self) -> None:
         """Stop, and do not wait for that."""
-        if self._running is None:
+        if self._runtime is None:
             self._stopped.set()
         else:
-            self._begin_stop(self._running)
+            self._begin_stop(self._runtime)
 
     # Signals
 
@@ -136,8 +136,8 @@ class Member(ABC, Generic[R]):
 
     def _hurry(self) -> None:
         """Cancel running calls instead of waiting for them."""
-        if self._running is not None:
-            self._running.hurry()
+        if self._runtime is not None:
+            self._runtime.hurry()
 
     def _failed(self, error: BaseException) -> None:
         """A part of the consumer ended by an error: nothing can go on without it."""
@@ -146,14 +146,14 @@ class Member(ABC, Generic[R]):
             # A refusal explains itself; anything else is a defect, whose place matters.
             where = None if isinstance(error, RmqError) else error
             log.error("consumer.failed", group=self.config.group, error=str(error), exc_info=where)
-        if self._running is not None:
-            self._begin_stop(self._running)
+        if self._runtime is not None:
+            self._begin_stop(self._runtime)
 
-    def _begin_stop(self, running: R) -> None:
+    def _begin_stop(self, runtime: R) -> None:
         if self._stop is None:
-            self._halt(running)
-            self._stop = running.tasks.start(self._finish(running), "stop of the consumer")
+            self._halt(runtime)
+            self._stop = runtime.tasks.start(self._finish(runtime), "stop of the consumer")
 
-    def _halt(self, running: R) -> None:
+    def _halt(self, runtime: R) -> None:
         """From here on nothing new begins."""
-        running.halt()
+        runtime.halt()

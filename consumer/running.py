@@ -27,7 +27,7 @@ from .broadcast.member import Broadcaster
 from .broadcast.progress import LocalOffsets, open_offsets
 from .config import ConsumerConfig
 from .dispatch.concurrent import ConcurrentService
-from .dispatch.failures import Passing
+from .dispatch.failures import SkipFailures
 from .dispatch.orderly import OrderlyScheduler
 from .dispatch.service import ConsumeService
 from .dispatch.stall_watch import StallWatch
@@ -37,7 +37,7 @@ from .fetch.process_queue import MakeCache, ProcessQueue
 from .fetch.puller import Puller
 from .group.allocation import EVERYTHING, Strategy
 from .group.assignment import Assignment
-from .group.leases import LeaseKeeper, Unleased
+from .group.leases import LeaseKeeper, NoLeases
 from .group.progress import OffsetReporter, agree, lease_end
 from .group.rebalancer import Rebalancer
 from .group.tag_filter import Subscription
@@ -63,7 +63,7 @@ class Connect(Protocol):
     ) -> Link: ...
 
 
-class Running:
+class ConsumerRuntime:
     """The parts of a started consumer."""
 
     def __init__(
@@ -127,12 +127,12 @@ class Running:
             calls=self._calls,
             by_thread=broker.now is boottime,
         )
-        self.keeper: LeaseKeeper | Unleased
+        self.keeper: LeaseKeeper | NoLeases
         self.reporter: OffsetReporter | LocalOffsets
         carries: Callable[[Assignment], bool]  # whether a pull may take progress along
         if self._local is not None:
             assert isinstance(broker, Broadcaster)
-            self.keeper, self.reporter, carries = Unleased(broker.begun), self._local, lambda _: False
+            self.keeper, self.reporter, carries = NoLeases(broker.begun), self._local, lambda _: False
             self._strategy = EVERYTHING
         else:
             self.keeper = LeaseKeeper(assignments, config, broker)
@@ -170,7 +170,7 @@ class Running:
     def _make_service(self, listener: AsyncListener | None) -> ConsumeService:
         """Whoever gives the messages to the user."""
         assert listener is not None
-        failures = None if self._local is None else Passing()
+        failures = None if self._local is None else SkipFailures()
         Service = OrderlyScheduler if self._config.orderly else partial(ConcurrentService, failures=failures)
         return Service(
             listener,
@@ -267,18 +267,18 @@ class Running:
 
     def _resume(self, keeper: LeaseKeeper, hello: HelloReply) -> None:
         """A lease that the broker still lists under our epoch goes on; any other is lost, on either side."""
-        held = {
+        owned = {
             (lease.topic, lease.queue_id, lease.epoch) for lease in hello.leases if lease.group == self._broker.group
         }
         for assignment in list(self.assignments.values()):
-            if (*assignment.queue, assignment.epoch) in held:
-                held.discard((*assignment.queue, assignment.epoch))
+            if (*assignment.queue, assignment.epoch) in owned:
+                owned.discard((*assignment.queue, assignment.epoch))
                 keeper.proven(assignment)
                 if not assignment.agrees(hello.log_epoch):
                     assignment.ask_now()
             else:
                 assignment.lose("the broker did not resume it")
-        self.rebalancer.listed(MessageQueue(topic, queue_id) for topic, queue_id, _ in held)
+        self.rebalancer.listed(MessageQueue(topic, queue_id) for topic, queue_id, _ in owned)
         keeper.connected()
         if self.assignments:
             # The greeting shows that the leases are ours, but renews none.
@@ -289,11 +289,11 @@ class Running:
 
     def _on_push(self, push: int, payload: list[Any]) -> None:
         try:
-            self._told(push, payload)
+            self._handle_push(push, payload)
         except (BadRequest, TypeError, ValueError) as error:
             log.warning("push.unreadable", push=push, error=str(error))
 
-    def _told(self, push: int, payload: list[Any]) -> None:
+    def _handle_push(self, push: int, payload: list[Any]) -> None:
         if push == Push.TOPIC_CHANGED:
             self.rebalancer.topic_changed(decode(ops.TopicInfo, payload))
         elif push == Push.TOPIC_DELETED:
@@ -310,7 +310,7 @@ class Running:
         elif push == Push.RUNNING_INFO:
             token, group = payload[:2]
             if group == self._broker.group:
-                self._tell_running_info(int(token))
+                self._reply_running_info(int(token))
 
     def _lease_free(self, queue: MessageQueue) -> None:
         """
@@ -329,7 +329,7 @@ class Running:
         doubted, self._doubted = self._doubted, []
         await self.keeper.renew_these(doubted)
 
-    def _tell_running_info(self, token: int) -> None:
+    def _reply_running_info(self, token: int) -> None:
         """Answer at once and wait for nothing: whoever asked has a second, and nobody else may be kept waiting."""
         answer = msgpack.packb(RunningInfo(token, self.info()))
         try:
@@ -369,7 +369,7 @@ class Running:
 
     def _waits_for_user(self) -> bool:
         """Whether code of the user has to end before the queues can be given back."""
-        return any(assignment.guard.held for assignment in self.assignments.values())
+        return any(assignment.guard.busy for assignment in self.assignments.values())
 
     def hurry(self) -> None:
         """Cancel the running calls of a consumer that stops; those in a thread are waited for all the same."""
@@ -401,7 +401,7 @@ class Running:
         assignments = list(self.assignments.values())
         await self.tasks.cancel(*(assignment.puller for assignment in assignments))
         await asyncio.gather(*(self.service.finish(assignment, within_s=drain_s) for assignment in assignments))
-        await self.rebalancer.hand_overs_ended()
+        await self.rebalancer.handovers_ended()
         for assignment in self.assignments.values():
             assignment.ended.set()  # what is to be committed goes with the request that leaves
 
@@ -419,12 +419,12 @@ class Running:
                     await self._link.wait_connected()
                     await self._agree()
                     log_epoch = self._broker.log_epoch
-                    held = [each for each in self.assignments.values() if not each.lease.lost]
+                    owned = [each for each in self.assignments.values() if not each.lease.lost]
                     try:
-                        outcomes = await self._broker.leave([lease_end(each, log_epoch) for each in held])
-                        log.info("group.left", group=self._broker.group, leases=len(held))
+                        outcomes = await self._broker.leave([lease_end(each, log_epoch) for each in owned])
+                        log.info("group.left", group=self._broker.group, leases=len(owned))
                         # strict=False: a broadcasting member has queues, and no leases to be answered
-                        return [each for each, outcome in zip(held, outcomes, strict=False) if outcome.status == OK]
+                        return [each for each, outcome in zip(owned, outcomes, strict=False) if outcome.status == OK]
                     except ConnectionLost:
                         continue
         except (RmqError, TimeoutError) as error:

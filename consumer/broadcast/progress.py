@@ -109,7 +109,7 @@ def in_another_copy(content: OffsetsContent, store_id: int) -> OffsetsContent:
 
 
 log = get_logger("rmq.consumer")
-TELL_EVERY_S = 60.0  # how often it is told that nothing can be written
+LOG_EVERY_S = 60.0  # how often it is told that nothing can be written
 
 
 def open_offsets(
@@ -173,7 +173,7 @@ class LocalOffsets:
         self._written = found
         self._closed = False
         self._writing: asyncio.Future[None] | None = None
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
         self.busy: Callable[[], bool] = lambda: False  # whether turns are running; set by the composition root
 
     def turned(self) -> None:
@@ -282,7 +282,7 @@ class LocalOffsets:
         try:
             await self._save_in_thread(content)
         except OSError as error:
-            self._tell(error)
+            self._log_failure(error)
             return False
         self._written = content
         self._mark(content)
@@ -309,9 +309,9 @@ class LocalOffsets:
             del self._aside[0]  # meanwhile the loop may have put another behind it
         self._file.write(content)
 
-    def _tell(self, error: OSError) -> None:
-        if self._now() - self._told_at >= TELL_EVERY_S:
-            self._told_at = self._now()
+    def _log_failure(self, error: OSError) -> None:
+        if self._now() - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = self._now()
             log.error(
                 "offsets.not_written",
                 reason=error.strerror or str(error),
@@ -321,7 +321,7 @@ class LocalOffsets:
     async def close(self) -> None:
         """Write for the last time, and let another process have the file."""
         try:
-            self._told_at = float("-inf")  # a failure is told in any case
+            self._logged_at = float("-inf")  # a failure is told in any case
             await self.write()
         finally:
             self._closed = True

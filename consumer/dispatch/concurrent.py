@@ -87,10 +87,10 @@ class ConcurrentService:
         self._statistics = statistics or Statistics(config.group)
         self._stalled = stalled
         self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
-        self._lanes: dict[Assignment, Lane] = {}
-        self._sweep = Sweep(self._lanes, config, broker, self._failures)
+        self._queues: dict[Assignment, ActiveQueue] = {}
+        self._sweep = Sweep(self._queues, config, broker, self._failures)
         self._sweeping = False
-        self._ready: deque[Lane] = deque()  # in the order of their turns
+        self._ready: deque[ActiveQueue] = deque()  # in the order of their turns
         self._workers: set[Worker] = set()
         self._resting: list[asyncio.Future[None]] = []  # what idle workers wait for
         self._waking = False  # a worker was woken and has not run yet
@@ -106,10 +106,10 @@ class ConcurrentService:
 
     def start(self, assignment: Assignment) -> None:
         """Give an assignment its owner."""
-        lane = self._lanes[assignment] = Lane(assignment, self._statistics.of(assignment.shown.topic))
+        active = self._queues[assignment] = ActiveQueue(assignment, self._statistics.of(assignment.shown.topic))
         if self._cancels:
-            assignment.interrupt = lane.interrupt
-        assignment.owner = self._tasks.start(self._own(lane), f"owner of {assignment.queue}")
+            assignment.interrupt = active.interrupt
+        assignment.owner = self._tasks.start(self._own(active), f"owner of {assignment.queue}")
         if not self._sweeping:
             self._sweeping = True
             self._tasks.start(self._sweep.run(), "sweep")
@@ -121,21 +121,21 @@ class ConcurrentService:
         After ``within_s`` seconds (None: never) they are cancelled; those in a thread are waited for all the same.
         """
         assert assignment.dropped, "a queue of which another call may start cannot be waited for"
-        lane = self._lanes.get(assignment)
-        if lane is not None:
-            lane.forget_held()
+        active = self._queues.get(assignment)
+        if active is not None:
+            active.cancel_retries()
         try:
             async with asyncio.timeout(within_s):
                 await assignment.guard.free()
         except TimeoutError:
             log.warning("listener.cancelled", queue=str(assignment.queue), after_s=within_s)
-            if lane is not None:
-                lane.interrupt()
+            if active is not None:
+                active.interrupt()
             await assignment.guard.free()
         await self._tasks.cancel(assignment.owner)
-        if lane is not None:
-            lane.tell(self._broker.now())
-            self._lanes.pop(assignment, None)
+        if active is not None:
+            active.flush(self._broker.now())
+            self._queues.pop(assignment, None)
 
     def owners(self) -> list[Worker]:
         """The tasks that call the listener."""
@@ -143,20 +143,20 @@ class ConcurrentService:
 
     # The owner of a queue
 
-    async def _own(self, lane: Lane) -> None:
-        assignment = lane.assignment
+    async def _own(self, active: ActiveQueue) -> None:
+        assignment = active.assignment
         while await assignment.work():
             if not self._is_proven(assignment, self._broker.now()):
-                first_s = RELOCK_FIRST_S if lane.doubted else RELOCK_ENTRY_S
-                lane.doubted = False
+                first_s = RELOCK_FIRST_S if active.doubted else RELOCK_ENTRY_S
+                active.doubted = False
                 await until_proven(assignment, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
                 continue
-            lane.offer()
-            self._ready.append(lane)
+            active.offer()
+            self._ready.append(active)
             self._on_turn()
             self._wake()
-            await lane.until_withdrawn()
-            if lane.cache.ready:
+            await active.until_withdrawn()
+            if active.cache.ready:
                 await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
 
     def _is_proven(self, assignment: Assignment, now: float) -> bool:
@@ -165,7 +165,7 @@ class ConcurrentService:
             assignment.believed_until = self._leases.believed_until(assignment)
             if now > assignment.believed_until:
                 return False
-        if assignment.lost.told:
+        if assignment.lost.was_set:
             self._leases.proven(assignment)
         return True
 
@@ -232,28 +232,28 @@ class ConcurrentService:
                     await asyncio.sleep(YIELD_S)
             fresh = False
             if (taken := self._take(now)) is not None:
-                lane, chunk, messages = taken
-                now = await self._call(lane, Call(chunk, worker, now), messages)
+                active, chunk, messages = taken
+                now = await self._call(active, Call(chunk, worker, now), messages)
 
-    def _take(self, now: float) -> tuple[Lane, Chunk, list[StoredMessage]] | None:
+    def _take(self, now: float) -> tuple[ActiveQueue, Chunk, list[StoredMessage]] | None:
         """A chunk of the queue whose turn it is; None if nothing of it can be taken, or there is no queue."""
         if not self._ready:
             return None
-        lane = self._ready.popleft()
-        assignment = lane.assignment
-        lane.doubted = now > assignment.believed_until and not self._is_proven(assignment, now)
-        taken = None if assignment.halted or lane.doubted else lane.cache.take_chunk(self._config.batch)
+        active = self._ready.popleft()
+        assignment = active.assignment
+        active.doubted = now > assignment.believed_until and not self._is_proven(assignment, now)
+        taken = None if assignment.halted or active.doubted else active.cache.take_chunk(self._config.batch)
         if taken is None:
-            lane.withdraw()
+            active.withdraw()
             return None
-        if lane.cache.ready:
-            self._ready.append(lane)
+        if active.cache.ready:
+            self._ready.append(active)
         else:
-            lane.withdraw()
+            active.withdraw()
         if self._ready and not self._waking:
             self._wake()
         chunk, messages = taken
-        return lane, chunk, messages
+        return active, chunk, messages
 
     async def _give_way(self) -> None:
         """Let everybody else on the loop run, and go on together with the other workers."""
@@ -269,23 +269,23 @@ class ConcurrentService:
 
     # A call
 
-    async def _call(self, lane: Lane, call: Call, messages: list[StoredMessage]) -> float:
+    async def _call(self, active: ActiveQueue, call: Call, messages: list[StoredMessage]) -> float:
         """Make a call, or ask again for what nobody knows the outcome of; returns the time of its end."""
         chunk, clock = call.chunk, self._broker.now
-        lane.calls.began(call)
+        active.calls.began(call)
         self._running += 1
         try:
             if chunk.asked is not None:
-                await self._give_back(lane, chunk, *chunk.asked)
+                await self._give_back(active, chunk, *chunk.asked)
                 return clock()
-            context = ConcurrentContext(lane.assignment)
+            context = ConcurrentContext(active.assignment)
             listener = self._hooks.around(self._listener, clock) if self._hooks.any else self._listener
             status: object
             chunk.called_at = call.began_at
             try:
                 status = await listener(messages, context)
             except BaseException as error:
-                status = self._caught(lane, call, error)
+                status = self._caught(active, call, error)
             finally:
                 chunk.called_at = None
             now = clock()
@@ -299,26 +299,28 @@ class ConcurrentService:
                 and call.sweep is None
                 and not context.is_left
             ):
-                lane.count(now, chunk.count, took_s)
-                lane.cache.done(chunk)
+                active.count(now, chunk.count, took_s)
+                active.cache.done(chunk)
                 return now
-            await self._settle(lane, call, status, context, now)
+            await self._settle(active, call, status, context, now)
             return clock()
         finally:
             self._running -= 1
-            lane.calls.ended(call)
+            active.calls.ended(call)
             if not self._running and not self._ready:
                 self._on_turn()
 
-    async def _settle(self, lane: Lane, call: Call, status: object, context: ConcurrentContext, now: float) -> None:
+    async def _settle(
+        self, active: ActiveQueue, call: Call, status: object, context: ConcurrentContext, now: float
+    ) -> None:
         """Record any result but a plain success."""
-        chunk, cache, error = call.chunk, lane.cache, None
+        chunk, cache, error = call.chunk, active.cache, None
         if call.sweep is not None:
             await asyncio.wait([call.sweep])  # what of the chunk is ours to decide about is known behind it
         read = RETRY
         if isinstance(status, Raised):
             if not status.counts:
-                return self._try_again(lane, chunk)
+                return self._try_again(active, chunk)
             error = status.error
         else:
             read, warning = read_concurrent_status(status)
@@ -330,7 +332,7 @@ class ConcurrentService:
         done = self._acknowledged(context, given) if read is SUCCESS else 0
         elapsed_s = now - call.began_at
         timed_out = elapsed_s >= self._config.consume_timeout_s
-        meter = self._statistics.of(lane.assignment.shown.topic)
+        meter = self._statistics.of(active.assignment.shown.topic)
         if read is SUCCESS:
             meter.succeeded(now, done, 1, elapsed_s, timed_out)
             if done < given:
@@ -340,12 +342,12 @@ class ConcurrentService:
         cache.done_first(chunk, done - chunk.gone)
         if chunk.count:
             failure = failure_of(status, error)
-            lane.assignment.last_failure = (left[0].queue_offset, failure)
-            await self._give_back(lane, chunk, self._level(context), reason_of(failure, left))
+            active.assignment.last_failure = (left[0].queue_offset, failure)
+            await self._give_back(active, chunk, self._level(context), reason_of(failure, left))
 
-    async def _give_back(self, lane: Lane, chunk: Chunk, delay_level: int, reason: str) -> None:
+    async def _give_back(self, active: ActiveQueue, chunk: Chunk, delay_level: int, reason: str) -> None:
         """Give back what is left of a chunk; what cannot be stays, and is tried again in a while."""
-        assignment, cache, messages = lane.assignment, lane.cache, lane.cache.messages_of(chunk)
+        assignment, cache, messages = active.assignment, active.cache, active.cache.messages_of(chunk)
         fate = await self._failures.give_back(
             assignment,
             messages,
@@ -360,13 +362,13 @@ class ConcurrentService:
             if fate is Fate.REFUSED:
                 for message in messages:
                     message.attempt += 1
-            lane.hold(chunk, self._config.send_back_retry_s, self._broker.now())
+            active.retry_later(chunk, self._config.send_back_retry_s, self._broker.now())
 
-    def _try_again(self, lane: Lane, chunk: Chunk) -> None:
+    def _try_again(self, active: ActiveQueue, chunk: Chunk) -> None:
         """A call that we cancelled says nothing: the chunk is given to the next, if the queue is still ours."""
-        if not lane.assignment.dropped:
-            lane.cache.try_again(chunk)
-            lane.assignment.arrived()
+        if not active.assignment.dropped:
+            active.cache.try_again(chunk)
+            active.assignment.arrived()
 
     def _acknowledged(self, context: ConcurrentContext, given: int) -> int:
         done = acknowledged(context.ack_index, given)
@@ -384,7 +386,7 @@ class ConcurrentService:
 
     # Exceptions and cancellations
 
-    def _caught(self, lane: Lane, call: Call, error: BaseException) -> Raised:
+    def _caught(self, active: ActiveQueue, call: Call, error: BaseException) -> Raised:
         """What a listener's exception means; raises it again if it is not the listener's."""
         if call.interrupted and isinstance(error, asyncio.CancelledError | Exception):
             if not self._undo_cancel(call.worker):
@@ -398,11 +400,11 @@ class ConcurrentService:
                 self._warn_cancelled()
         elif not isinstance(error, Exception):
             raise error
-        messages = lane.cache.messages_of(call.chunk)
+        messages = active.cache.messages_of(call.chunk)
         if messages and messages[0].attempt & (messages[0].attempt - 1) == 0:
             log.error(
                 "listener.raised",
-                queue=str(lane.assignment.queue),
+                queue=str(active.assignment.queue),
                 queue_offset=messages[0].queue_offset,
                 attempt=messages[0].attempt,
                 exc_info=error,
@@ -437,7 +439,7 @@ class ConcurrentService:
             log.warning(event, advice=advice)
 
 
-TELL_AFTER_S = 0.002  # calls are added to the statistics together, not one by one
+COUNT_AFTER_S = 0.002  # calls are added to the statistics together, not one by one
 
 
 class Calls(ConsumeGuard):
@@ -489,7 +491,7 @@ class Call:
             self.worker.cancel()
 
 
-class Lane:
+class ActiveQueue:
     """An assignment, and what a service needs beside it."""
 
     def __init__(self, assignment: Assignment, meter: TopicMeter) -> None:
@@ -502,9 +504,9 @@ class Lane:
         self.offered = False  # workers may take from it
         self.doubted = False  # they could not, since the lease is not proven
         self._withdrawn = asyncio.Event()
-        self._held: dict[Chunk, tuple[float, asyncio.TimerHandle]] = {}
+        self._retries: dict[Chunk, tuple[float, asyncio.TimerHandle]] = {}
         self._meter = meter
-        self._told_at = float("-inf")
+        self._counted_at = float("-inf")
         self._done = self._called = 0  # not in the statistics yet
         self._seconds = 0.0
 
@@ -532,27 +534,27 @@ class Lane:
 
     # What is tried again
 
-    def hold(self, chunk: Chunk, seconds: float, now: float) -> None:
+    def retry_later(self, chunk: Chunk, seconds: float, now: float) -> None:
         """Have a chunk taken again after a pause; it keeps the progress back."""
         timer = asyncio.get_running_loop().call_later(seconds, self._due, chunk)
-        self._held[chunk] = (now + seconds, timer)
+        self._retries[chunk] = (now + seconds, timer)
         self._note_retry()
 
     def _due(self, chunk: Chunk) -> None:
-        del self._held[chunk]
+        del self._retries[chunk]
         self._note_retry()
         self.cache.try_again(chunk)
         self.assignment.arrived()
 
-    def forget_held(self) -> None:
+    def cancel_retries(self) -> None:
         """Nothing is tried again here."""
-        for _, timer in self._held.values():
+        for _, timer in self._retries.values():
             timer.cancel()
-        self._held.clear()
+        self._retries.clear()
         self._note_retry()
 
     def _note_retry(self) -> None:
-        self.assignment.retry_at = min((due for due, _ in self._held.values()), default=None)
+        self.assignment.retry_at = min((due for due, _ in self._retries.values()), default=None)
 
     # Statistics
 
@@ -561,12 +563,12 @@ class Lane:
         self._called += 1
         self._done += messages
         self._seconds += seconds
-        if not self.offered or now > self._told_at + TELL_AFTER_S:
-            self.tell(now)
+        if not self.offered or now > self._counted_at + COUNT_AFTER_S:
+            self.flush(now)
 
-    def tell(self, now: float) -> None:
+    def flush(self, now: float) -> None:
         """Add what was counted to the statistics."""
-        self._told_at = now
+        self._counted_at = now
         self._meter.succeeded(now, self._done, self._called, self._seconds)
         self._done = self._called = 0
         self._seconds = 0.0
@@ -581,9 +583,9 @@ class Sweep:
     """
 
     def __init__(
-        self, lanes: Mapping[Assignment, Lane], config: ConsumerConfig, broker: GroupClient, failures: Failures
+        self, queues: Mapping[Assignment, ActiveQueue], config: ConsumerConfig, broker: GroupClient, failures: Failures
     ) -> None:
-        self._lanes = lanes
+        self._queues = queues
         self._config = config
         self._broker = broker
         self._failures = failures
@@ -592,40 +594,40 @@ class Sweep:
         """Sweep until cancelled."""
         while True:
             await asyncio.sleep(self._config.consume_timeout_s)
-            for lane in list(self._lanes.values()):
-                await self.sweep(lane)
+            for active in list(self._queues.values()):
+                await self.sweep(active)
 
-    async def sweep(self, lane: Lane) -> None:
+    async def sweep(self, active: ActiveQueue) -> None:
         """Give up what has expired of one queue; ends at the first that cannot be given back."""
-        expired = lane.cache.expired(self._broker.now() - self._config.consume_timeout_s)
-        calls = {call.chunk: call for call in lane.calls.running()}
+        expired = active.cache.expired(self._broker.now() - self._config.consume_timeout_s)
+        calls = {call.chunk: call for call in active.calls.running()}
         for chunk, count in expired:
             # A call that ended while others were given back has said what becomes of its messages.
-            if chunk.called_at is not None and not await self._give_up(lane, calls[chunk], chunk, count):
+            if chunk.called_at is not None and not await self._give_up(active, calls[chunk], chunk, count):
                 return
 
-    async def _give_up(self, lane: Lane, call: Call, chunk: Chunk, count: int) -> bool:
+    async def _give_up(self, active: ActiveQueue, call: Call, chunk: Chunk, count: int) -> bool:
         """Give back the first messages of a chunk; a call that ends meanwhile waits for what comes of that."""
         call.sweep = asyncio.get_running_loop().create_future()
         ran_s = round(self._broker.now() - call.began_at, 3)
-        messages = lane.cache.messages_of(chunk)[:count]
+        messages = active.cache.messages_of(chunk)[:count]
         try:
             fate = await self._failures.give_back(
-                lane.assignment,
+                active.assignment,
                 messages,
-                progress=lambda: lane.cache.progress_without(chunk, count),
+                progress=lambda: active.cache.progress_without(chunk, count),
                 delay_level=EXPIRED_LEVEL,
                 reason=f"delivery {messages[0].attempt} took longer than {ran_s:g} s",
             )
             if fate is Fate.GIVEN_BACK:
                 log.warning(
                     "message.expired",
-                    queue=str(lane.assignment.queue),
+                    queue=str(active.assignment.queue),
                     queue_offset=messages[0].queue_offset,
                     count=count,
                     call_runs_s=ran_s,
                 )
-                lane.cache.done_first(chunk, count)
+                active.cache.done_first(chunk, count)
             return fate is Fate.GIVEN_BACK
         finally:
             call.sweep.set_result(None)

@@ -1,5 +1,5 @@
 """
-``Careful``: queues whose owners were lost one after the other, most likely by a message that ends the process.
+``CrashGuard``: queues whose owners were lost one after the other, most likely by a message that ends the process.
 
 Such a queue is delivered message by message, each announced to the broker before its call, and one such call at a time
 in the whole consumer: if the process ends, the broker knows at which message. A message that is convicted is not given
@@ -27,7 +27,7 @@ ADVICE = (
 )
 
 
-class Careful:
+class CrashGuard:
     """Decides about suspected messages, and announces them. ``calls`` is held for each careful call."""
 
     def __init__(self, config: ConsumerConfig, broker: GroupClient) -> None:

@@ -5,7 +5,7 @@ Each message has its own count of deliveries. Those that reached ``max_attempts`
 only the others are given again. Either is acknowledged by the broker before the pause begins, so that neither starts
 anew after a take-over.
 
-``Passing``: failed messages that nobody could have delivered again are told of, and passed.
+``SkipFailures``: failed messages that nobody could have delivered again are told of, and passed.
 
 What becomes of messages that a listener failed at where they are finished in any order.
 
@@ -82,7 +82,7 @@ class Retries:
         async def ask() -> None:
             nonlocal there
             # The log may have lost some since they failed, and given their offsets to others.
-            there = cache.still_held(dead)
+            there = cache.still_queued(dead)
             if not there:
                 return
             progress = cache.commit_offset_without(there)
@@ -126,7 +126,7 @@ class Retries:
 
         async def ask() -> None:
             # As with dead letters: another message may have the offset by now.
-            runs = failed_runs(assignment.cache.still_held(messages))
+            runs = failed_runs(assignment.cache.still_queued(messages))
             await self._broker.attempt(assignment.queue, assignment.epoch, runs)
 
         try:
@@ -162,7 +162,7 @@ def reason_of(failure: str, messages: Sequence[StoredMessage]) -> str:
     return f"delivery {messages[0].attempt} failed: {failure}"
 
 
-class Passing:
+class SkipFailures:
     """
     In place of :class:`~rmq.consumer.dispatch.failures.SendBacks` for broadcasting: others have the message
     anyway.
@@ -265,10 +265,10 @@ class SendBacks:
         except RmqError as error:
             log.warning("send_back.failed", queue=str(assignment.queue), error=str(error))
             return Fate.UNKNOWN
-        self._tell(assignment, messages, fates, reason)
+        self._log_fates(assignment, messages, fates, reason)
         return Fate.LOST if assignment.lease.lost else Fate.GIVEN_BACK
 
-    def _tell(
+    def _log_fates(
         self, assignment: Assignment, messages: Sequence[StoredMessage], fates: Sequence[int], reason: str
     ) -> None:
         dead = [message for message, fate in zip(messages, fates, strict=True) if fate == DEAD]

@@ -44,7 +44,7 @@ from ..listener import (
     read_status,
     result_type,
 )
-from .crash_guard import Careful
+from .crash_guard import CrashGuard
 from .failures import AWAY_S, Failed, Retries, reason_of
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
@@ -93,7 +93,7 @@ class OrderlyScheduler:
         self._statistics = statistics or Statistics(config.group)
         self._results = OrderlyResults(config, tasks, self._statistics)
         self._retries = Retries(config, broker)
-        self._careful = Careful(config, broker)
+        self._crash_guard = CrashGuard(config, broker)
         self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
         self._slots = asyncio.Semaphore(config.slots)
         self._queueing = 0  # owners that wait for a slot
@@ -105,7 +105,7 @@ class OrderlyScheduler:
         """Give an assignment its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""
         if self._cancels:
             assignment.interrupt = assignment.cancel_owner
-        self._careful.judge(assignment)
+        self._crash_guard.judge(assignment)
         assignment.owner = owner = self._tasks.start(self._own(assignment), f"owner of {assignment.queue}")
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
@@ -147,12 +147,12 @@ class OrderlyScheduler:
 
     async def _take_turns(self, assignment: Assignment) -> None:
         if assignment.crash_loop is not None:
-            return await self._careful.stand_still(assignment)
+            return await self._crash_guard.stand_still(assignment)
         while await assignment.work():
             if assignment.suspicion is None:
                 end = await self._turn(assignment)
             else:
-                async with self._careful.calls:  # before the slot: others may have that meanwhile
+                async with self._crash_guard.calls:  # before the slot: others may have that meanwhile
                     end = await self._turn(assignment)
             await self._after_turn(assignment, end)
 
@@ -315,14 +315,14 @@ class OrderlyScheduler:
         if not messages:
             return Step.RUN
         (message,) = messages
-        if self._careful.is_convicted(assignment, message):
+        if self._crash_guard.is_convicted(assignment, message):
             guard.since, guard.recording = now, True
             return Failed(cache.again(1), str(assignment.suspicion), convicted=True)
-        if self._careful.is_over(assignment, message):
+        if self._crash_guard.is_over(assignment, message):
             cache.again(1)
             assignment.suspicion = None
             return Step.RUN
-        if not await self._careful.announce(assignment, message):
+        if not await self._crash_guard.announce(assignment, message):
             step = Step.WAIT
         else:
             step, now, _ = await self._look(assignment, began, entering=False)
@@ -371,7 +371,7 @@ class OrderlyScheduler:
             paused=assignment.paused,
             stalled=self._stalled(now),
         )
-        if step is Step.RUN and assignment.lost.told:
+        if step is Step.RUN and assignment.lost.was_set:
             self._leases.proven(assignment)
         slice_s = min(SLICE_S, config.consume_timeout_s / 2)
         return step, now, min(assignment.believed_until, began + config.max_continuous_s, now + slice_s)

@@ -23,7 +23,7 @@ from rmq.runtime.logging import get_logger
 
 log = get_logger("rmq.consumer")
 EVERY_S = 1.0
-WORTH_TELLING_S = 0.5
+WORTH_LOGGING_S = 0.5
 LOOK_AGAIN_S = 0.1  # after a late tick: whether the loop keeps pace again
 MAX_QUEUES = 8  # that are named, of those whose call may be what blocks
 ADVICE = "a listener that blocks must be a plain def, which runs in a thread"
@@ -60,12 +60,12 @@ class LoopLag:
     def tick(self, now: float) -> float:
         """A tick, late or not: ``stall`` tells what it means. Returns how long to sleep before the next."""
         late_s, whole = max(0.0, now - self._due), self._every_s == EVERY_S
-        if late_s > WORTH_TELLING_S:
+        if late_s > WORTH_LOGGING_S:
             began = now - late_s if self.stall is None else self.stall.began
             self.stall = Stall(began, max(late_s, 0.0 if self.stall is None else self.stall.longest_s))
         elif whole:
             self.stall = None
-        self._every_s = LOOK_AGAIN_S if late_s > WORTH_TELLING_S else EVERY_S
+        self._every_s = LOOK_AGAIN_S if late_s > WORTH_LOGGING_S else EVERY_S
         self._last_s = late_s
         self._due = now + self._every_s
         return self._every_s

@@ -30,8 +30,8 @@ from ..group.assignment import Assignment
 from .process_queue import ProcessQueue
 
 log = get_logger("rmq.consumer")
-TELL_AFTER_S = 1.0  # a wait that is shorter is how a consumer with a backlog works
-TELL_EVERY_S = 60.0
+LOG_AFTER_S = 1.0  # a wait that is shorter is how a consumer with a backlog works
+LOG_EVERY_S = 60.0
 LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
 EXPIRY_PART = 4  # whoever waits shows that it is alive this often in the time after which a queue is given up
 
@@ -65,7 +65,7 @@ class FlowControl:
         self._assignments = assignments
         self._config = config
         self._broker = broker
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
         self._look_again_s = min(LOOK_AGAIN_S, config.pull_expiry_s / EXPIRY_PART)
 
     def limits(self, assignment: Assignment) -> Thresholds:
@@ -80,12 +80,12 @@ class FlowControl:
         has shown that it still has what that is about.
         """
         await self.room(assignment, when_drained=self._config.pull_when_drained)
-        while self._is_held_back(assignment):
+        while self._is_suspended(assignment):
             assignment.pulled_at = self._broker.now()
             await assignment.pause_asking(self._look_again_s)
             await self.room(assignment, when_drained=self._config.pull_when_drained)
 
-    def _is_held_back(self, assignment: Assignment) -> bool:
+    def _is_suspended(self, assignment: Assignment) -> bool:
         """Whether nothing is to be fetched since nothing is delivered."""
         return stands_still(assignment) and not assignment.dropped and assignment.agrees(self._broker.log_epoch)
 
@@ -96,7 +96,7 @@ class FlowControl:
         A listener that keeps its progress until it has seen more than a full cache gets more: nothing else could ever
         make room. The memory is its choice then.
         """
-        within_s = min(TELL_AFTER_S, self._look_again_s)
+        within_s = min(LOG_AFTER_S, self._look_again_s)
         try:
             while not assignment.dropped:
                 assignment.pulled_at = self._broker.now()
@@ -107,7 +107,7 @@ class FlowControl:
                 )  # fmt: skip
                 if cause is None or not assignment.agrees(self._broker.log_epoch):
                     return
-                if cache.may_starve and not cache.ready and not assignment.guard.held:
+                if cache.may_starve and not cache.ready and not assignment.guard.busy:
                     return self._warn_uncommitted(assignment, limits)
                 assignment.flow_control = cause
                 most = Thresholds(0, limits.size) if when_drained else limits
@@ -119,8 +119,8 @@ class FlowControl:
 
     def _warn(self, assignment: Assignment, cause: str) -> None:
         now = self._broker.now()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
             queues = sum(each.flow_control is not None for each in self._assignments.values())
             log.warning("pull.flow_control", queue=str(assignment.queue), cause=cause, queues_waiting=queues)
 
@@ -128,8 +128,8 @@ class FlowControl:
         now, cache = self._broker.now(), assignment.cache
         if assignment.left:
             return
-        if not cache.has_room(*limits) and now - assignment.uncommitted_told_at > TELL_EVERY_S:
-            assignment.uncommitted_told_at = now
+        if not cache.has_room(*limits) and now - assignment.uncommitted_logged_at > LOG_EVERY_S:
+            assignment.uncommitted_logged_at = now
             advice = "memory grows until the listener returns COMMIT"
             log.warning("pull.uncommitted", queue=str(assignment.queue), messages=cache.messages, advice=advice)
 
@@ -153,11 +153,11 @@ class Thresholds(NamedTuple):
     size: int
 
 
-def of_queue(config: ConsumerConfig, topic: str, held: Collection[MessageQueue]) -> Thresholds:
-    """The thresholds of one queue of ``topic``; ``held`` are all queues this consumer holds, that one included."""
-    messages, size = config.cache_messages, divided(config.cache_bytes, len(held))
+def of_queue(config: ConsumerConfig, topic: str, owned: Collection[MessageQueue]) -> Thresholds:
+    """The thresholds of one queue of ``topic``; ``owned`` are all queues of this consumer, that one included."""
+    messages, size = config.cache_messages, divided(config.cache_bytes, len(owned))
     if config.topic_cache_messages or config.topic_cache_bytes:
-        of_topic = sum(queue.topic == topic for queue in held)
+        of_topic = sum(queue.topic == topic for queue in owned)
         if config.topic_cache_messages:
             messages = min(messages, divided(config.topic_cache_messages, of_topic))
         if config.topic_cache_bytes:

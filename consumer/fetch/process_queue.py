@@ -297,7 +297,7 @@ class ProcessQueue:
         )
         self.settle()
 
-    def still_held(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+    def still_queued(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
         """Those of them that are put back; the log may have lost some meanwhile, and they with it."""
         line = set(map(id, self.line[self.next :]))
         return [message for message in messages if id(message) in line]

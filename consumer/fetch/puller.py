@@ -37,7 +37,7 @@ from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, PullQueue, PullResult
 
 from ..config import ConsumerConfig
 from ..dispatch.turns import SLICE_S
-from ..group.assignment import Assignment, Gap, Stopped, gap_of
+from ..group.assignment import Assignment, LogGap, Stopped, gap_of
 from ..group.progress import AGREEING
 from ..group.topics import GONE
 from ..introspection import Statistics
@@ -91,13 +91,13 @@ class Puller:
             await self._flow.may_pull(assignment)
             if assignment.dropped:
                 return
-            asked_as = Asked(self._broker.log_epoch, assignment.cache.subscription.expression)
+            context = PullContext(self._broker.log_epoch, assignment.cache.subscription.expression)
             began = assignment.pulled_at = self._broker.now()
             result = await self._pull(assignment)
             took_s = self._broker.now() - began
             if result is not None and not assignment.dropped:
                 was_empty = not assignment.cache.messages
-                messages = await self._intake.take_in(assignment, result, asked_as)
+                messages = await self._intake.take_in(assignment, result, context)
                 if messages:
                     await self._found(assignment, messages, took_s)
                 if was_empty and 0 < messages <= FEW:
@@ -163,7 +163,7 @@ class Puller:
 NEVER = -1  # no log epoch of a broker
 
 
-class Asked(NamedTuple):
+class PullContext(NamedTuple):
     """As what a pull was asked for: the log epoch of the broker, and the expression that the group had."""
 
     log_epoch: int
@@ -193,7 +193,7 @@ class Intake:
         self._progressed = progressed
         self._room = room
 
-    async def take_in(self, assignment: Assignment, result: PullResult, asked_as: Asked) -> int:
+    async def take_in(self, assignment: Assignment, result: PullResult, context: PullContext) -> int:
         """Do what an answer asks for; returns when the next pull makes sense, with the number of new messages."""
         asked, status = assignment.cache.end_offset, result.status
         text = result.text or code_name(status)
@@ -201,10 +201,10 @@ class Intake:
             log.info("queue.resumed", queue=str(assignment.queue), queue_offset=asked)
             assignment.stopped = None
         if status in (OK, EMPTY):
-            messages = await self._put(assignment, result, asked_as)
-            if asked_as.expression != ALL:
+            messages = await self._put(assignment, result, context)
+            if context.expression != ALL:
                 left_out = max(assignment.cache.end_offset - asked - messages, 0)
-                assignment.selection = assignment.selection.answered(asked_as.expression, messages, left_out)
+                assignment.selection = assignment.selection.answered(context.expression, messages, left_out)
             return messages
         if status == Fenced.code:
             assignment.lose(text)
@@ -228,14 +228,14 @@ class Intake:
 
     # Batches
 
-    async def _put(self, assignment: Assignment, result: PullResult, asked_as: Asked) -> int:
+    async def _put(self, assignment: Assignment, result: PullResult, context: PullContext) -> int:
         """Check and cache what came, giving the loop back every 2 ms; compressed batches only as there is room."""
         cache, clock = assignment.cache, self._broker.now
         before, at, messages, began = cache.end_offset, 0, 0, clock()
         try:
             while at < len(result.batches) and not assignment.dropped:
                 batch = self._read(assignment, result.batches, at)
-                if batch is None or not self._pass_filtered(assignment, batch.header.base_offset, result, asked_as):
+                if batch is None or not self._pass_filtered(assignment, batch.header.base_offset, result, context):
                     return messages
                 at += batch.header.size
                 held = cache.messages
@@ -248,7 +248,7 @@ class Intake:
                 if clock() - began > SLICE_S:
                     await asyncio.sleep(0)
                     began = clock()
-            if not self._pass_filtered(assignment, result.next_offset, result, asked_as):
+            if not self._pass_filtered(assignment, result.next_offset, result, context):
                 return messages
         except Refused as error:
             log.error("pull.bad_batch", queue=str(assignment.queue), error=str(error))
@@ -270,7 +270,7 @@ class Intake:
             batch.show_topic(assignment.shown.topic, self._config.namespace)
         return batch
 
-    def _pass_filtered(self, assignment: Assignment, to_offset: int, result: PullResult, asked_as: Asked) -> bool:
+    def _pass_filtered(self, assignment: Assignment, to_offset: int, result: PullResult, context: PullContext) -> bool:
         """
         Go on at ``to_offset`` if the broker has left out what lies before it, since no tag of ours is there.
 
@@ -283,27 +283,27 @@ class Intake:
         cache = assignment.cache
         if to_offset <= cache.end_offset or assignment.dropped:
             return True
-        if cache.subscription.expression != asked_as.expression:
+        if cache.subscription.expression != context.expression:
             return False
-        if asked_as.expression == ALL:
+        if context.expression == ALL:
             return True  # with every message wanted, the cache refuses a batch behind a hole
         if to_offset > min(result.next_offset, result.max_offset):
             raise BadBatch(f"{to_offset} lies behind {result.next_offset}, where the answer ends")
-        cache.skip_to(to_offset, passed_under=asked_as.log_epoch)
+        cache.skip_to(to_offset, passed_under=context.log_epoch)
         assignment.arrived()  # the owner passes it when its turn comes
         self._progressed()
         return True
 
     # A log that does not have what it had
 
-    async def _at_gap(self, assignment: Assignment, gap: Gap) -> None:
+    async def _at_gap(self, assignment: Assignment, gap: LogGap) -> None:
         """
         The log lacks the messages that this reader should get next: stop, or pass them. What came before is delivered.
 
         Stopped means that nothing is dispatched; the lease is kept, and the queue is asked for again with growing
         pauses, since the answer may change.
         """
-        told = {
+        fields = {
             "queue": str(assignment.queue),
             "reason": gap.reason,
             "from_offset": gap.from_offset,
@@ -313,16 +313,16 @@ class Intake:
         is_other = gap.status == OtherHistory.code
         if gap.from_offset == assignment.found_start and gap.status != Damaged.code and not is_other:
             # Retention came between finding the first message and asking for it: the group has missed nothing.
-            log.info("start.moved", queue=told["queue"], queue_offset=gap.end_offset)
+            log.info("start.moved", queue=fields["queue"], queue_offset=gap.end_offset)
             assignment.found_start = gap.end_offset
             return self._skip(assignment, gap.end_offset)
         if self._config.on_gap == "skip" and not is_other:
-            log.warning("queue.gap_skipped", **told, goes_on_at=gap.end_offset)
+            log.warning("queue.gap_skipped", **fields, goes_on_at=gap.end_offset)
             return self._skip(assignment, gap.end_offset)
         if assignment.stopped is None or assignment.stopped.gap != gap:
             assignment.stopped = Stopped(gap)
         if assignment.stopped.found_again(self._broker.now()):
-            log.error("queue.stopped", **told, advice=gap.advice())
+            log.error("queue.stopped", **fields, advice=gap.advice())
         await assignment.pause_asking(assignment.stopped.pause_s)
 
     def _skip(self, assignment: Assignment, goes_on_at: int) -> None:

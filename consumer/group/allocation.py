@@ -287,7 +287,7 @@ class Shares:
         self.strategy = strategy
         self._retry_topic = retry_topic
         self._namespace = namespace
-        self._told: dict[str, Share] = {}
+        self._logged: dict[str, Share] = {}
 
     def of_topics(
         self,
@@ -295,28 +295,28 @@ class Shares:
         members: Sequence[str],
         member: str,
         *,
-        held: Iterable[MessageQueue],
+        owned: Iterable[MessageQueue],
     ) -> dict[str, Share]:
-        """The share of each topic; where the strategy raises, what is ``held`` of it."""
-        held = list(held)
-        return {topic: self._of_topic(topic, infos, members, member, held) for topic, infos in topics.items()}
+        """The share of each topic; where the strategy raises, what is ``owned`` of it."""
+        owned = list(owned)
+        return {topic: self._of_topic(topic, infos, members, member, owned) for topic, infos in topics.items()}
 
     def _of_topic(
-        self, topic: str, infos: Sequence[QueueInfo], members: Sequence[str], member: str, held: list[MessageQueue]
+        self, topic: str, infos: Sequence[QueueInfo], members: Sequence[str], member: str, owned: list[MessageQueue]
     ) -> Share:
         shown = unwrap(self._namespace, topic)
         try:
             strategy = AVERAGE if topic == self._retry_topic else self.strategy
             ours = strategy.share((PlacedQueue(shown, info.broker, info.queue_id) for info in infos), members, member)
         except Exception as error:  # a user's function may raise anything: the other topics are not to suffer
-            kept = frozenset(queue for queue in held if queue.topic == topic)
+            kept = frozenset(queue for queue in owned if queue.topic == topic)
             return Share(kept, len(infos), len(members), f"{type(error).__name__}: {error}")
         return Share(frozenset(MessageQueue(topic, queue.queue_id) for queue in ours), len(infos), len(members))
 
     def report(self, group: str, shares: Mapping[str, Share]) -> None:
         """Tell each change once, with what it follows from."""
         for topic, share in shares.items():
-            before = self._told.get(topic)
+            before = self._logged.get(topic)
             if topic == self._retry_topic and before is None and not share.queues:
                 continue  # nothing was given back as yet
             if before is None and not share.queues:
@@ -337,5 +337,5 @@ class Shares:
                     ours=len(share.ours),
                     result=sorted(queue.queue_id for queue in share.ours),
                 )
-            self._told[topic] = share
-        self._told = {topic: self._told[topic] for topic in shares if topic in self._told}
+            self._logged[topic] = share
+        self._logged = {topic: self._logged[topic] for topic in shares if topic in self._logged}

@@ -28,21 +28,21 @@ from .tag_filter import Selection
 Task = asyncio.Task[None]
 
 
-class Lost(asyncio.Event):
+class LeaseLost(asyncio.Event):
     """
     True in a condition, and set, when the lease is gone or can no longer be proven.
 
     It reads the clock by ``expired``: after a stop of the whole process a listener may run before the timer that would
-    set it. ``told`` is whether it was set, which is what wakes those who wait.
+    set it. ``was_set`` is whether it was set, which is what wakes those who wait.
     """
 
-    def __init__(self, expired: Callable[[], bool] = bool, on_told: Callable[[], object] = bool) -> None:
+    def __init__(self, expired: Callable[[], bool] = bool, on_set: Callable[[], object] = bool) -> None:
         super().__init__()
         self._expired = expired
-        self._on_told = on_told
+        self._on_told = on_set
 
     @property
-    def told(self) -> bool:
+    def was_set(self) -> bool:
         """Whether somebody has set it."""
         return super().is_set()
 
@@ -69,7 +69,7 @@ class ConsumeGuard:
 
     It does what an ``asyncio.Lock`` per call would, without its cost for every message. Only the owner takes it, so
     taking never waits; and nobody has to take it to keep the owner out: whoever waits has marked the assignment as
-    dropped before, and the owner looks at that mark and sets ``held`` in one stretch without an ``await``.
+    dropped before, and the owner looks at that mark and sets ``since`` in one stretch without an ``await``.
     """
 
     __slots__ = ("recording", "since", "waiters")
@@ -81,7 +81,7 @@ class ConsumeGuard:
         self.waiters: list[asyncio.Future[None]] = []
 
     @property
-    def held(self) -> bool:
+    def busy(self) -> bool:
         """Whether a call is running, or has ended and is not recorded."""
         return self.since is not None
 
@@ -96,7 +96,7 @@ class ConsumeGuard:
 
     async def free(self) -> None:
         """Wait until no call is running and unrecorded; the assignment must be dropped. Cancelling is safe."""
-        while self.held:
+        while self.busy:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiters.append(waiter)
             await waiter
@@ -112,7 +112,7 @@ class Assignment:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: LeaseBelief,
         cache: ProcessQueue,
         *,
         on_lost: Callable[[Assignment, str], None],
@@ -129,14 +129,14 @@ class Assignment:
         self.dropped = False
         self.ended = asyncio.Event()  # nothing of it runs any more; written by the rebalancer
         self._expired: Callable[[], bool] = bool  # bool() is False: nobody watches yet
-        self.lost = Lost(on_told=self._told)
+        self.lost = LeaseLost(on_set=self._on_lost_set)
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
         self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
         self.stopped: Stopped | None = None  # it waits at a gap; the puller's
         self.selection = Selection()  # what its tag expression let through; the puller's
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.left = False  # the listener is done with the queue and finishes nothing more of it; the listener's
-        self.uncommitted_told_at = float("-inf")  # when it was last warned of; the puller's
+        self.uncommitted_logged_at = float("-inf")  # when it was last warned of; the puller's
         self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
         self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
@@ -215,16 +215,16 @@ class Assignment:
     def resumed(self) -> None:
         """The broker confirmed the lease: whoever doubted it since may go on."""
         self.believed_until = float("-inf")  # the grace may be another than before
-        if self.lost.told and not self.lease.lost:
-            self.lost = Lost(self._expired, self._told)
+        if self.lost.was_set and not self.lease.lost:
+            self.lost = LeaseLost(self._expired, self._on_lost_set)
         self._proven.set()
 
     def watched(self, expired: Callable[[], bool]) -> None:
         """From here on ``lost`` reads the clock."""
         self._expired = expired
-        self.lost = Lost(expired, self._told)
+        self.lost = LeaseLost(expired, self._on_lost_set)
 
-    def _told(self) -> None:
+    def _on_lost_set(self) -> None:
         """The listener is told that the lease is lost: running calls are cancelled, if that is wished."""
         if self.interrupt is not None:
             self.interrupt()
@@ -285,7 +285,7 @@ class Assignment:
 GRACE_MARGIN_S = 1.0
 
 
-class Lease:
+class LeaseBelief:
     """
     One grant of a queue to this session, told apart from all others by its epoch.
 
@@ -340,7 +340,7 @@ class QueueGates:
             gate = self._gates[queue] = asyncio.Lock()
         return gate
 
-    def held(self) -> list[MessageQueue]:
+    def occupied(self) -> list[MessageQueue]:
         """The queues that have a turn inside."""
         return [queue for queue, gate in self._gates.items() if gate.locked()]
 
@@ -420,7 +420,7 @@ REMIND_S = 300.0  # a queue that stays stopped is reported this often
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LogGap:
     """
     The messages from ``from_offset`` to before ``end_offset`` cannot be read, and the reason.
 
@@ -460,16 +460,16 @@ class Gap:
 class Stopped:
     """A queue that waits at a gap: how often it was found there, and when that was last reported."""
 
-    gap: Gap
-    told_at: float = float("-inf")
+    gap: LogGap
+    logged_at: float = float("-inf")
     times: int = 0
 
     def found_again(self, now: float) -> bool:
         """The same answer came; says whether somebody should be told."""
         self.times += 1
-        if now - self.told_at < REMIND_S:
+        if now - self.logged_at < REMIND_S:
             return False
-        self.told_at = now
+        self.logged_at = now
         return True
 
     @property
@@ -478,13 +478,13 @@ class Stopped:
         return min(FIRST_PAUSE_S * 2.0 ** min(self.times - 1, 16), MOST_PAUSE_S)
 
 
-def gap_of(asked: int, result: PullResult) -> Gap | None:
+def gap_of(asked: int, result: PullResult) -> LogGap | None:
     """The gap that an answer to a pull at ``asked`` tells of; None if it tells of none, or not where that ends."""
     end = result.next_offset
     if result.status == OtherHistory.code:
-        return Gap(result.status, min(end, asked), asked)
+        return LogGap(result.status, min(end, asked), asked)
     if result.status in (MessagesLost.code, OffsetOutOfRange.code):
         end = max(end, result.min_offset) if asked < result.min_offset else asked
     elif result.status != Damaged.code:
         return None
-    return Gap(result.status, asked, end) if end > asked else None
+    return LogGap(result.status, asked, end) if end > asked else None

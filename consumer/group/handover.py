@@ -1,5 +1,5 @@
 """
-``HandOvers``: how a queue is given up. One task for each, so that none waits for another.
+``HandoverTasks``: how a queue is given up. One task for each, so that none waits for another.
 
 Mark it dropped, let the running call end and be recorded, discard what was not started, then commit and unlock in one
 request. Nothing else ends a lease of ours before its time.
@@ -25,7 +25,7 @@ log = get_logger("rmq.consumer")
 
 RELEASE_RETRY_S = 0.1
 ANSWER_S = 3.0  # for a broker to say whether it has what was done
-TELL_EVERY_S = 1.0  # a call that keeps its queue is counted and told of at most this often
+LOG_EVERY_S = 1.0  # a call that keeps its queue is counted and told of at most this often
 
 
 class Workers(Protocol):
@@ -35,7 +35,7 @@ class Workers(Protocol):
     async def finish_assignment(self, assignment: Assignment) -> None: ...
 
 
-class HandOvers:
+class HandoverTasks:
     """The queues that are being given up. ``ended(assignment)`` is told when one is out of the table."""
 
     def __init__(
@@ -53,7 +53,7 @@ class HandOvers:
         self._tasks = tasks
         self._ended = ended
         self._running: dict[Assignment, asyncio.Task[None]] = {}
-        self._told_at: dict[Assignment, float] = {}
+        self._logged_at: dict[Assignment, float] = {}
         self._stopping = False
 
     def begin(self, assignment: Assignment) -> None:
@@ -65,7 +65,7 @@ class HandOvers:
 
     def _forget(self, assignment: Assignment) -> None:
         self._running.pop(assignment, None)
-        self._told_at.pop(assignment, None)
+        self._logged_at.pop(assignment, None)
 
     async def _end(self, assignment: Assignment) -> None:
         """Let the running call end, discard what was not started, then commit and unlock in one request."""
@@ -77,9 +77,9 @@ class HandOvers:
             del self._assignments[assignment.queue]
             self._ended(assignment)
         if assignment.lease.lost and not assignment.topic_gone:
-            await self._tell_ended(assignment)
+            await self._report_ended(assignment)
 
-    async def _tell_ended(self, assignment: Assignment) -> None:
+    async def _report_ended(self, assignment: Assignment) -> None:
         """
         Say that nothing runs any more under a lease that we lost: after a reset of offsets the broker waits for that.
 
@@ -113,12 +113,12 @@ class HandOvers:
     async def idle_ended(self, assignments: Iterable[Assignment]) -> None:
         """Wait until those without a running call have ended: a few steps of the loop, then their unlock is sent."""
         for assignment in assignments:
-            if not assignment.guard.held:
+            if not assignment.guard.busy:
                 await assignment.ended.wait()
 
     async def idle_gone(self, assignments: Iterable[Assignment], within_s: float) -> None:
         """Wait until those without a running call are unlocked, but no longer than this: they can be taken anew."""
-        tasks = [self._running[each] for each in assignments if not each.guard.held and each in self._running]
+        tasks = [self._running[each] for each in assignments if not each.guard.busy and each in self._running]
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
 
@@ -126,8 +126,8 @@ class HandOvers:
         """Count, and tell of, the calls that keep a dropped queue from being unlocked."""
         now = self._broker.now()
         for assignment in self._running:
-            if assignment.guard.held and now - self._told_at.get(assignment, float("-inf")) >= TELL_EVERY_S:
-                self._told_at[assignment] = now
+            if assignment.guard.busy and now - self._logged_at.get(assignment, float("-inf")) >= LOG_EVERY_S:
+                self._logged_at[assignment] = now
                 assignment.tries_to_unlock += 1
                 since = assignment.called_at
                 log.warning(

@@ -8,7 +8,7 @@ How often a lease and a membership are renewed: what is configured, but often en
 A process that was stopped beyond its leases, or a broker that did not resume them, loses all its queues at once: the
 operator should read one sentence, not one for each queue.
 
-``Unleased``: in place of leases, for a consumer whose queues are nobody's: what nobody gave does not run out.
+``NoLeases``: in place of leases, for a consumer whose queues are nobody's: what nobody gave does not run out.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class LeaseKeeper:
         """Tell the listeners whose leases cannot be proven any more, in one line; the next limit of the others."""
         now, next_limit, unproven = self._broker.now(), None, []
         for assignment in self._assignments.values():
-            if assignment.lost.told or assignment.lease.lost:
+            if assignment.lost.was_set or assignment.lease.lost:
                 continue
             limit = self.believed_until(assignment)
             if now > limit:
@@ -229,9 +229,9 @@ class LossLog:
         """A lease is lost; it is told soon."""
         self._lost.append((assignment, reason))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.tell)
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """Tell now what was gathered; the reason is that of the first queue."""
         if self._timer is not None:
             self._timer.cancel()
@@ -257,7 +257,7 @@ def listed(things: Iterable[object]) -> str:
 NEVER = float("-inf")
 
 
-class Unleased:
+class NoLeases:
     """
     What :class:`~rmq.consumer.group.leases.LeaseKeeper` is to others: a queue is ours until something ends its stay.
 

@@ -32,8 +32,8 @@ from ..config import LAST, ConsumerConfig
 from ..fetch.process_queue import MakeCache, ProcessQueue
 from . import leases
 from .allocation import Share, Shares, Strategy, parse_strategy
-from .assignment import Assignment, Lease, Suspicion, runs_of
-from .handover import HandOvers, Workers
+from .assignment import Assignment, LeaseBelief, Suspicion, runs_of
+from .handover import HandoverTasks, Workers
 from .leases import LossLog
 from .tag_filter import Subscribed, Subscription
 from .topics import GONE, KnownTopics
@@ -77,7 +77,7 @@ class Rebalancer:
         self._shares = Shares(
             strategy or parse_strategy(config.strategy), config.namespace, retry_topic=broker.retry_topic
         )
-        self._hand_overs = HandOvers(assignments, broker, workers=workers, tasks=tasks, ended=self._handed_over)
+        self._handovers = HandoverTasks(assignments, broker, workers=workers, tasks=tasks, ended=self._handed_over)
         self._members: list[str] = []
         self._parted_from = NOTHING_IN_COMMON  # the last log epoch that this store has in common with the one before
         self._members_version = 0  # a list with a lower one is older than the one we have
@@ -299,8 +299,8 @@ class Rebalancer:
     def _computed(self) -> dict[str, Share]:
         # A queue taken before its subscription is accepted would be selected by nothing.
         topics = {topic: self._topics.places(topic) for topic in self._subscribed.all() if topic in self._accepted}
-        held = (queue for queue, assignment in self._assignments.items() if not assignment.dropped)
-        return self._shares.of_topics(topics, self._members, self._broker.member, held=held)
+        owned = (queue for queue, assignment in self._assignments.items() if not assignment.dropped)
+        return self._shares.of_topics(topics, self._members, self._broker.member, owned=owned)
 
     async def _balance(self) -> None:
         """Drop, then ask; a queue whose hand-over is not finished is asked for when it is."""
@@ -314,23 +314,23 @@ class Rebalancer:
             if self._stopping or not await self._acquire(missing[at : at + MAX_ENTRIES]):
                 break
         if self._changed and self._subscribed and not self._stopping:
-            await self._tell_change(wanted)
+            await self._announce_change(wanted)
 
     async def _drop(self, wanted: set[MessageQueue]) -> None:
         now = self._broker.now()
         leaving, expired, _ = compare(self._assignments, wanted, now=now, pull_expiry_s=self._config.pull_expiry_s)
         for assignment in leaving:
             log.info("queue.dropped", queue=str(assignment.queue), epoch=assignment.epoch)
-            self._hand_overs.begin(assignment)
+            self._handovers.begin(assignment)
         for assignment in expired:
             ago = round(now - assignment.pulled_at, 3)
             log.warning("queue.pull_expired", queue=str(assignment.queue), epoch=assignment.epoch, pulled_ago_s=ago)
-            self._hand_overs.begin(assignment)
-        await self._hand_overs.idle_ended(leaving)
-        await self._hand_overs.idle_gone(expired, self._config.lock_timeout_s)
-        self._hand_overs.count_tries()
+            self._handovers.begin(assignment)
+        await self._handovers.idle_ended(leaving)
+        await self._handovers.idle_gone(expired, self._config.lock_timeout_s)
+        self._handovers.count_tries()
 
-    async def _tell_change(self, wanted: set[MessageQueue]) -> None:
+    async def _announce_change(self, wanted: set[MessageQueue]) -> None:
         """Report that we are alive, now that we hold others than before; the answer may bring news as well."""
         self._changed = False
         await self._join()
@@ -379,7 +379,7 @@ class Rebalancer:
             runs=runs_of(grant),
         )
         assignment = Assignment(
-            Lease(queue, grant.epoch, asked.at),
+            LeaseBelief(queue, grant.epoch, asked.at),
             cache,
             on_lost=self._on_lost,
             topic_generation=topic_generation,
@@ -393,7 +393,7 @@ class Rebalancer:
         # If the topic was deleted and made again meanwhile, nobody knows which of the two this is about.
         is_current = topic_generation == self._topics.generation(queue.topic)
         if self._stopping or not is_current or not is_wanted:
-            return self._hand_overs.begin(assignment)
+            return self._handovers.begin(assignment)
         self._changed = True
         log.info("queue.acquired", queue=str(queue), epoch=grant.epoch, queue_offset=grant.committed_offset)
         self._workers.start_assignment(assignment)
@@ -415,7 +415,7 @@ class Rebalancer:
         if reason != TOPIC_GONE:  # that was reported as such, once
             self._losses.add(assignment, reason)
         if not self._stopping and not assignment.dropped:
-            self._hand_overs.begin(assignment)
+            self._handovers.begin(assignment)
 
     def _handed_over(self, assignment: Assignment) -> None:
         self._changed |= not assignment.lease.lost
@@ -426,13 +426,13 @@ class Rebalancer:
     def halt(self) -> None:
         """No further pass; the loop ends after the one under way, whose grants are handed over at once."""
         self._stopping = True
-        self._hand_overs.halt()
+        self._handovers.halt()
         self._noticed.set()
 
-    async def hand_overs_ended(self) -> None:
+    async def handovers_ended(self) -> None:
         """Wait for the hand-overs that were under way; those that had not yet asked to unlock leave that to us."""
-        await self._hand_overs.all_ended()
-        self._losses.tell()
+        await self._handovers.all_ended()
+        self._losses.flush()
 
 
 def _all_of(shares: dict[str, Share]) -> set[MessageQueue]:
@@ -466,12 +466,12 @@ def compare(
 
     Expired is a queue that was not pulled for *longer* than ``pull_expiry_s`` and has no known reason for that.
     """
-    held = [assignment for assignment in assignments.values() if not assignment.dropped]
+    owned = [assignment for assignment in assignments.values() if not assignment.dropped]
     return Comparison(
-        [assignment for assignment in held if assignment.queue not in wanted],
+        [assignment for assignment in owned if assignment.queue not in wanted],
         [
             assignment
-            for assignment in held
+            for assignment in owned
             if assignment.queue in wanted and is_pull_expired(assignment, now=now, pull_expiry_s=pull_expiry_s)
         ],
         sorted(queue for queue in wanted if queue not in assignments),

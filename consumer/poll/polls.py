@@ -30,7 +30,7 @@ from ..group.assignment import Assignment
 from ..group.leases import Leases, until_proven
 from ..introspection import Statistics
 from .queue import PulledBatch, cache_of
-from .watchdog import Presence
+from .watchdog import PollWatchdog
 
 log = get_logger("rmq.consumer")
 RebalanceHook = Callable[[list[MessageQueue]], Awaitable[None] | None]
@@ -62,7 +62,7 @@ class PullService:
         tasks: TaskSet,
         leases: Leases,
         losses: Losses,
-        presence: Presence,
+        watchdog: PollWatchdog,
         statistics: Statistics,
         stalled: Callable[[float], bool] = lambda _: False,
         on_assigned: RebalanceHook | None = None,
@@ -74,15 +74,15 @@ class PullService:
         self._tasks = tasks
         self._leases = leases
         self._losses = losses
-        self._presence = presence
+        self._watchdog = watchdog
         self._statistics = statistics
         self._stalled = stalled
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._line = ReadyLine[Assignment]()
+        self._ready = ReadyLine[Assignment]()
         self._woken = asyncio.Event()
         self._open: set[Assignment] = set()  # whose messages may be returned
-        self._told: set[Assignment] = set()  # of whose coming the user was told, and not of their going
+        self._announced: set[Assignment] = set()  # of whose coming the user was told, and not of their going
         self._doubted: set[Assignment] = set()  # whose leases are being proven
         self._callers: set[asyncio.Task[None]] = set()  # that call the user's hooks
         self._in_hand: _InHand | None = None
@@ -105,13 +105,13 @@ class PullService:
         assignment.suspicion = None  # messages are given to the user as they are: there is no call to be careful with
         assignment.on_work = lambda: self._has_work(assignment)
         if self._on_assigned is None:
-            self._told.add(assignment)
+            self._announced.add(assignment)
             self._open.add(assignment)
         else:
             assignment.owner = self._tasks.start(self._assigned(assignment), f"on_assigned of {assignment.queue}")
 
     async def _assigned(self, assignment: Assignment) -> None:
-        self._told.add(assignment)
+        self._announced.add(assignment)
         await self._call(self._on_assigned, "on_assigned", assignment)
         self._open.add(assignment)
         self._has_work(assignment)
@@ -124,7 +124,7 @@ class PullService:
         """
         assert assignment.dropped, "a queue whose messages may still be returned cannot be waited for"
         self._open.discard(assignment)
-        self._line.discard(assignment)
+        self._ready.discard(assignment)
         await self._tasks.cancel(assignment.owner)
         limit_s = self._config.drain_s if within_s is None else min(within_s, self._config.drain_s)
         try:
@@ -132,8 +132,8 @@ class PullService:
                 await assignment.guard.free()
         except TimeoutError:
             self._give_back(assignment, limit_s)
-        if assignment in self._told:
-            self._told.discard(assignment)
+        if assignment in self._announced:
+            self._announced.discard(assignment)
             await self._revoked(assignment)
         cache = cache_of(assignment)
         if self._config.auto_commit_every_s and not assignment.lease.lost:
@@ -184,7 +184,7 @@ class PullService:
     def _has_work(self, assignment: Assignment) -> None:
         """Something came, or a pause has ended, or a lease was proven."""
         if assignment in self._open and assignment not in self._doubted and not assignment.halted:
-            self._line.add(assignment)
+            self._ready.add(assignment)
             self._woken.set()
 
     # For whoever polls
@@ -206,11 +206,11 @@ class PullService:
         Cancelling is safe: nothing was taken then.
         """
         self.finished()
-        self._presence.came()
+        self._watchdog.poll_began()
         try:
             return await self._poll(timeout_s)
         finally:
-            self._presence.went()
+            self._watchdog.poll_ended()
 
     async def _poll(self, timeout_s: float | None) -> PulledBatch:
         now = self._broker.now()
@@ -229,11 +229,11 @@ class PullService:
             if (batch := self._take(now)) is not None:
                 return batch
             stalled = self._stalled(now)
-            if self._closed or (not wait and (stalled or not self._line)):
+            if self._closed or (not wait and (stalled or not self._ready)):
                 return PulledBatch()
             if stalled:
                 await asyncio.sleep(YIELD_S)
-            elif not self._line:
+            elif not self._ready:
                 self._woken.clear()
                 await self._woken.wait()
 
@@ -241,7 +241,7 @@ class PullService:
         """Messages of the first queue in line that has any; None if there is none, or a long run of unwanted ones."""
         if self._closed or self._stalled(now):
             return None
-        while (assignment := self._line.take()) is not None:
+        while (assignment := self._ready.take()) is not None:
             if assignment.halted:
                 continue  # it stands in line again when it is resumed
             if not self._is_proven(assignment, now):
@@ -249,12 +249,12 @@ class PullService:
                 continue
             messages = cache_of(assignment).take(self._config.batch)
             if assignment.cache.ready:
-                self._line.add(assignment)
+                self._ready.add(assignment)
             if messages:
                 assignment.guard.since = now
                 self._in_hand = _InHand(PulledBatch(messages, assignment), assignment, len(messages), now)
                 return self._in_hand.batch
-            if self._line:
+            if self._ready:
                 return None
         return None
 
@@ -266,7 +266,7 @@ class PullService:
         self._in_hand = None
         cache_of(assignment).commit()
         assignment.guard.release()
-        self._presence.seen()
+        self._watchdog.active()
         now = self._broker.now()
         timed_out = now - since >= self._config.consume_timeout_s
         self._statistics.of(assignment.shown.topic).succeeded(now, count, 1, now - since, timed_out)
@@ -290,7 +290,7 @@ class PullService:
             assignment.believed_until = self._leases.believed_until(assignment)
         if now > assignment.believed_until:
             return False
-        if assignment.lost.told:
+        if assignment.lost.was_set:
             self._leases.proven(assignment)
         return True
 
@@ -315,22 +315,22 @@ class ReadyLine(Generic[T]):
     So each of ``n`` that are in line has its turn within ``n`` turns.
     """
 
-    __slots__ = ("_line",)
+    __slots__ = ("_ready",)
 
     def __init__(self) -> None:
-        self._line: OrderedDict[T, None] = OrderedDict()
+        self._ready: OrderedDict[T, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._ready)
 
     def add(self, item: T) -> None:
         """Stand at the end; one that stands already keeps its place."""
-        self._line.setdefault(item)
+        self._ready.setdefault(item)
 
     def discard(self, item: T) -> None:
         """Leave the line."""
-        self._line.pop(item, None)
+        self._ready.pop(item, None)
 
     def take(self) -> T | None:
         """The first in line, who leaves it; None if nobody is there."""
-        return self._line.popitem(last=False)[0] if self._line else None
+        return self._ready.popitem(last=False)[0] if self._ready else None

@@ -19,11 +19,11 @@ from ..config import ConsumerConfig, configure
 from ..fetch.flow_control import Target
 from ..group.allocation import Allocate, Strategy, named
 from ..group.assignment import Assignment
-from ..member import Member
+from ..member import BaseConsumer
 from ..running import Connect
 from .polls import RebalanceHook
 from .queue import NotAssigned, PulledBatch, cache_of
-from .running import PullRunning
+from .running import PullRuntime
 from .targets import PullTargets, Queue, as_queue, check_hooks, check_timeout
 
 log = get_logger("rmq.consumer")
@@ -32,7 +32,7 @@ DEFAULT_BATCH = 10
 DEFAULT_POLL_S = 5.0
 
 
-class PullConsumer(Member[PullRunning]):
+class PullConsumer(BaseConsumer[PullRuntime]):
     """
     A member of a consumer group whose user asks for messages, batch by batch, each of one queue.
 
@@ -150,8 +150,8 @@ class PullConsumer(Member[PullRunning]):
         self._targets_changed()
 
     def _targets_changed(self) -> None:
-        if self._running is not None:
-            self._running.resubscribe()
+        if self._runtime is not None:
+            self._runtime.resubscribe()
         elif self._started and not self._stopped.is_set():
             self._run()
 
@@ -192,10 +192,10 @@ class PullConsumer(Member[PullRunning]):
         self._refuse_second_task()
         if self._stop is not None:
             self._finish_batch()
-        running = self._in_operation()
+        runtime = self._in_operation()
         self._polling, self._poller, self._iterating = True, asyncio.current_task(), None
         try:
-            batch = await running.polls.poll(timeout_s)
+            batch = await runtime.polls.poll(timeout_s)
         finally:
             self._polling = False
         if not batch and self._error is not None:
@@ -204,14 +204,14 @@ class PullConsumer(Member[PullRunning]):
 
     def _refuse_second_task(self) -> None:
         """A poll makes done what was returned before: it must not be another task that works on that."""
-        other = None if self._running is None or not self._running.polls.has_batch else self._iterating
+        other = None if self._runtime is None or not self._runtime.polls.has_batch else self._iterating
         works = other is not None and other is not asyncio.current_task() and not other.done()
         if self._polling or works:
             raise RuntimeError("another task polls this consumer: poll with one task, or make a consumer for each")
 
     def _finish_batch(self) -> None:
-        if self._running is not None:
-            self._running.polls.finished()
+        if self._runtime is not None:
+            self._runtime.polls.finished()
 
     async def commit(self) -> None:
         """
@@ -228,10 +228,10 @@ class PullConsumer(Member[PullRunning]):
         """
         if self._is_settled():
             return
-        running = self._in_operation(also_stopping=True)
-        if asyncio.current_task() not in running.owners():  # a hook does not know what the polling task is at
-            running.polls.finished()
-        await running.commits.commit()
+        runtime = self._in_operation(also_stopping=True)
+        if asyncio.current_task() not in runtime.owners():  # a hook does not know what the polling task is at
+            runtime.polls.finished()
+        await runtime.commits.commit()
 
     def _is_settled(self) -> bool:
         """
@@ -240,9 +240,9 @@ class PullConsumer(Member[PullRunning]):
         Raises:
             Fenced: it was, and some of what was returned is delivered again.
         """
-        if self._running is None or self._error is not None or not self._stopped.is_set():
+        if self._runtime is None or self._error is not None or not self._stopped.is_set():
             return False
-        self._running.commits.report_losses()
+        self._runtime.commits.report_losses()
         return True
 
     # Positions
@@ -254,7 +254,7 @@ class PullConsumer(Member[PullRunning]):
         Raises:
             NotAssigned: this consumer does not hold the queue.
         """
-        position = cache_of(self._held(queue)).position
+        position = cache_of(self._owned(queue)).position
         return None if position < 0 else position
 
     async def committed(self, queue: Queue) -> int | None:
@@ -264,8 +264,8 @@ class PullConsumer(Member[PullRunning]):
         Raises:
             RmqError: the broker could not be asked, or there is no such queue.
         """
-        running = self._in_operation()
-        return await running.seeks.committed(self._targets.on_the_wire(as_queue(queue)))
+        runtime = self._in_operation()
+        return await runtime.seeks.committed(self._targets.on_the_wire(as_queue(queue)))
 
     async def seek(self, queue: Queue, to: int | str) -> int:
         """
@@ -302,7 +302,7 @@ class PullConsumer(Member[PullRunning]):
         seeks = self._in_operation().seeks
         return {assignment.shown: await seeks.seek_to_time(assignment, time) for assignment in assignments}
 
-    def _held(self, queue: Queue) -> Assignment:
+    def _owned(self, queue: Queue) -> Assignment:
         wanted = as_queue(queue)
         for assignment in self._assignments():
             if assignment.shown == wanted and not assignment.dropped:
@@ -315,7 +315,7 @@ class PullConsumer(Member[PullRunning]):
             self._in_operation()
             self._came.clear()
             try:
-                return self._held(queue)
+                return self._owned(queue)
             except NotAssigned:
                 if as_queue(queue) not in self._targets.assigned:
                     raise
@@ -346,7 +346,7 @@ class PullConsumer(Member[PullRunning]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._signals:
-            if kind is None and self._nobody_works_on_it():
+            if kind is None and self._is_batch_free():
                 self._finish_batch()
             await self.stop()
         if self._error is not None and error is None:
@@ -362,12 +362,12 @@ class PullConsumer(Member[PullRunning]):
         self._refuse_if_stopped()
         asyncio.get_running_loop()
         self._started = True
-        if self._running is None and self._targets:
+        if self._runtime is None and self._targets:
             self._run()
 
     def _run(self) -> None:
         on_assigned, on_revoked = self._hooks
-        self._running = PullRunning(
+        self._runtime = PullRuntime(
             self.config,
             None,
             self._targets.subscriptions,
@@ -381,7 +381,7 @@ class PullConsumer(Member[PullRunning]):
             on_revoked=on_revoked,
             on_started=self._came.set,
         )
-        self._running.start()
+        self._runtime.start()
 
     async def stop(self) -> None:
         """
@@ -391,30 +391,30 @@ class PullConsumer(Member[PullRunning]):
         that the calling task has in hand is *not* done: say :meth:`commit` before, or leave the ``async with`` block.
         Cancelling it leaves the stop going on in the background; a further call waits for it.
         """
-        if self._running is not None and self._nobody_works_on_it():
-            self._running.polls.abandon()
+        if self._runtime is not None and self._is_batch_free():
+            self._runtime.polls.abandon()
         await self._end()
 
-    def _nobody_works_on_it(self) -> bool:
+    def _is_batch_free(self) -> bool:
         """Whether the task that has the batch in hand is this one, or has ended."""
         return self._poller is None or self._poller.done() or self._poller is asyncio.current_task()
 
-    def _halt(self, running: PullRunning) -> None:
-        super()._halt(running)
-        running.polls.close()
+    def _halt(self, runtime: PullRuntime) -> None:
+        super()._halt(runtime)
+        runtime.polls.close()
 
-    async def _finish(self, running: PullRunning) -> None:
+    async def _finish(self, runtime: PullRuntime) -> None:
         try:
-            await running.stop()
+            await runtime.stop()
         finally:
             self._stopped.set()
             self._came.set()
 
-    def _in_operation(self, *, also_stopping: bool = False) -> PullRunning:
+    def _in_operation(self, *, also_stopping: bool = False) -> PullRuntime:
         if self._stopped.is_set() or (self._stop is not None and not also_stopping):
             if self._error is not None:
                 raise self._error
             raise RuntimeError("this consumer was stopped: make another one")
-        if self._running is None:
+        if self._runtime is None:
             raise RuntimeError("this consumer does not run: start() it and subscribe() or assign() first")
-        return self._running
+        return self._runtime

@@ -9,16 +9,16 @@ from ..dispatch.service import ConsumeService
 from ..fetch.process_queue import MakeCache
 from ..group.assignment import Assignment
 from ..listener import AsyncListener
-from ..running import Running
+from ..running import ConsumerRuntime
 from .commits import PullCommits
 from .polls import PullService, RebalanceHook
 from .queue import PullCache
 from .seeks import Seeks
-from .watchdog import Presence
+from .watchdog import PollWatchdog
 
 
-class PullRunning(Running):
-    """Rebalance, leases, pulls, flow control and hand-overs are those of :class:`~rmq.consumer.running.Running`."""
+class PullRuntime(ConsumerRuntime):
+    """Shares rebalancing, leases, pulls, flow control and hand-overs with the consumer that has a listener."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class PullRunning(Running):
         on_started: Callable[[], None],
         **named: Any,
     ) -> None:
-        """``on_started`` is told of each queue that came; the others are those of ``Running``."""
+        """``on_started`` is told of each queue that came; the others are those of ``ConsumerRuntime``."""
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._on_started = on_started
@@ -53,14 +53,14 @@ class PullRunning(Running):
             believed=self.keeper.believed,
             progressed=self.reporter.turned,
         )
-        self.presence = Presence(self._config.consume_timeout_s, now=self._broker.now, rest=self._rest)
+        self.watchdog = PollWatchdog(self._config.consume_timeout_s, now=self._broker.now, rest=self._rest)
         self.polls = PullService(
             self._config,
             self._broker,
             tasks=self.tasks,
             leases=self.keeper,
             losses=self.commits,
-            presence=self.presence,
+            watchdog=self.watchdog,
             statistics=self.statistics,
             stalled=self.stalls.stalled,
             on_assigned=self._on_assigned,
@@ -69,7 +69,7 @@ class PullRunning(Running):
         return self.polls
 
     def _polled_ago_s(self) -> float | None:
-        return self.presence.away_s
+        return self.watchdog.away_s
 
     def _rest(self, resting: bool) -> None:
         self.rebalancer.rest(resting)
@@ -79,7 +79,7 @@ class PullRunning(Running):
         super().start()
         if self._config.auto_commit_every_s:
             self.tasks.start(self.commits.run(), "auto-commit")
-        self.tasks.start(self.presence.watch(), "presence of the user")
+        self.tasks.start(self.watchdog.watch(), "poll watchdog")
 
     def _waits_for_user(self) -> bool:
         return super()._waits_for_user() or (self._on_revoked is not None and bool(self.assignments))

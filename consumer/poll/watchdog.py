@@ -1,5 +1,5 @@
 """
-``Presence``: whether the user of a pull consumer still asks for messages.
+``PollWatchdog``: whether the user of a pull consumer still asks for messages.
 
 The leases are renewed whatever the user does, so one who never polls again would keep the queues from everybody. After
 ``limit_s`` without a poll they are given to others; the next poll takes part again.
@@ -15,7 +15,7 @@ from rmq.runtime.logging import get_logger
 log = get_logger("rmq.consumer")
 
 
-class Presence:
+class PollWatchdog:
     """``rest(True)`` is said when the user was away for ``limit_s``, ``rest(False)`` when they are back."""
 
     def __init__(self, limit_s: float, *, now: Callable[[], float], rest: Callable[[bool], None]) -> None:
@@ -32,7 +32,7 @@ class Presence:
         """How long the user has not asked for anything; 0 while a poll waits."""
         return 0.0 if self._polling else max(self._now() - self._seen_at, 0.0)
 
-    def came(self) -> None:
+    def poll_began(self) -> None:
         """A poll begins."""
         self._polling = True
         if not self._back.is_set():
@@ -40,12 +40,12 @@ class Presence:
             log.info("poll.resumed", away_s=round(self._now() - self._seen_at, 3))
             self._rest(False)
 
-    def went(self) -> None:
+    def poll_ended(self) -> None:
         """A poll has ended: the user is at work."""
         self._polling = False
         self._seen_at = self._now()
 
-    def seen(self) -> None:
+    def active(self) -> None:
         """The user has finished something without a poll."""
         self._seen_at = self._now()
 

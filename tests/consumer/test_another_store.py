@@ -156,8 +156,8 @@ async def test_after_several_stores_the_group_joins_with_the_lowest_epoch_that_i
     broker.create("t")
     async with make(topics={"t": "*"}) as consumer:
         await asyncio.sleep(1)
-        assert consumer._running is not None
-        rebalancer = consumer._running.rebalancer
+        assert consumer._runtime is not None
+        rebalancer = consumer._runtime.rebalancer
         for log_epoch in epochs:
             rebalancer.another_store(log_epoch)
         rebalancer.connected()

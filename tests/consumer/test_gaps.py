@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq.consumer.group.assignment import Gap, Stopped, gap_of
+from rmq.consumer.group.assignment import LogGap, Stopped, gap_of
 from rmq.wire.errors import Damaged, Internal, MessagesLost, OffsetOutOfRange
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import EMPTY, Op, PullResult
@@ -48,11 +48,11 @@ def overtaken(broker: FakeBroker, *, committed: int = 2, least: int = 5) -> None
     ],
 )
 def test_a_gap_reaches_from_what_was_asked_for_to_what_can_be_read(result: PullResult, end: int | None) -> None:
-    assert gap_of(4, result) == (None if end is None else Gap(result.status, 4, end))
+    assert gap_of(4, result) == (None if end is None else LogGap(result.status, 4, end))
 
 
 def test_a_gap_says_what_is_missing_why_and_what_to_do() -> None:
-    lost, damaged = Gap(OffsetOutOfRange.code, 4, 7), Gap(Damaged.code, 4, 5)
+    lost, damaged = LogGap(OffsetOutOfRange.code, 4, 7), LogGap(Damaged.code, 4, 5)
     assert (str(lost), lost.count) == ("MESSAGES_LOST: offsets 4 to 6", 3)
     assert (str(damaged), damaged.count) == ("DAMAGED: offsets 4 to 4", 1)
     assert 'to go on at 7 without them, run with on_gap = "skip"' in lost.advice()
@@ -60,7 +60,7 @@ def test_a_gap_says_what_is_missing_why_and_what_to_do() -> None:
 
 
 def test_the_pauses_of_a_stopped_queue_grow_to_30_s_and_it_is_reported_every_5_minutes() -> None:
-    stopped, pauses, told = Stopped(Gap(Damaged.code, 0, 1)), [], []
+    stopped, pauses, told = Stopped(LogGap(Damaged.code, 0, 1)), [], []
     now = 0.0
     while now < 700:
         if stopped.found_again(now):

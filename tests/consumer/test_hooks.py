@@ -9,7 +9,7 @@ import pytest
 
 from rmq.consumer import CallInfo, ConfigError, ConsumeContext, ConsumeStatus, ResultType
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.consumer.listener import Hooks
 
 from .fake_broker import FakeBroker
@@ -108,7 +108,7 @@ async def test_a_call_of_exactly_the_limit_is_too_long(ended: float, result: Res
     clock = iter([0.0, ended])
     hooks, hook = Hooks("g", consume_timeout_s=2.0), Noting("hook", [])
     hooks.add(hook)
-    assignment = Assignment(Lease(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda _, reason: None)
+    assignment = Assignment(LeaseBelief(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda _, reason: None)
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
         return SUCCESS

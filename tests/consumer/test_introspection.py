@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Gap, Lease, Stopped, Suspicion
+from rmq.consumer.group.assignment import Assignment, LeaseBelief, LogGap, Stopped, Suspicion
 from rmq.consumer.introspection import (
     BUCKET_S,
     BUCKETS,
@@ -51,7 +51,7 @@ CONFIG = ConsumerConfig(group="g")
 
 
 def assignment(queue_id: int = 0, *, start: int = 0, topic: str = "t", runs: Any = ()) -> Assignment:
-    lease = Lease(MessageQueue(topic, queue_id), 7, lock_sent_at=100.0)
+    lease = LeaseBelief(MessageQueue(topic, queue_id), 7, lock_sent_at=100.0)
     return Assignment(lease, ProcessQueue(start, runs=runs), on_lost=lambda *_: None)
 
 
@@ -118,7 +118,7 @@ def test_times_are_told_from_now_and_never_negative() -> None:
 def test_why_a_queue_does_not_go_on_is_told() -> None:
     one = assignment()
     one.paused, one.flow_control, one.tries_to_unlock = True, "1000 messages", 2
-    one.stopped = Stopped(Gap(Damaged.code, 3, 8))
+    one.stopped = Stopped(LogGap(Damaged.code, 3, 8))
     told = queue_info(one, now=0.0)
     assert (told["paused"], told["flow_control"], told["tries_to_unlock"]) == (True, "1000 messages", 2)
     assert told["stopped"] == "DAMAGED: offsets 3 to 7"

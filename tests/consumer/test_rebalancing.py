@@ -24,7 +24,7 @@ def ids(consumer: Consumer) -> list[int]:
 
 
 def held(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
-    return consumer._running.assignments[queue]
+    return consumer._runtime.assignments[queue]
 
 
 # Locks
@@ -339,7 +339,7 @@ async def test_a_pause_moves_no_queue_and_a_paused_member_still_hands_over_what_
 
     async with consumer:
         await asyncio.sleep(1)
-        for assignment in consumer._running.assignments.values():  # type: ignore[union-attr]
+        for assignment in consumer._runtime.assignments.values():  # type: ignore[union-attr]
             assignment.paused, assignment.pulled_at = True, -1000.0
         await asyncio.sleep(100)
         assert ids(consumer) == [0, 1]

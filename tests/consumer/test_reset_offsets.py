@@ -56,7 +56,7 @@ async def test_a_call_of_a_queue_that_is_being_handed_over_is_told_too(broker: F
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
         async with asyncio.timeout(5):
             await context.lost.wait()
-        told.append((round(now(), 3), context.lost.told))
+        told.append((round(now(), 3), context.lost.was_set))
         return ConsumeStatus.SUCCESS
 
     async with make(listener, topics={"t": "*"}):

@@ -15,7 +15,7 @@ from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.group.assignment import Assignment, QueueGates
 from rmq.consumer.group.handover import Workers
-from rmq.consumer.running import Running
+from rmq.consumer.running import ConsumerRuntime
 from rmq.engine.native.connection import Connection
 from rmq.wire.model import MessageQueue
 
@@ -97,14 +97,14 @@ class TrustingConnection(Connection):
         """Not needed."""
 
 
-def without_guard(running: Running) -> None:
-    running.rebalancer._hand_overs._workers = Rushing(running)
+def without_guard(runtime: ConsumerRuntime) -> None:
+    runtime.rebalancer._handovers._workers = Rushing(runtime)
 
 
-def without_guard_and_gate(running: Running) -> None:
-    without_guard(running)
-    assert isinstance(running.service, OrderlyScheduler)
-    running.service.gates = NoGates()
+def without_guard_and_gate(runtime: ConsumerRuntime) -> None:
+    without_guard(runtime)
+    assert isinstance(runtime.service, OrderlyScheduler)
+    runtime.service.gates = NoGates()
 
 
 UNFENCED = Build(broker=UnfencedBroker)

@@ -23,7 +23,7 @@ from rmq.consumer.dispatch.failures import Fate
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.group.assignment import Assignment
 from rmq.consumer.group.handover import Workers
-from rmq.consumer.running import Running
+from rmq.consumer.running import ConsumerRuntime
 from rmq.wire.model import MessageQueue
 
 from rigs.disk.crash import KEPT
@@ -82,24 +82,24 @@ class Rushing:
         """Not waited for."""
 
 
-def forgetting(running: Running) -> None:
-    if isinstance(running.service, ConcurrentService):
-        running.service._failures = Forgetting()
+def forgetting(runtime: ConsumerRuntime) -> None:
+    if isinstance(runtime.service, ConcurrentService):
+        runtime.service._failures = Forgetting()
 
 
-def highest(running: Running) -> None:
-    if isinstance(running.service, ConcurrentService):
-        running.rebalancer._make_cache = partial(Highest, max_span=2000)
+def highest(runtime: ConsumerRuntime) -> None:
+    if isinstance(runtime.service, ConcurrentService):
+        runtime.rebalancer._make_cache = partial(Highest, max_span=2000)
 
 
-def rushing(running: Running) -> None:
-    running.rebalancer._hand_overs._workers = Rushing(running)
+def rushing(runtime: ConsumerRuntime) -> None:
+    runtime.rebalancer._handovers._workers = Rushing(runtime)
 
 
-def writing_ahead(running: Running) -> None:
+def writing_ahead(runtime: ConsumerRuntime) -> None:
     """A broadcasting member writes that it is further than it is."""
-    if running._local is not None:
-        progress = running._local.progress
+    if runtime._local is not None:
+        progress = runtime._local.progress
         honest = progress.note
         progress.note = lambda queue, at: honest(queue, at._replace(offset=at.offset + 10))  # type: ignore[method-assign]
 

@@ -292,8 +292,8 @@ async def test_a_turn_takes_what_arrives_while_it_runs(broker: InMemoryBroker) -
     consumer: Consumer
 
     async def listener(messages: list[StoredMessage], context: Any) -> ConsumeStatus:
-        assert consumer._running is not None
-        turns[0] = max(turns[0], consumer._running.service.turns)
+        assert consumer._runtime is not None
+        turns[0] = max(turns[0], consumer._runtime.service.turns)
         calls.append([message.body for message in messages])
         if len(calls) == 1:
             async with Producer(broker.address) as producer:

@@ -25,7 +25,7 @@ from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import Consumer
-from rmq.consumer.running import Running
+from rmq.consumer.running import ConsumerRuntime
 from rmq.engine.native.connection import Connection
 from rmq.wire.errors import OK
 from rmq.wire.model import MessageQueue
@@ -67,7 +67,7 @@ class Build(NamedTuple):
 
     broker: type[Broker] = Broker
     connection: type[Connection] = Connection
-    change: Callable[[Running], None] = lambda running: None
+    change: Callable[[ConsumerRuntime], None] = lambda runtime: None
 
 
 SOUND = Build()
@@ -253,8 +253,8 @@ class Fleet:
 
         def start() -> None:
             consumer.start()
-            assert consumer._running is not None
-            self._build.change(consumer._running)
+            assert consumer._runtime is not None
+            self._build.change(consumer._runtime)
 
         process.run(start)
 

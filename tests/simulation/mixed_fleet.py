@@ -256,8 +256,8 @@ class MixedFleet(Fleet):
     def _changed(self, consumer: Consumer, start: Callable[[], None]) -> Callable[[], None]:
         def begin() -> None:
             start()
-            assert consumer._running is not None
-            self._build.change(consumer._running)
+            assert consumer._runtime is not None
+            self._build.change(consumer._runtime)
 
         return begin
 
@@ -407,6 +407,6 @@ def _levels(config: BrokerConfig) -> Levels:
 
 def free_files(consumer: Any) -> None:
     """What the system does when a process dies: its locks on files are gone."""
-    running = getattr(consumer, "_running", None)
+    running = getattr(consumer, "_runtime", None)
     if running is not None and running._local is not None:
         running._local._file.close()

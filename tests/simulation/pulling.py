@@ -60,6 +60,6 @@ class PullMember:
         call.fates = (OK,) * len(messages)
 
     def _lost(self, queue: MessageQueue, epoch: int) -> bool:
-        running = self._consumer._running
-        assignment = None if running is None else running.assignments.get(queue)
+        runtime = self._consumer._runtime
+        assignment = None if runtime is None else runtime.assignments.get(queue)
         return assignment is None or assignment.epoch != epoch or bool(assignment.lost)

@@ -18,7 +18,7 @@ from rmq.consumer.broadcast.offsets_file import OffsetsContent, QueueProgress
 from rmq.consumer.broadcast.progress import OF_ANOTHER_LOG, LocalOffsets, LocalProgress, in_copy
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 
@@ -179,7 +179,7 @@ class Rig:
         cache = ProcessQueue(offset)
         if log_epoch:
             cache.log_epochs.fetched(offset - 1, log_epoch)
-        assignment = Assignment(Lease(QUEUE, 0, 0.0), cache, on_lost=lambda *_: None, topic_generation=1)
+        assignment = Assignment(LeaseBelief(QUEUE, 0, 0.0), cache, on_lost=lambda *_: None, topic_generation=1)
         self.assignments[QUEUE] = assignment
         return assignment
 

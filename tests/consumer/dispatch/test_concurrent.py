@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from rmq.consumer import CallInfo, ConcurrentContext, Consumer, ConsumeStatus, ResultType
-from rmq.consumer.dispatch.concurrent import Call, Calls, Lane
+from rmq.consumer.dispatch.concurrent import ActiveQueue, Call, Calls
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.consumer.introspection import TopicMeter
 from rmq.wire.errors import ConnectionLost, Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
@@ -558,7 +558,7 @@ async def test_a_stop_during_the_pause_before_a_retry_waits_for_nothing_and_leav
     assert (listener.offsets, broker.offsets.get(("g", QUEUE), 0)) == ([0, 1, 2], 0)
 
 
-# Lost
+# LeaseLost
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_call_that_outlives_its_lease_commits_and_gives_back_nothing(
@@ -860,9 +860,11 @@ def call(began_at: float) -> Call:
     return Call(Chunk(0, 1), task, began_at)
 
 
-def lane(cache: Any = None) -> Lane:
-    assignment = Assignment(Lease(MessageQueue("t", 0), 1, 0.0), cache or ConcurrentQueue(0), on_lost=lambda *_: None)
-    return Lane(assignment, TopicMeter())
+def active(cache: Any = None) -> ActiveQueue:
+    assignment = Assignment(
+        LeaseBelief(MessageQueue("t", 0), 1, 0.0), cache or ConcurrentQueue(0), on_lost=lambda *_: None
+    )
+    return ActiveQueue(assignment, TopicMeter())
 
 
 @pytest.mark.virtual_time
@@ -873,24 +875,24 @@ async def test_calls_are_held_since_the_oldest_that_runs_until_the_last_has_ende
 
     calls.began(first)
     calls.began(second)
-    assert (calls.held, calls.since, calls.running()) == (True, 1.0, [first, second])
+    assert (calls.busy, calls.since, calls.running()) == (True, 1.0, [first, second])
     free = asyncio.create_task(calls.free())
     calls.ended(first)
     await asyncio.sleep(0)
-    assert (calls.held, calls.since, free.done()) == (True, 2.0, False)
+    assert (calls.busy, calls.since, free.done()) == (True, 2.0, False)
     calls.ended(second)
     await free
-    assert (calls.held, calls.since) == (False, None)
+    assert (calls.busy, calls.since) == (False, None)
 
 
 @pytest.mark.virtual_time
 async def test_a_chunk_that_is_held_falls_due_after_its_pause_and_the_first_of_them_is_told() -> None:
-    one = lane()
+    one = active()
     one.cache.put(made_plain(0, 2))
     chunks = [taken[0] for _ in range(2) if (taken := one.cache.take_chunk(1)) is not None]
 
-    one.hold(chunks[0], 5.0, now())
-    one.hold(chunks[1], 3.0, now())
+    one.retry_later(chunks[0], 5.0, now())
+    one.retry_later(chunks[1], 3.0, now())
     assert one.assignment.retry_at == 3.0
     await asyncio.sleep(2.999)
     assert not one.cache.ready
@@ -899,7 +901,7 @@ async def test_a_chunk_that_is_held_falls_due_after_its_pause_and_the_first_of_t
     assert one.assignment.retry_at == 5.0
     assert await one.assignment.work()
 
-    one.forget_held()
+    one.cancel_retries()
     await asyncio.sleep(5)
     assert one.assignment.retry_at is None
     assert [one.cache.take_chunk(1) is None for _ in range(2)] == [False, True]
@@ -920,9 +922,9 @@ async def test_only_a_call_that_runs_is_interrupted_and_only_once() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_calls_are_counted_together_and_told_at_the_end_of_the_work_or_every_2_ms() -> None:
+async def test_calls_are_counted_together_and_counted_at_the_end_of_the_work_or_every_2_ms() -> None:
     meter = TopicMeter()
-    one = lane()
+    one = active()
     one._meter = meter
 
     one.offer()
@@ -943,7 +945,7 @@ async def test_calls_are_counted_together_and_told_at_the_end_of_the_work_or_eve
 @pytest.mark.virtual_time
 async def test_the_cache_of_another_service_is_refused() -> None:
     with pytest.raises(AssertionError, match="another service"):
-        lane(ProcessQueue(0))
+        active(ProcessQueue(0))
 
 
 LIMIT_S = 100.0

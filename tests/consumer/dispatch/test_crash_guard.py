@@ -352,7 +352,7 @@ async def test_cancelled_at_any_step_a_careful_owner_leaves_nothing_behind(steps
     assignment.owner.cancel()
     await asyncio.wait([assignment.owner])
 
-    assert not assignment.guard.held
+    assert not assignment.guard.busy
     assert not assignment.guard.recording
     assert listener.running == 0
     again = harness.assignment(1)

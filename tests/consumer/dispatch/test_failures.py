@@ -15,10 +15,10 @@ import pytest
 
 from rmq.consumer import ConsumeContext, ConsumeStatus
 from rmq.consumer.config import ConsumerConfig
-from rmq.consumer.dispatch.failures import Fate, Passing, SendBacks
+from rmq.consumer.dispatch.failures import Fate, SendBacks, SkipFailures
 from rmq.consumer.fetch.concurrent_queue import ConcurrentQueue
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.wire.errors import BadDelay, ConnectionLost, Fenced, Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.hello import AttemptRun
@@ -464,14 +464,14 @@ async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost
 def held(count: int) -> Assignment:
     cache = ProcessQueue(4)
     cache.put(made_plain(4, count))
-    return Assignment(Lease(MessageQueue("t", 0), 0, 0.0), cache, on_lost=lambda *_: None)
+    return Assignment(LeaseBelief(MessageQueue("t", 0), 0, 0.0), cache, on_lost=lambda *_: None)
 
 
 async def test_failed_messages_are_told_in_one_line_and_passed(caplog: pytest.LogCaptureFixture) -> None:
     assignment = held(2)
     messages = assignment.cache.take(2)  # type: ignore[attr-defined]
 
-    fate = await Passing().give_back(assignment, messages, progress=lambda: 6, delay_level=-1, reason="odd price")
+    fate = await SkipFailures().give_back(assignment, messages, progress=lambda: 6, delay_level=-1, reason="odd price")
 
     assert fate is Fate.GIVEN_BACK
     (line,) = [record.getMessage() for record in caplog.records]
@@ -484,7 +484,7 @@ async def test_messages_of_a_queue_whose_stay_ended_are_not_passed(caplog: pytes
     messages = assignment.cache.take(1)  # type: ignore[attr-defined]
     assignment.lose("the topic was deleted")
 
-    assert await Passing().give_back(assignment, messages, progress=lambda: 5) is Fate.LOST
+    assert await SkipFailures().give_back(assignment, messages, progress=lambda: 5) is Fate.LOST
 
     assert "message.passed" not in caplog.text
 
@@ -515,7 +515,7 @@ def held_send_backs(*, agreed: int = 7) -> tuple[Assignment, list[Any]]:
     queue.put(made_plain(5, 2, attempts=[0, 4]))
     taken = queue.take_chunk(2)
     assert taken is not None
-    return Assignment(Lease(QUEUE_SEND_BACKS, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
+    return Assignment(LeaseBelief(QUEUE_SEND_BACKS, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
 
 
 async def give_back(broker: Broker, assignment: Assignment, messages: list[Any], progress: int = 7) -> Fate:

@@ -25,7 +25,7 @@ from rmq.consumer import CallInfo, ConsumeContext, Consumer, ConsumeStatus, Resu
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.fetch.process_queue import READ_AT_ONCE, ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.batch import batch
 from rmq.wire.errors import ConnectionLost, Fenced, Internal, RequestTimeout
@@ -178,7 +178,7 @@ class Harness_plain:
         )
 
     def assignment(self, messages: int, queue: MessageQueue = QUEUE) -> Assignment:
-        lease = Lease(queue, 1, 0.0)
+        lease = LeaseBelief(queue, 1, 0.0)
         assignment = Assignment(lease, ProcessQueue(0), on_lost=lambda _, reason: self.lost.append(reason))
         if messages:
             self.fill(assignment, messages)
@@ -195,7 +195,7 @@ class Harness_plain:
             assignment.drop()
             await self.scheduler.finish(assignment)
         assert not self.failures
-        assert self.scheduler.gates.held() == []
+        assert self.scheduler.gates.occupied() == []
         assert self.scheduler.turns == 0
 
     # The lease, always believed in
@@ -373,7 +373,7 @@ async def test_cancelled_at_any_step_an_owner_leaves_nothing_behind(steps: int) 
     assignment.owner.cancel()
     await asyncio.wait([assignment.owner])
 
-    assert not assignment.guard.held
+    assert not assignment.guard.busy
     assert listener.running == 0
     again = harness.assignment(1)
     harness.scheduler.start(again)
@@ -731,7 +731,7 @@ async def test_a_listener_in_a_thread_is_only_told(broker: FakeBroker, make: Mak
             calls.append((context.epoch, False))
             loop.call_soon_threadsafe(entered.set)
             release.wait(20)
-        calls.append((context.epoch, context.lost.told))
+        calls.append((context.epoch, context.lost.was_set))
         return SUCCESS
 
     broker.create("t")
@@ -761,11 +761,11 @@ async def test_a_lease_lost_while_a_failure_is_recorded_cancels_no_recording() -
     assert assignment.called_at is None
     assignment.lost.set()
     await asyncio.sleep(1)
-    assert assignment.guard.held
+    assert assignment.guard.busy
     go_on.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert not assignment.guard.held
+    assert not assignment.guard.busy
     await harness.end(assignment)
 
 
@@ -1138,16 +1138,16 @@ async def test_an_idle_queue_runs_when_messages_arrive_and_is_idle_again_without
     assignment = harness.assignment(0)
     harness.scheduler.start(assignment)
     await asyncio.sleep(2)
-    assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (0, [])
+    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (0, [])
 
     harness.fill(assignment, 2)
     await asyncio.sleep(0.5)
-    assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (1, [QUEUE])
+    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (1, [QUEUE])
     assert (assignment.called_at, assignment.retry_at) == (2.0, None)
     await asyncio.sleep(5)
 
     assert listener.times == [2.0, 3.0]  # batch after batch in one turn
-    assert (harness.scheduler.turns, harness.scheduler.gates.held(), assignment.called_at) == (0, [], None)
+    assert (harness.scheduler.turns, harness.scheduler.gates.occupied(), assignment.called_at) == (0, [], None)
     await harness.end(assignment)
 
 
@@ -1201,7 +1201,7 @@ async def test_a_lease_that_is_not_proven_is_asked_for_every_3_s_without_gate_or
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     await asyncio.sleep(1)
-    assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (0, [])
+    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (0, [])
     await asyncio.sleep(9)
 
     assert harness.renewals == [0.1, 3.1, 6.1]
@@ -1271,7 +1271,7 @@ async def test_a_failed_batch_waits_its_pause_and_shows_when_it_is_due(asked_s: 
     harness.scheduler.start(assignment)
     await asyncio.sleep(0.001)
     assert assignment.retry_at == pytest.approx(pause_s)
-    assert (harness.scheduler.turns, harness.scheduler.gates.held()) == (0, [])
+    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (0, [])
     await asyncio.sleep(31)
 
     assert listener.times == [0.0, pytest.approx(pause_s)]

@@ -37,8 +37,8 @@ def asked(broker: FakeBroker) -> list[int]:
 
 
 def held(consumer: Consumer, queue: MessageQueue = QUEUE_PLAIN) -> Assignment:
-    assert consumer._running is not None
-    return consumer._running.assignments[queue]
+    assert consumer._runtime is not None
+    return consumer._runtime.assignments[queue]
 
 
 @pytest.mark.virtual_time

@@ -740,7 +740,7 @@ def test_what_the_log_lost_is_not_held_any_more() -> None:
 
     assert queue.cut(1)
     queue.put(made_plain(1, 2))  # others with the same offsets
-    assert queue.still_held(messages) == messages[:1]
+    assert queue.still_queued(messages) == messages[:1]
     queue.remove(messages)
     assert offsets_plain(queue.take(5)) == [1, 2]
 

@@ -22,8 +22,8 @@ from rmq.client import Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.fetch.puller import FEW, Asked, Intake
-from rmq.consumer.group.assignment import Assignment, Gap, Lease
+from rmq.consumer.fetch.puller import FEW, Intake, PullContext
+from rmq.consumer.group.assignment import Assignment, LeaseBelief, LogGap
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch.compression import CODECS
 from rmq.wire.batch.tags import ALL
@@ -109,8 +109,8 @@ async def test_pulls_that_found_something_are_counted_with_their_response_time(
         await asyncio.sleep(1)
         broker.send("t", 0, b"d")
         await asyncio.sleep(20)  # and one comes back empty
-        assert consumer._running is not None
-        pulled = consumer._running.statistics.read(23.0)["t@g"].pulled
+        assert consumer._runtime is not None
+        pulled = consumer._runtime.statistics.read(23.0)["t@g"].pulled
 
     assert (pulled.total, pulled.calls) == (4, 2)
     assert pulled.mean_s == pytest.approx((2 + 1) / 2)
@@ -703,15 +703,15 @@ async def test_another_filter_counts_anew_and_without_one_nothing_is_counted(bro
 
 
 async def test_a_member_that_skips_gaps_stops_at_messages_of_another_history() -> None:
-    assignment = Assignment(Lease(QUEUE, 0, 0.0), ProcessQueue(15), on_lost=lambda *_: None, topic_generation=1)
+    assignment = Assignment(LeaseBelief(QUEUE, 0, 0.0), ProcessQueue(15), on_lost=lambda *_: None, topic_generation=1)
     unused: Any = None
     broker_intake: Any = SimpleNamespace(now=lambda: 0.0)
     config = ConsumerConfig(group="g", on_gap="skip")
     intake = Intake(config, broker_intake, topics=unused, progressed=unused, room=unused)
 
-    await intake.take_in(assignment, PullResult(0, OtherHistory.code, 5, 0, 30, b""), Asked(1, ALL))
+    await intake.take_in(assignment, PullResult(0, OtherHistory.code, 5, 0, 30, b""), PullContext(1, ALL))
 
-    assert assignment.stopped is not None and assignment.stopped.gap == Gap(OtherHistory.code, 5, 15)
+    assert assignment.stopped is not None and assignment.stopped.gap == LogGap(OtherHistory.code, 5, 15)
 
 
 MIB = 1 << 20

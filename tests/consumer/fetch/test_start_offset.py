@@ -15,7 +15,7 @@ import pytest
 from rmq.consumer import Consumer
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.fetch.start_offset import after_failure, says_gone
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.engine.native.group import GroupClient
 from rmq.wire.errors import (
     ConnectionLost,
@@ -215,7 +215,7 @@ async def test_last_does_not_pass_a_queue_that_was_made_while_nobody_of_the_grou
 
 
 def assignment() -> Assignment:
-    return Assignment(Lease(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda assignment, reason: None)
+    return Assignment(LeaseBelief(QUEUE, 1, 0.0), ProcessQueue(0), on_lost=lambda assignment, reason: None)
 
 
 def client(broker: FakeBroker) -> GroupClient:

@@ -276,14 +276,14 @@ def fails_at_t(offered: Any, members: Any, member: Any) -> Any:
 
 
 def test_each_topic_is_shared_out_for_itself() -> None:
-    shares = Shares(AVERAGE).of_topics(TOPICS, ["a", "b"], "a", held=[])
+    shares = Shares(AVERAGE).of_topics(TOPICS, ["a", "b"], "a", owned=[])
 
     assert shares == {"t": Share(queues_shares("t", 0, 1), 3, 2), "u": Share(queues_shares("u", 0), 1, 2)}
 
 
 def test_a_topic_whose_strategy_raises_keeps_what_is_held_and_the_others_go_on() -> None:
     shares = Shares(named(fails_at_t)).of_topics(
-        TOPICS, ["a"], "a", held=[*queues_shares("t", 2), *queues_shares("u", 0)]
+        TOPICS, ["a"], "a", owned=[*queues_shares("t", 2), *queues_shares("u", 0)]
     )
 
     assert shares["t"] == Share(queues_shares("t", 2), 3, 1, "KeyError: 'weight'")
@@ -297,7 +297,7 @@ def test_the_strategy_sees_topics_without_their_namespace() -> None:
         offered.extend(placed)
         return placed
 
-    shares = Shares(named(all_of_them), "team").of_topics({"team%t": TOPICS["u"]}, ["a"], "a", held=[])
+    shares = Shares(named(all_of_them), "team").of_topics({"team%t": TOPICS["u"]}, ["a"], "a", owned=[])
 
     assert offered == [PlacedQueue("t", "b", 0)]
     assert shares["team%t"].ours == queues_shares("team%t", 0)
@@ -307,7 +307,7 @@ def test_a_change_is_told_once_with_strategy_sizes_and_result(caplog: pytest.Log
     caplog.set_level("INFO", "rmq.consumer")
     shares = Shares(AVERAGE)
     for members in (["a"], ["a"], ["a", "b"], ["a", "b"]):
-        shares.report("g", shares.of_topics({"t": TOPICS["t"]}, members, "a", held=[]))
+        shares.report("g", shares.of_topics({"t": TOPICS["t"]}, members, "a", owned=[]))
 
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
@@ -318,7 +318,7 @@ def test_a_change_is_told_once_with_strategy_sizes_and_result(caplog: pytest.Log
 def test_a_topic_that_does_not_exist_when_it_is_subscribed_to_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     shares = Shares(AVERAGE)
     for infos in ([], [], TOPICS["t"], []):  # one that goes later is told of by whoever hears of that
-        shares.report("g", shares.of_topics({"ordres": infos}, ["a"], "a", held=[]))
+        shares.report("g", shares.of_topics({"ordres": infos}, ["a"], "a", owned=[]))
 
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1
@@ -328,7 +328,7 @@ def test_a_topic_that_does_not_exist_when_it_is_subscribed_to_is_told_once(caplo
 def test_a_failure_is_told_once_until_it_is_another(caplog: pytest.LogCaptureFixture) -> None:
     shares = Shares(named(fails_at_t))
     for _ in range(3):
-        shares.report("g", shares.of_topics({"t": TOPICS["t"]}, ["a"], "a", held=[]))
+        shares.report("g", shares.of_topics({"t": TOPICS["t"]}, ["a"], "a", owned=[]))
 
     assert caplog.text.count("rebalance.failed") == 1
     assert "KeyError: 'weight'" in caplog.text
@@ -337,7 +337,7 @@ def test_a_failure_is_told_once_until_it_is_another(caplog: pytest.LogCaptureFix
 def test_the_retries_of_the_group_are_shared_evenly_whatever_the_strategy_leaves_out() -> None:
     nobody = Strategy("nobody", lambda queues, members, member: [])
 
-    shares = Shares(nobody, retry_topic="u").of_topics(TOPICS, ["a", "b"], "a", held=[])
+    shares = Shares(nobody, retry_topic="u").of_topics(TOPICS, ["a", "b"], "a", owned=[])
 
     assert (shares["t"].ours, shares["u"].ours) == (frozenset(), queues_shares("u", 0))
 
@@ -346,7 +346,7 @@ def test_nothing_is_told_of_retries_before_there_are_any(caplog: pytest.LogCaptu
     caplog.set_level("INFO", "rmq.consumer")
     shares = Shares(AVERAGE, retry_topic="%RETRY%g")
     for infos in ([], TOPICS["u"], []):
-        shares.report("g", shares.of_topics({"%RETRY%g": infos}, ["a"], "a", held=[]))
+        shares.report("g", shares.of_topics({"%RETRY%g": infos}, ["a"], "a", owned=[]))
 
     told = [record.getMessage() for record in caplog.records]
     assert [("queues=1" in text, "queues=0" in text) for text in told] == [(True, False), (False, True)]

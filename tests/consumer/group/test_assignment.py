@@ -25,8 +25,8 @@ from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group.assignment import (
     Assignment,
     ConsumeGuard,
-    Lease,
-    Lost,
+    LeaseBelief,
+    LeaseLost,
     QueueGates,
     Suspicion,
     exhausted,
@@ -48,13 +48,15 @@ from ..recorder import QUEUE, SUSPEND, Messages, Recorder, now
 
 def assignment(lost: list[str] | None = None) -> Assignment:
     told = [] if lost is None else lost
-    return Assignment(Lease(MessageQueue("t", 0), 7, 0.0), ProcessQueue(0), on_lost=lambda _, why: told.append(why))
+    return Assignment(
+        LeaseBelief(MessageQueue("t", 0), 7, 0.0), ProcessQueue(0), on_lost=lambda _, why: told.append(why)
+    )
 
 
 @pytest.mark.virtual_time
 @pytest.mark.usefixtures("nothing_left_running")
 async def test_a_flag_is_true_once_it_is_set() -> None:
-    lost = Lost()
+    lost = LeaseLost()
     assert not lost
     lost.set()
     assert lost
@@ -72,7 +74,7 @@ async def test_a_flag_is_true_by_the_clock_before_anybody_has_set_it() -> None:
 
     assert one.lost
     assert one.lost.is_set()
-    assert not one.lost.told
+    assert not one.lost.was_set
     assert await one.lost.wait()
 
 
@@ -209,9 +211,9 @@ async def test_a_running_call_shows_since_when_and_one_that_is_recorded_does_not
     one.guard.since = 5.0
     assert one.called_at == 5.0
     one.guard.recording = True
-    assert (one.called_at, one.guard.held) == (None, True)
+    assert (one.called_at, one.guard.busy) == (None, True)
     one.guard.release()
-    assert (one.called_at, one.guard.held, one.guard.recording) == (None, False, False)
+    assert (one.called_at, one.guard.busy, one.guard.recording) == (None, False, False)
 
 
 @pytest.mark.virtual_time
@@ -353,13 +355,13 @@ QUEUE_LEASE = MessageQueue("orders", 0)
 EPS = 1e-6
 
 
-def until(lease: Lease, answered_sent_at: float, *, grace_s: float = 5.0) -> float:
+def until(lease: LeaseBelief, answered_sent_at: float, *, grace_s: float = 5.0) -> float:
     return lease.believed_until(answered_sent_at=answered_sent_at, lock_ttl_s=30.0, grace_s=grace_s)
 
 
 @pytest.mark.parametrize(("at", "believed"), [(130 - EPS, True), (130.0, True), (130 + EPS, False)])
 def test_a_lease_is_believed_for_30_s_after_its_lock_was_asked_for(at: float, believed: bool) -> None:
-    lease = Lease(QUEUE_LEASE, 7, lock_sent_at=100.0)
+    lease = LeaseBelief(QUEUE_LEASE, 7, lock_sent_at=100.0)
 
     assert (at <= until(lease, answered_sent_at=129.5)) is believed
 
@@ -368,13 +370,13 @@ def test_a_lease_is_believed_for_30_s_after_its_lock_was_asked_for(at: float, be
 def test_a_lease_is_believed_for_the_grace_less_a_second_after_the_newest_answered_request(
     at: float, believed: bool
 ) -> None:
-    lease = Lease(QUEUE_LEASE, 7, lock_sent_at=100.0)
+    lease = LeaseBelief(QUEUE_LEASE, 7, lock_sent_at=100.0)
 
     assert (at <= until(lease, answered_sent_at=110.0)) is believed
 
 
 def test_a_renewal_counts_from_when_it_was_sent_and_a_late_answer_takes_nothing_back() -> None:
-    lease = Lease(QUEUE_LEASE, 7, lock_sent_at=100.0)
+    lease = LeaseBelief(QUEUE_LEASE, 7, lock_sent_at=100.0)
 
     lease.renewed(121.0)
     lease.renewed(101.0)
@@ -383,7 +385,7 @@ def test_a_renewal_counts_from_when_it_was_sent_and_a_late_answer_takes_nothing_
 
 
 def test_what_is_lost_is_never_believed_again() -> None:
-    lease = Lease(QUEUE_LEASE, 7, lock_sent_at=100.0)
+    lease = LeaseBelief(QUEUE_LEASE, 7, lock_sent_at=100.0)
     lease.lost = True
     lease.renewed(120.0)
 
@@ -391,7 +393,7 @@ def test_what_is_lost_is_never_believed_again() -> None:
 
 
 def test_without_any_answer_nothing_is_believed() -> None:
-    assert until(Lease(QUEUE_LEASE, 7, lock_sent_at=100.0), answered_sent_at=float("-inf")) == float("-inf")
+    assert until(LeaseBelief(QUEUE_LEASE, 7, lock_sent_at=100.0), answered_sent_at=float("-inf")) == float("-inf")
 
 
 @pytest.mark.parametrize(("grace_s", "limit"), [(5.0, 4.0), (60.0, 59.0), (2.0, 1.0), (1.0, 0.5), (0.5, 0.25)])
@@ -420,9 +422,9 @@ def consume(broker: FakeBroker, listener: Any, **settings: Any) -> Consumer:
 
 
 def believed(consumer: Consumer) -> bool:
-    running = consumer._running
-    assert running is not None
-    return any(running.keeper.believed(g) for g in running.assignments.values() if not g.dropped)
+    runtime = consumer._runtime
+    assert runtime is not None
+    return any(runtime.keeper.believed(each) for each in runtime.assignments.values() if not each.dropped)
 
 
 @pytest.mark.virtual_time
@@ -603,5 +605,5 @@ async def test_a_queue_keeps_its_gate() -> None:
     assert gates[MessageQueue("t", 0)] is gate
     assert gates[MessageQueue("t", 1)] is not gate
     async with gate:
-        assert gates.held() == [MessageQueue("t", 0)]
-    assert gates.held() == []
+        assert gates.occupied() == [MessageQueue("t", 0)]
+    assert gates.occupied() == []

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_ru
 
 
 def assignment(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
-    return consumer._running.assignments[queue]
+    return consumer._runtime.assignments[queue]
 
 
 async def test_an_idle_queue_is_committed_and_unlocked_at_once_in_one_request(broker: FakeBroker, make: Make) -> None:
@@ -96,7 +96,7 @@ async def test_tries_to_unlock_are_counted_with_each_pass_while_a_call_runs(
         await asyncio.sleep(41)  # two more passes
         assert assignment(consumer).tries_to_unlock == 3
         await asyncio.sleep(8)
-        assert QUEUE not in consumer._running.assignments  # type: ignore[union-attr]
+        assert QUEUE not in consumer._runtime.assignments  # type: ignore[union-attr]
 
     assert caplog.text.count("unlock.waiting") == 3
 

@@ -20,8 +20,8 @@ from rmq.consumer import Consumer
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group import leases
-from rmq.consumer.group.assignment import Assignment, Lease
-from rmq.consumer.group.leases import GATHER_S, MOST_NAMED, LossLog, Unleased, listed
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
+from rmq.consumer.group.leases import GATHER_S, MOST_NAMED, LossLog, NoLeases, listed
 from rmq.wire.errors import Internal, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.hello import Limits
@@ -207,7 +207,9 @@ EPS = 0.001
 
 
 def lost(queue_id: int, losses: LossLog, reason: str = "FENCED") -> None:
-    Assignment(Lease(MessageQueue("t", queue_id), 7 + queue_id, 0.0), ProcessQueue(0), on_lost=losses.add).lose(reason)
+    Assignment(LeaseBelief(MessageQueue("t", queue_id), 7 + queue_id, 0.0), ProcessQueue(0), on_lost=losses.add).lose(
+        reason
+    )
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -256,10 +258,10 @@ async def test_the_reason_is_that_of_the_first(caplog: pytest.LogCaptureFixture)
 async def test_a_stop_tells_at_once_and_nothing_is_told_twice(caplog: pytest.LogCaptureFixture) -> None:
     losses = LossLog()
     lost(0, losses)
-    losses.tell()
+    losses.flush()
     assert len(lines(caplog)) == 1
 
-    losses.tell()
+    losses.flush()
     await asyncio.sleep(GATHER_S + EPS)
     assert len(lines(caplog)) == 1
 
@@ -346,11 +348,11 @@ async def test_a_short_lease_is_believed_in_for_half_of_it(make: Make, broker: F
         hold.let_go.set()
 
 
-def taken() -> tuple[Unleased, Assignment, list[Assignment]]:
+def taken() -> tuple[NoLeases, Assignment, list[Assignment]]:
     begun: list[Assignment] = []
-    unleased = Unleased(begun.append)
+    unleased = NoLeases(begun.append)
     assignment = Assignment(
-        Lease(MessageQueue("t", 0), 0, 17.0), ProcessQueue(0), on_lost=lambda *_: None, topic_generation=1
+        LeaseBelief(MessageQueue("t", 0), 0, 17.0), ProcessQueue(0), on_lost=lambda *_: None, topic_generation=1
     )
     unleased.added(assignment)
     return unleased, assignment, begun

@@ -14,7 +14,7 @@ import pytest
 
 from rmq.consumer import Consumer
 from rmq.consumer.fetch.process_queue import ProcessQueue
-from rmq.consumer.group.assignment import Assignment, Gap, Lease, Stopped
+from rmq.consumer.group.assignment import Assignment, LeaseBelief, LogGap, Stopped
 from rmq.consumer.group.rebalancer import compare, is_pull_expired
 from rmq.wire.errors import ConnectionLost, GroupMismatch, Internal, MessagesLost, NotAMember, RequestTimeout
 from rmq.wire.model import MessageQueue
@@ -501,7 +501,7 @@ QUEUES = [MessageQueue("t", i) for i in range(4)]
 
 
 def held(queue: MessageQueue, **marks: Any) -> Assignment:
-    assignment = Assignment(Lease(queue, 1, 0.0), ProcessQueue(0), on_lost=lambda assignment, reason: None)
+    assignment = Assignment(LeaseBelief(queue, 1, 0.0), ProcessQueue(0), on_lost=lambda assignment, reason: None)
     assignment.pulled_at = 0.0
     for name, value in marks.items():
         setattr(assignment, name, value)
@@ -541,7 +541,7 @@ def test_an_expired_queue_that_is_not_ours_leaves_and_is_not_taken_anew() -> Non
     [
         {"paused": True},
         {"crash_loop": "a message ended 5 processes"},
-        {"stopped": Stopped(Gap(MessagesLost.code, 0, 1))},
+        {"stopped": Stopped(LogGap(MessagesLost.code, 0, 1))},
         {"pulled_at": float("-inf")},
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rmq.consumer.group.assignment import Assignment, Lease
+from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.consumer.group.tag_filter import Subscription
 from rmq.consumer.poll.queue import NotAssigned, PullCache, PulledBatch
 from rmq.wire.model import MessageQueue
@@ -199,7 +199,7 @@ TestPolling.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 
 
 def assignment() -> Assignment:
-    return Assignment(Lease(MessageQueue("t", 0), 7, 0.0), PullCache(0), on_lost=lambda assignment, reason: None)
+    return Assignment(LeaseBelief(MessageQueue("t", 0), 7, 0.0), PullCache(0), on_lost=lambda assignment, reason: None)
 
 
 def test_a_batch_is_a_list_that_knows_its_queue_and_its_epoch() -> None:

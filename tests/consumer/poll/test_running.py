@@ -41,8 +41,8 @@ async def test_queues_are_rebalanced_leased_and_pulled_as_those_of_a_listener(
         assert offsets(await consumer.poll(1)) == [0]
         steps = dict.fromkeys(request.op for request in broker.requests)
         assert list(steps) == [Op.JOIN, Op.ACQUIRE, Op.RANGES, Op.PULL]
-        assert consumer._running is not None
-        assert isinstance(consumer._running.assignments[QUEUE].cache, PullCache)
+        assert consumer._runtime is not None
+        assert isinstance(consumer._runtime.assignments[QUEUE].cache, PullCache)
         await asyncio.sleep(65)
         assert broker.times(Op.RENEW) == [1.0, 21.0, 41.0, 61.0]
         assert consumer.assignment == [QUEUE]

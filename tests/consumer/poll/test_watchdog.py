@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmq.consumer.poll.watchdog import Presence
+from rmq.consumer.poll.watchdog import PollWatchdog
 from rmq.wire.errors import Fenced
 from rmq.wire.protocol.ops.core import Op
 
@@ -20,39 +20,39 @@ pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_ru
 @pytest.mark.parametrize("waited_s", [0.0, 25.0])
 async def test_only_the_time_between_two_polls_counts(away_s: float, rests: bool, waited_s: float) -> None:
     told: list[bool] = []
-    presence = Presence(10.0, now=asyncio.get_running_loop().time, rest=told.append)
-    watch = asyncio.create_task(presence.watch())
+    watchdog = PollWatchdog(10.0, now=asyncio.get_running_loop().time, rest=told.append)
+    watch = asyncio.create_task(watchdog.watch())
     for _ in range(3):
-        presence.came()
+        watchdog.poll_began()
         await asyncio.sleep(waited_s)
-        presence.went()
+        watchdog.poll_ended()
         await asyncio.sleep(away_s)
-    presence.came()
+    watchdog.poll_began()
     watch.cancel()
 
     assert told == [True, False] * 3 * rests
 
 
 async def test_how_long_the_user_is_away_is_told() -> None:
-    presence = Presence(10.0, now=asyncio.get_running_loop().time, rest=lambda _: None)
+    watchdog = PollWatchdog(10.0, now=asyncio.get_running_loop().time, rest=lambda _: None)
     await asyncio.sleep(3)
-    before = presence.away_s
-    presence.came()
+    before = watchdog.away_s
+    watchdog.poll_began()
     await asyncio.sleep(3)
-    meanwhile = presence.away_s
-    presence.went()
+    meanwhile = watchdog.away_s
+    watchdog.poll_ended()
     await asyncio.sleep(2)
 
-    assert (before, meanwhile, presence.away_s) == (3.0, 0.0, 2.0)
+    assert (before, meanwhile, watchdog.away_s) == (3.0, 0.0, 2.0)
 
 
 async def test_whatever_is_finished_shows_that_the_user_is_there() -> None:
     told: list[bool] = []
-    presence = Presence(10.0, now=asyncio.get_running_loop().time, rest=told.append)
-    watch = asyncio.create_task(presence.watch())
+    watchdog = PollWatchdog(10.0, now=asyncio.get_running_loop().time, rest=told.append)
+    watch = asyncio.create_task(watchdog.watch())
     for _ in range(3):
         await asyncio.sleep(8)
-        presence.seen()
+        watchdog.active()
     await asyncio.sleep(9.9)
     assert told == []
     await asyncio.sleep(0.2)
