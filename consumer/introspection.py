@@ -2,7 +2,7 @@
 What a consumer does at this moment, as one map for people: asked for through the broker, or of the consumer itself.
 
 Pure: all of it is read in one stretch, so that it fits together. It is bounded, so that whoever asks gets an answer
-also of a consumer with thousands of queues: those that need somebody come first, and the number of the others is told.
+also of a consumer with thousands of queues: those that require action come first, and the number of the others is told.
 
 How much a consumer does, and how long that takes: totals, and rates over the last minute. Pure, time is an argument.
 

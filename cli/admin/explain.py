@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("  queue", "reason", "wait", "head", "age", "try", "next", "owner", "left")
 LOCK: Final = 2  # of them, the last ones, are about the lock
-MARKS: Final = {"ACT": "!", "WATCH": "?", "WELL": " "}
+MARKS: Final = {"ACTION_REQUIRED": "!", "WATCH": "?", "OK": " "}
 WIDTH: Final = 80
 MOST: Final = 10  # queues of one reason that are shown one by one, unless all are asked for
 _WHOLE = re.compile(r"`[^`]*`|\b\d[\d.,]* (?:s|h|min)\b")  # commands, and numbers with their unit
@@ -38,7 +38,7 @@ _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
     rmq-admin explain billing
     rmq-admin explain billing orders --all
     rmq-admin explain billing --json | python3 -m json.tool
-    rmq-admin explain billing >/dev/null || echo "billing needs somebody"
+    rmq-admin explain billing >/dev/null || echo "billing requires action"
     """,
 )
 @click.argument("group")
@@ -56,9 +56,9 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
 
     For every queue: a reason, how many messages wait, its first message and how old that is, which delivery of it is
     next and when, and who has the lock and how long that lasts unless it is renewed. Worst first: "!"
-    needs somebody, "?" may pass by itself. Members are asked through the broker, which takes 1 to 3 s.
+    requires action, "?" may pass by itself. Members are asked through the broker, which takes 1 to 3 s.
 
-    Ends with 0 if nothing needs anybody, with 4 if a queue does. docs/explain.md tells each reason. With --json: one
+    Ends with 0 if nothing requires action, with 4 if a queue does. docs/explain.md tells each reason. With --json: one
     object.
     """
     told = ask(broker, lambda admin: admin.explain(group, topic))
@@ -66,7 +66,7 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
     if context.get_parameter_source("broker") is click.core.ParameterSource.COMMANDLINE:
         told = naming_broker(told, broker)
     click.echo(json_text(told) if as_json else text(told, everything=everything, width=_width()), nl=False)
-    if told.needs_somebody:
+    if told.requires_action:
         context.exit(exit_codes.ATTENTION)
 
 
@@ -98,8 +98,8 @@ def json_text(told: Explanation) -> str:
 
 def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> str:
     """An explanation for people."""
-    ill = [story for story in told.queues if story.urgency.name != "WELL"]
-    well = [story for story in told.queues if story.urgency.name == "WELL"]
+    ill = [story for story in told.queues if story.urgency.name != "OK"]
+    well = [story for story in told.queues if story.urgency.name == "OK"]
     parts = [headline(told)]
     if ill:
         parts.append("\n" + _stories(ill, width, most=None if everything else MOST))
@@ -122,8 +122,8 @@ def headline(told: Explanation) -> str:
     total = counted(len(told.queues), "queue")
     if not told.queues:
         how = "no queues"
-    elif counts["ACT"]:
-        how = f"{counts['ACT']} of {total} need{'s' if counts['ACT'] == 1 else ''} somebody"
+    elif counts["ACTION_REQUIRED"]:
+        how = f"{counts['ACTION_REQUIRED']} of {total} require{'s' if counts['ACTION_REQUIRED'] == 1 else ''} action"
     elif counts["WATCH"]:
         how = f"{counts['WATCH']} of {total} to watch"
     else:

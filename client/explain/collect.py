@@ -60,12 +60,12 @@ class Explanation(NamedTuple):
     @property
     def urgency(self) -> Urgency:
         """That of the worst queue."""
-        return max((story.urgency for story in self.queues), default=Urgency.WELL)
+        return max((story.urgency for story in self.queues), default=Urgency.OK)
 
     @property
-    def needs_somebody(self) -> bool:
-        """Whether there is a queue that does not go on unless somebody does something."""
-        return self.urgency is Urgency.ACT
+    def requires_action(self) -> bool:
+        """Whether a queue stays blocked until an operator acts."""
+        return self.urgency is Urgency.ACTION_REQUIRED
 
     @property
     def lag(self) -> int:
@@ -290,7 +290,7 @@ def as_object(explanation: Explanation) -> dict[str, Any]:
         "members": explanation.members,
         "lag": explanation.lag,
         "urgency": explanation.urgency.name,
-        "needs_somebody": explanation.needs_somebody,
+        "requires_action": explanation.requires_action,
         "queues": [
             {**story._asdict(), "reason": story.reason.value, "urgency": story.urgency.name}
             for story in explanation.queues

@@ -79,7 +79,7 @@ def stopped(facts: QueueFacts) -> Finding | None:
     if told.stopped_code == "OTHER_HISTORY":
         return Finding(
             Reason.OTHER_HISTORY,
-            Urgency.ACT,
+            Urgency.ACTION_REQUIRED,
             f"the store is a copy, and {where} of it are others than those that {facts.owner} has read. It stopped.",
             f"to continue at {told.stopped_from}: `rmq-admin broker accept-history`. What was done for the messages of "
             "the original stays done.",
@@ -87,21 +87,21 @@ def stopped(facts: QueueFacts) -> Finding | None:
     if told.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
         return Finding(
             Reason.STANDING_STILL,
-            Urgency.ACT,
+            Urgency.ACTION_REQUIRED,
             f"{facts.owner} has stopped the queue and calls that {told.stopped_code}, which is not known here.",
             "it is of another version: see queue.stopped in its log.",
         )
     if told.stopped_code == "DAMAGED":
         return Finding(
             Reason.DAMAGED,
-            Urgency.ACT,
+            Urgency.ACTION_REQUIRED,
             f"{where} cannot be read: a part of the log is damaged. The queue stopped there.",
             "restore a backup if you have one (`rmq-admin broker verify-store DATA_DIR`, with the broker stopped, "
             f"tells what rotted); {on}.",
         )
     return Finding(
         Reason.MESSAGES_LOST,
-        Urgency.ACT,
+        Urgency.ACTION_REQUIRED,
         f"retention removed {where} before the group got to them. The queue stopped there.",
         f"{on}. Keep messages longer (retention_hours, retention_bytes), or consume faster.",
     )
@@ -122,7 +122,7 @@ def silenced(facts: QueueFacts) -> Finding | None:
     alone = "no other member gets this queue" if facts.connected else "nobody else is in the group"
     return Finding(
         Reason.MEMBER_SILENT,
-        Urgency.ACT if facts.lag else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"{by.member} is connected, but has been silent for {words.span(by.silent_s)} and lost its queues; {alone}. "
         f"Its event loop is blocked, or it is stopped, or its machine is gone.{words.gone(facts)}",
         words.wake(by.member),
@@ -138,7 +138,7 @@ def careful(facts: QueueFacts) -> Finding | None:
     is_there = facts.owner is not None and not facts.in_grace
     return Finding(
         Reason.CRASH_LOOP,
-        Urgency.WATCH if is_there else Urgency.ACT,
+        Urgency.WATCH if is_there else Urgency.ACTION_REQUIRED,
         f"{facts.abandoned} owners in a row were lost while they processed message {facts.suspect_offset}"
         f"{', and nobody has taken it since' if not is_there else '; its owner takes one at a time now'}.",
         f"see why they ended (out of memory, native code, a kill), and {words.look(facts, facts.suspect_offset)}"
@@ -150,7 +150,7 @@ def no_member(facts: QueueFacts) -> Finding | None:
     """Nobody who could do anything is in the group."""
     if facts.connected or facts.model == BROADCASTING:
         return None
-    urgency = Urgency.ACT if facts.lag else Urgency.WATCH
+    urgency = Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH
     if facts.broker_up_s is not None and facts.broker_up_s < RETURN_S:
         return Finding(
             Reason.NO_MEMBER,
@@ -178,7 +178,7 @@ def not_subscribed(facts: QueueFacts) -> Finding | None:
         return None
     return Finding(
         Reason.NOT_SUBSCRIBED,
-        Urgency.WATCH if facts.lag else Urgency.WELL,
+        Urgency.WATCH if facts.lag else Urgency.OK,
         f"the group has progress here, but none of its members subscribes to {facts.topic!r} any more.",
         "if that was not meant, subscribe again; else there is nothing to do.",
     )
@@ -191,7 +191,7 @@ def unowned(facts: QueueFacts) -> Finding | None:
     if facts.model == "assigned":
         return Finding(
             Reason.NOT_ALLOCATED,
-            Urgency.ACT if facts.lag else Urgency.WATCH,
+            Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
             "members of this group are assigned their queues by the program, and none was given this one.",
             "assign it to a consumer.",
         )
@@ -204,7 +204,7 @@ def unowned(facts: QueueFacts) -> Finding | None:
         )
     return Finding(
         Reason.NOT_ALLOCATED,
-        Urgency.ACT if facts.lag else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"the strategy {facts.strategy!r} gives it to none of the members that are there.",
         "start a member that gets it by this strategy, or change the strategy of all members.",
     )
@@ -234,7 +234,7 @@ def silent(facts: QueueFacts) -> Finding | None:
     freed = f" Its lock is free in {words.span(facts.lease_left_s)} if it is not renewed." if facts.lease_left_s else ""
     return Finding(
         Reason.MEMBER_SILENT,
-        Urgency.ACT if facts.lag else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"{facts.owner} is connected but does not answer: it is stopped, or its event loop is blocked.{freed}",
         words.wake(facts.owner),
     )
@@ -270,7 +270,7 @@ def paused(facts: QueueFacts) -> Finding | None:
         return None
     return Finding(
         Reason.PAUSED,
-        Urgency.ACT if facts.lag else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"the program {facts.owner} has paused it.{words.gone(facts)}",
         "have the program call resume(), or restart it.",
     )
@@ -285,10 +285,10 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     count, next_in_s, more = facts.delayed
     if facts.lag:
         sentence = f"all messages are done; the last {facts.lag} are not committed yet."
-        return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, sentence)
+        return Finding(Reason.NO_NEW_MESSAGES, Urgency.OK, sentence)
     if not count:
         wanted = "" if facts.expression == "*" else f" (of those with the tags {facts.expression})"
-        return Finding(Reason.NO_NEW_MESSAGES, Urgency.WELL, f"all messages are done{wanted}.")
+        return Finding(Reason.NO_NEW_MESSAGES, Urgency.OK, f"all messages are done{wanted}.")
     is_one = count == 1 and not more
     waits = f"{count}{'+' if more else ''} message{' waits' if is_one else 's wait'}"
     if facts.is_retries:
@@ -301,7 +301,7 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
         )
     return Finding(
         Reason.NO_NEW_MESSAGES,
-        Urgency.WELL,
+        Urgency.OK,
         f"all messages are done; {waits} for {'its' if is_one else 'their'} delivery time, "
         f"the next in {words.span(next_in_s)}.",
     )
@@ -319,7 +319,7 @@ def long_call(facts: QueueFacts) -> Finding | None:
     again = f"; it is delivery {facts.attempt}" if facts.attempt > 1 else ""
     return Finding(
         Reason.LISTENER_RUNNING,
-        Urgency.ACT if words.is_suspicious(told) else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if words.is_suspicious(told) else Urgency.WATCH,
         f"{who} has had message {facts.head_offset} for {words.span(told.called_for_s)}{limit}{again}."
         f"{words.held(told)}{words.gone(facts)}",
         f"see what it waits for ({words.dump(facts.owner)}) and {words.look(facts, facts.head_offset)}; "
@@ -343,7 +343,7 @@ def retrying(facts: QueueFacts) -> Finding | None:
     if facts.refuses_sends and _is_due_elsewhere(facts):
         return Finding(
             Reason.RETRYING,
-            Urgency.ACT,
+            Urgency.ACTION_REQUIRED,
             f"{failed}, and the broker refuses the copy of it that would let others pass: "
             f"{facts.refuses_sends}.{error}",
             f"mend that, and it goes on by itself; {words.look(facts, facts.head_offset)} and mend the listener.",
@@ -351,14 +351,14 @@ def retrying(facts: QueueFacts) -> Finding | None:
     if not facts.ordered:
         return Finding(
             Reason.RETRYING,
-            Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
+            Urgency.ACTION_REQUIRED if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
             f"{failed} and could not be put aside; delivery {facts.attempt} {when}.{error}",
             f"see why in the log of {facts.owner} (send_back.refused); {words.look(facts, facts.head_offset)}.",
         )
     skip = "" if facts.model == BROADCASTING else f", or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`"
     return Finding(
         Reason.RETRYING,
-        Urgency.ACT if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
         f"{failed}; delivery {facts.attempt} {when}.{error}{words.gone(facts)}",
         f"{words.look(facts, facts.head_offset)} and mend the listener{skip}; {_given_up(facts)}.",
     )
@@ -371,7 +371,7 @@ def overtaken(facts: QueueFacts) -> Finding | None:
         return None
     return Finding(
         Reason.MESSAGES_LOST,
-        Urgency.ACT,
+        Urgency.ACTION_REQUIRED,
         f"retention removed {removed} before the group got to them; it goes on with what it has fetched before, "
         "and comes to the gap then.",
         "keep messages longer (retention_hours, retention_bytes), or consume faster, before more are lost; if the "
@@ -386,7 +386,7 @@ def moving(facts: QueueFacts) -> Finding | None:
         return None
     return _unmatched(facts) or Finding(
         Reason.CONSUMING,
-        Urgency.WELL,
+        Urgency.OK,
         f"{words.rate(per_s)} messages/s; at this rate it is through in {words.span(facts.lag / per_s)}.",
     )
 
@@ -396,7 +396,7 @@ def in_call(facts: QueueFacts) -> Finding | None:
     told = facts.told
     if told is not None and told.called_for_s is not None:
         sentence = f"message {facts.head_offset} is with the listener for {words.span(told.called_for_s)}."
-        return Finding(Reason.CONSUMING, Urgency.WELL, sentence)
+        return Finding(Reason.CONSUMING, Urgency.OK, sentence)
     return None
 
 
@@ -408,7 +408,7 @@ def unpolled(facts: QueueFacts) -> Finding | None:
     suspicious = told.polled_ago_s >= min(SUSPICIOUS_CALL_S, told.consume_timeout_s)
     return Finding(
         Reason.NOT_POLLED,
-        Urgency.ACT if suspicious else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if suspicious else Urgency.WATCH,
         f"the program {facts.owner} has not polled for {words.span(told.polled_ago_s)}.{words.held(told)}",
         f"see what keeps it from calling poll(); after {words.span(told.consume_timeout_s)} its queues go to others.",
     )
@@ -434,7 +434,7 @@ def late_loop(facts: QueueFacts) -> Finding | None:
         return None
     return Finding(
         Reason.LOOP_LATE,
-        Urgency.ACT if facts.lag else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"the event loop of {facts.owner} is late by {words.span(told.loop_lag_s)}: something there blocks it.",
         "a listener that blocks must be a plain def, which runs in a thread.",
     )
@@ -520,7 +520,7 @@ def explain(facts: QueueFacts) -> QueueStory:
 
 
 def worst_first(stories: Iterable[QueueStory]) -> list[QueueStory]:
-    """What needs somebody comes first, then by the order of the reasons, then by queue."""
+    """What requires action comes first, then by the order of the reasons, then by queue."""
     order = {reason: place for place, reason in enumerate(Reason)}
     return sorted(stories, key=lambda story: (-story.urgency, order[story.reason], story[:2], story.owner or ""))
 
@@ -538,7 +538,7 @@ def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Finding:
     place = "a message" if offset is None else f"message {offset}"
     return Finding(
         Reason.CRASH_LOOP,
-        Urgency.ACT,
+        Urgency.ACTION_REQUIRED,
         f"{owners} owners in a row were lost while they processed {place}. The queue stopped there.",
         f"{words.look(facts, offset)} and mend the listener; then try again: `{words.reset(facts, offset)}`, "
         f"or skip it: {words.behind(offset)}. With max_attempts it would become a dead letter.",
@@ -562,7 +562,7 @@ def _leaving(facts: QueueFacts, told: Told) -> Finding:
         )
     return Finding(
         Reason.WAITING_FOR_LOCK,
-        Urgency.ACT if words.is_suspicious(told) else Urgency.WATCH,
+        Urgency.ACTION_REQUIRED if words.is_suspicious(told) else Urgency.WATCH,
         f"{facts.owner} {why} when its running call ends, which began {words.span(told.called_for_s)} ago; "
         f"{words.next_owner(facts)} waits for the lock.",
         "wait for the call; if it never ends, restart that process: what it holds is delivered again.",

@@ -127,8 +127,8 @@ def span(value: float) -> str:
 
 
 LONG_CALL_S: Final = 5.0  # a call that runs longer is told of
-SUSPICIOUS_CALL_S: Final = 60.0  # and one that runs this long needs somebody
-SUSPICIOUS_ATTEMPT: Final = 4  # a message whose delivery has this number needs somebody
+SUSPICIOUS_CALL_S: Final = 60.0  # and one that runs this long requires action
+SUSPICIOUS_ATTEMPT: Final = 4  # a message whose delivery has this number requires action
 CAREFUL_OWNERS: Final = 2  # lost at the same message, they are a pattern
 UNPOLLED_S: Final = 5.0  # a program that has not polled for longer is told of
 MANY_LEFT_OUT: Final = 100  # messages without a match, for a group whose tag filter may have matched earlier ones
@@ -163,11 +163,11 @@ class Reason(Enum):
 
 
 class Urgency(IntEnum):
-    """Who has to do something: nobody, perhaps somebody if it stays so, somebody."""
+    """How urgent a queue is: fine, worth watching if it stays so, or stuck until an operator acts."""
 
-    WELL = 0
+    OK = 0
     WATCH = 1
-    ACT = 2
+    ACTION_REQUIRED = 2
 
 
 class Finding(NamedTuple):

@@ -117,7 +117,7 @@ async def after_failure(assignment: Assignment, error: RmqError, broker: GroupCl
     """
     Wait until asking again makes sense: at once, when there is a connection, or after a pause.
 
-    It is ``pause_s`` for what needs somebody to repair it, and 100 ms for a broker that is busy.
+    It is ``pause_s`` for what an operator has to repair, and 100 ms for a broker that is busy.
 
     A drop of the assignment ends it; cancelling is safe.
     """

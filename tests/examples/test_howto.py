@@ -20,7 +20,7 @@ from rmq.testing.broker import BrokerThread
 from .howto import INTRODUCTION, RECIPES, TEXT, Recipe
 from .running import EXAMPLES
 
-NEEDS_SOMEBODY = 4
+REQUIRES_ACTION = 4
 TRIED: list[str] = []
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("logging_as_before", "plain_signals")]
@@ -143,7 +143,7 @@ def test_skip_a_poisoned_message(recipe: Recipe) -> None:
                 await asyncio.sleep(0.01)
 
     asyncio.run(until(tried))
-    assert "payouts" in recipe.shell(exit_codes.OK, NEEDS_SOMEBODY)
+    assert "payouts" in recipe.shell(exit_codes.OK, REQUIRES_ACTION)
     recipe.shell()
     recipe.shell()
     asyncio.run(until(paid))
@@ -266,7 +266,7 @@ def test_read_with_spark(recipe: Recipe) -> None:
 @shows("Watch the lag")
 def test_watch_the_lag(recipe: Recipe, billing: Recipe) -> None:
     assert "orders" in recipe.shell()
-    assert "billing" in recipe.shell(exit_codes.OK, NEEDS_SOMEBODY)
+    assert "billing" in recipe.shell(exit_codes.OK, REQUIRES_ACTION)
     assert "billing" in recipe.shell()
     recipe.python()
 

@@ -31,7 +31,7 @@ from typing import Self
 ADDRESS = "127.0.0.1:10911"
 COMMANDS = ("rmq-broker", "rmq-consume", "rmq-produce", "rmq-admin", "rmq-bench")
 DEADLINE_S = 40.0
-NEEDS_SOMEBODY = 4  # what `rmq-admin explain` ends with when it says so
+REQUIRES_ACTION = 4  # what `rmq-admin explain` ends with when it says so
 LOOKS = 12  # how often a command that only looks is typed again, a second apart
 PATIENCE = threading.Event()  # is never set
 READY = re.compile(r"\bready on (\S+?),")
@@ -254,11 +254,11 @@ class Follower:
         self._repeat = line if LOOKING.match(line) else ""
         code, printed = self._shell.type(line)
         for _ in range(LOOKS if self._repeat else 0):
-            if code in (0, NEEDS_SOMEBODY):
+            if code in (0, REQUIRES_ACTION):
                 break
             PATIENCE.wait(1)  # what it looks for may come yet
             code, printed = self._shell.type(line)
-        assert code in (0, NEEDS_SOMEBODY), f"{line} ended with {code}: {printed}"
+        assert code in (0, REQUIRES_ACTION), f"{line} ended with {code}: {printed}"
         return printed
 
     def _look(self, wanted: str) -> None:

@@ -61,7 +61,7 @@ async def test_a_listener_that_blocks_the_loop_is_logged_with_its_stack_and_expl
     assert f"{TOPIC}/0" in logged
     assert re.search(r"blocking\.py.*in on_order.*blocking\.py.*in pay", logged, re.DOTALL)
     (queue,) = told.queues
-    assert (queue.reason, queue.lag, told.members, told.needs_somebody) == (Reason.MEMBER_SILENT, 1, 1, True)
+    assert (queue.reason, queue.lag, told.members, told.requires_action) == (Reason.MEMBER_SILENT, 1, 1, True)
     assert re.match(rf"\S+@{consumer.process.pid}#[0-9a-f]{{8}} is connected, but has been silent for", queue.sentence)
     assert f"py-spy dump --pid {consumer.process.pid}" in queue.advice
     assert numbers["serving"]["silent_members"] == 1

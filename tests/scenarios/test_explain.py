@@ -18,7 +18,7 @@ from rigs.explain.staging import CAUSES, GROUP, explained, scene
 
 pytestmark = pytest.mark.virtual_time
 
-ACT, WATCH, WELL = Urgency.ACT, Urgency.WATCH, Urgency.WELL
+ACT, WATCH, WELL = Urgency.ACTION_REQUIRED, Urgency.WATCH, Urgency.OK
 ID = "[0-9a-f]{32}"
 PAY_1, PAY_2 = "pay-1@4711#[0-9a-f]{8}", "pay-2@52#[0-9a-f]{8}"
 RESET = "`rmq-admin group reset-offset billing --topic orders --queue 0 --to"
@@ -201,7 +201,7 @@ async def test_the_worst_queue_of_a_group_is_told_first_with_what_to_do(cause: s
     assert (f"{worst.topic}/{worst.queue_id}", worst.reason, worst.urgency) == (queue, reason, urgency)
     assert re.fullmatch(sentence, worst.sentence), worst.sentence
     assert re.fullmatch(advice, worst.advice), worst.advice
-    assert told.needs_somebody is (urgency is ACT)
+    assert told.requires_action is (urgency is ACT)
 
 
 async def test_a_failing_queue_is_told_with_its_owner_lock_and_head() -> None:

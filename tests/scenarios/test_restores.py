@@ -440,6 +440,6 @@ async def test_explain_says_that_the_store_is_a_copy_and_up_to_where(tmp_path: P
 
     (note,) = [note for note in billing.notes if note.code == "STORE_COPIED"]
     assert "orders/0 up to offset 5, orders/1 up to offset 5" in note.sentence
-    assert not billing.needs_somebody
+    assert not billing.requires_action
     assert {story.reason for story in prices.queues} == {Reason.OTHER_HISTORY}
     assert "accept-history" in prices.queues[0].advice

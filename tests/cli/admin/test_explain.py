@@ -22,7 +22,7 @@ OWNER = "vm@16468#884f2d57"
 RESET = "`rmq-admin group reset-offset billing --topic orders --queue 0 --to 3`"
 
 
-def story(queue_id: int = 0, reason: str = "NO_NEW_MESSAGES", urgency: str = "WELL", **more: Any) -> QueueStory:
+def story(queue_id: int = 0, reason: str = "NO_NEW_MESSAGES", urgency: str = "OK", **more: Any) -> QueueStory:
     common: dict[str, Any] = dict.fromkeys(QueueStory._fields)
     common |= {"topic": "orders", "queue_id": queue_id, "sentence": "all messages are done.", "advice": "", "lag": 0}
     common |= {"attempt": 1, "owner": OWNER, "epoch": 4294967297, "lease_left_s": 57.1}
@@ -35,7 +35,7 @@ def told(*queues: QueueStory, notes: tuple[Note, ...] = (), **more: Any) -> Expl
 
 
 RETRYING = story(
-    0, "RETRYING", "ACT", lag=3, head_offset=2, head_id="00ff", head_age_s=6.3, attempt=4, retry_in_s=3.1,
+    0, "RETRYING", "ACTION_REQUIRED", lag=3, head_offset=2, head_id="00ff", head_age_s=6.3, attempt=4, retry_in_s=3.1,
     sentence="message 2 failed 3 times; delivery 4 comes in 3.1 s. The error: ValueError: no such customer: 17.",
     advice=f"look at the message (`rmq-admin message get 00ff`) and mend the listener, or skip it: {RESET}.",
 )  # fmt: skip
@@ -63,11 +63,11 @@ def test_a_group_that_moves_is_told_with_its_speed() -> None:
     )
 
 
-def test_a_queue_that_needs_somebody_is_one_line_with_why_and_what_to_do_below() -> None:
+def test_a_queue_that_requires_action_is_one_line_with_why_and_what_to_do_below() -> None:
     assert (
         text(told(RETRYING, story(1), story(2)))
         == f"""\
-billing: 1 of 3 queues needs somebody (ordered, 2 members, 3 messages wait)
+billing: 1 of 3 queues requires action (ordered, 2 members, 3 messages wait)
 
   QUEUE     REASON    WAIT  HEAD   AGE  TRY  NEXT  OWNER      LEFT
 ! orders/0  RETRYING     3     2  6.3s    4  3.1s  884f2d57  57.1s
@@ -84,12 +84,12 @@ billing: 1 of 3 queues needs somebody (ordered, 2 members, 3 messages wait)
 
 def test_queues_that_are_alike_share_their_words_and_empty_columns_are_left_out() -> None:
     alone: dict[str, Any] = {"owner": None, "epoch": None, "lease_left_s": None, "sentence": "nobody.", "advice": "go."}
-    queues = [story(i, "NO_MEMBER", "ACT" if i else "WATCH", lag=i, **alone) for i in (2, 1, 0)]
+    queues = [story(i, "NO_MEMBER", "ACTION_REQUIRED" if i else "WATCH", lag=i, **alone) for i in (2, 1, 0)]
 
     assert (
         text(told(*queues, ordered=None, members=0))
         == """\
-billing: 2 of 3 queues need somebody (0 members, 3 messages wait)
+billing: 2 of 3 queues require action (0 members, 3 messages wait)
 
   QUEUE     REASON     WAIT
 ! orders/2  NO_MEMBER     2
@@ -158,7 +158,7 @@ def test_of_many_queues_with_one_reason_the_first_ten_are_shown_unless_all_are_a
 
 
 def test_queues_that_are_left_out_are_counted_by_how_urgent_they_are() -> None:
-    act = [story(i, "NO_MEMBER", "ACT", sentence="nobody.", lag=2) for i in range(12)]
+    act = [story(i, "NO_MEMBER", "ACTION_REQUIRED", sentence="nobody.", lag=2) for i in range(12)]
     watch = [story(i, "NO_MEMBER", "WATCH", sentence="nobody.") for i in range(12, 24)]
 
     more = [line for line in text(told(*act, *watch)).splitlines() if "more" in line]
@@ -171,7 +171,9 @@ def test_queues_that_are_left_out_are_counted_by_how_urgent_they_are() -> None:
 
 def test_commands_go_to_the_broker_that_was_named() -> None:
     notes = (Note("DEAD_LETTERS", "2 wait.", "`rmq-admin dlq show billing` shows them."),)
-    verify = story(1, "DAMAGED", "ACT", advice="(`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`.")
+    verify = story(
+        1, "DAMAGED", "ACTION_REQUIRED", advice="(`rmq-admin broker verify-store DATA_DIR`), `py-spy dump --pid 7`."
+    )
 
     shown = text(naming_broker(told(RETRYING, verify, notes=notes), "mq-2:10911"), width=200)
 
@@ -191,9 +193,9 @@ def test_what_comes_from_elsewhere_cannot_command_the_terminal() -> None:
 def test_json_is_one_object_with_all_that_is_known() -> None:
     shown = json.loads(json_text(told(RETRYING, notes=(Note("N", "n"),))))
 
-    assert (shown["group"], shown["needs_somebody"], shown["urgency"]) == ("billing", True, "ACT")
+    assert (shown["group"], shown["requires_action"], shown["urgency"]) == ("billing", True, "ACTION_REQUIRED")
     assert shown["queues"][0] == {
-        **RETRYING._asdict(), "reason": "RETRYING", "urgency": "ACT", "epoch": "4294967297",
+        **RETRYING._asdict(), "reason": "RETRYING", "urgency": "ACTION_REQUIRED", "epoch": "4294967297",
     }  # fmt: skip
 
 
@@ -205,7 +207,7 @@ def test_help_has_examples_and_tells_how_it_ends() -> None:
 
     assert result.exit_code == 0
     assert "Examples:\n  rmq-admin explain billing\n" in result.stdout
-    assert "Ends with 0 if nothing needs anybody, with 4 if a queue does." in " ".join(result.stdout.split())
+    assert "Ends with 0 if nothing requires action, with 4 if a queue does." in " ".join(result.stdout.split())
 
 
 @pytest.mark.slow
@@ -250,7 +252,7 @@ def test_the_command_against_a_real_broker_and_a_real_member(broker: str, topic:
         silent = run(exit_codes.ATTENTION)
 
     assert well == [f"{topic}: 4 queues, all well (ordered, 1 member, 0 messages wait)", "  4 NO_NEW_MESSAGES"]
-    assert silent[0] == f"{topic}: 1 of 4 queues needs somebody (ordered, 1 member, 1 message waits)"
+    assert silent[0] == f"{topic}: 1 of 4 queues requires action (ordered, 1 member, 1 message waits)"
     assert sum(" MEMBER_SILENT " in line for line in silent) == 4
     assert f"`py-spy dump --pid {consumer.process.pid}`" in " ".join(silent)
     missing = admin("explain", topic, "no-such", "--broker", broker)

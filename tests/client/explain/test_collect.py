@@ -19,27 +19,32 @@ def explanation(*stories: object, notes: list[Note] | None = None) -> Explanatio
 
 
 @pytest.mark.parametrize(
-    ("queues", "urgency", "needs_somebody"),
+    ("queues", "urgency", "requires_action"),
     [
-        ([], Urgency.WELL, False),
-        ([facts(None, subscribed=False, lag=0)], Urgency.WELL, False),
+        ([], Urgency.OK, False),
+        ([facts(None, subscribed=False, lag=0)], Urgency.OK, False),
         ([held(attempt=2)], Urgency.WATCH, False),
-        ([held(attempt=2), held(attempt=9)], Urgency.ACT, True),
+        ([held(attempt=2), held(attempt=9)], Urgency.ACTION_REQUIRED, True),
     ],
 )
-def test_a_group_is_as_urgent_as_its_worst_queue(queues: list, urgency: Urgency, needs_somebody: bool) -> None:
+def test_a_group_is_as_urgent_as_its_worst_queue(queues: list, urgency: Urgency, requires_action: bool) -> None:
     told = explanation(*map(explain, queues))
 
-    assert (told.urgency, told.needs_somebody) == (urgency, needs_somebody)
+    assert (told.urgency, told.requires_action) == (urgency, requires_action)
 
 
 def test_an_explanation_is_plain_data_for_programs() -> None:
     told = as_object(explanation(explain(held(attempt=9)), notes=[Note("IDLE_MEMBERS", "one", "two")]))
 
     assert json.loads(json.dumps(told)) == told
-    assert {name: told[name] for name in ("group", "members", "lag", "urgency", "needs_somebody")} == {
-        "group": "g", "members": 2, "lag": 5, "urgency": "ACT", "needs_somebody": True,
+    assert {name: told[name] for name in ("group", "members", "lag", "urgency", "requires_action")} == {
+        "group": "g", "members": 2, "lag": 5, "urgency": "ACTION_REQUIRED", "requires_action": True,
     }  # fmt: skip
     (queue,) = told["queues"]
-    assert (queue["reason"], queue["urgency"], queue["head_id"], queue["attempt"]) == ("RETRYING", "ACT", "00ff", 9)
+    assert (queue["reason"], queue["urgency"], queue["head_id"], queue["attempt"]) == (
+        "RETRYING",
+        "ACTION_REQUIRED",
+        "00ff",
+        9,
+    )
     assert told["notes"] == [{"code": "IDLE_MEMBERS", "sentence": "one", "advice": "two"}]

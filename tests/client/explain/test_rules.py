@@ -95,7 +95,7 @@ def test_a_queue_that_nobody_has_has_no_lock() -> None:
     assert (story.owner, story.epoch, story.lease_left_s) == (None, None, None)
 
 
-def test_what_needs_somebody_is_told_first_then_by_reason_then_by_queue() -> None:
+def test_what_requires_action_is_told_first_then_by_reason_then_by_queue() -> None:
     stories = [
         explain(replace(held(), queue_id=0, lag=0)),
         explain(replace(held(attempt=2), queue_id=1)),
@@ -140,17 +140,17 @@ def test_whatever_is_known_there_is_a_story_and_advice_where_somebody_may_have_t
 
     assert story.sentence.endswith((".", ")"))
     assert "None" not in story.sentence
-    assert story.advice or story.urgency is Urgency.WELL
+    assert story.advice or story.urgency is Urgency.OK
     assert "None" not in story.advice or of.owner is None
 
 
 @settings(max_examples=40, deadline=None)
 @given(any_facts)
-def test_a_queue_with_nothing_before_it_never_needs_somebody_unless_it_is_stopped(of: QueueFacts) -> None:
+def test_a_queue_with_nothing_before_it_never_requires_action_unless_it_is_stopped(of: QueueFacts) -> None:
     story = explain(replace(of, lag=0, told=of.told and of.told._replace(head_offset=20, called_for_s=None)))
 
     is_stopped = of.told is not None and of.told.stopped_code
-    assert story.urgency is not Urgency.ACT or story.reason is Reason.CRASH_LOOP or is_stopped
+    assert story.urgency is not Urgency.ACTION_REQUIRED or story.reason is Reason.CRASH_LOOP or is_stopped
 
 
 def test_what_is_told_of_an_owner_counts_for_its_epoch_only() -> None:
@@ -163,35 +163,35 @@ RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
 @pytest.mark.parametrize(
     ("of", "reason", "urgency"),
     [
-        (held(stopped_code="DAMAGED", stopped_from=10, stopped_to=10), "DAMAGED", "ACT"),
-        (held(stopped_code="MESSAGES_LOST", stopped_from=3, stopped_to=9), "MESSAGES_LOST", "ACT"),
-        (held(stopped_code="CRASH_LOOP", stopped_from=10, abandoned=5), "CRASH_LOOP", "ACT"),
+        (held(stopped_code="DAMAGED", stopped_from=10, stopped_to=10), "DAMAGED", "ACTION_REQUIRED"),
+        (held(stopped_code="MESSAGES_LOST", stopped_from=3, stopped_to=9), "MESSAGES_LOST", "ACTION_REQUIRED"),
+        (held(stopped_code="CRASH_LOOP", stopped_from=10, abandoned=5), "CRASH_LOOP", "ACTION_REQUIRED"),
         (replace(held(), abandoned=2, suspect_offset=10), "CRASH_LOOP", "WATCH"),
-        (facts(None, connected=0), "NO_MEMBER", "ACT"),
+        (facts(None, connected=0), "NO_MEMBER", "ACTION_REQUIRED"),
         (facts(None, connected=0, lag=0), "NO_MEMBER", "WATCH"),
         (facts(None, connected=0, broker_up_s=9.9), "NO_MEMBER", "WATCH"),
-        (facts(None, connected=0, broker_up_s=10.0), "NO_MEMBER", "ACT"),
+        (facts(None, connected=0, broker_up_s=10.0), "NO_MEMBER", "ACTION_REQUIRED"),
         (facts(connected=0, in_grace=True, broker_up_s=1.0), "NO_MEMBER", "WATCH"),
-        (facts(None, connected=0, silenced=SILENT), "MEMBER_SILENT", "ACT"),
+        (facts(None, connected=0, silenced=SILENT), "MEMBER_SILENT", "ACTION_REQUIRED"),
         (facts(None, connected=0, silenced=SILENT, lag=0), "MEMBER_SILENT", "WATCH"),
         (facts(None, connected=0, silenced=SILENT._replace(answers=True)), "WAITING_FOR_LOCK", "WATCH"),
         (facts(None, silenced=SILENT), "WAITING_FOR_LOCK", "WATCH"),  # the others share it out
-        (facts(None, silenced=SILENT, strategy="config"), "MEMBER_SILENT", "ACT"),
-        (facts(None, silenced=SILENT, model="assigned"), "MEMBER_SILENT", "ACT"),
+        (facts(None, silenced=SILENT, strategy="config"), "MEMBER_SILENT", "ACTION_REQUIRED"),
+        (facts(None, silenced=SILENT, model="assigned"), "MEMBER_SILENT", "ACTION_REQUIRED"),
         (facts(None, subscribed=False), "NOT_SUBSCRIBED", "WATCH"),
-        (facts(None, subscribed=False, lag=0), "NOT_SUBSCRIBED", "WELL"),
-        (facts(None, model="assigned"), "NOT_ALLOCATED", "ACT"),
-        (facts(None, strategy="config"), "NOT_ALLOCATED", "ACT"),
+        (facts(None, subscribed=False, lag=0), "NOT_SUBSCRIBED", "OK"),
+        (facts(None, model="assigned"), "NOT_ALLOCATED", "ACTION_REQUIRED"),
+        (facts(None, strategy="config"), "NOT_ALLOCATED", "ACTION_REQUIRED"),
         (facts(None, strategy="machine_room", lag=0), "NOT_ALLOCATED", "WATCH"),
         (facts(None), "WAITING_FOR_LOCK", "WATCH"),
         (facts(None, strategy="consistent_hash"), "WAITING_FOR_LOCK", "WATCH"),
         (facts(in_grace=True), "WAITING_FOR_LOCK", "WATCH"),
-        (facts(answers=False), "MEMBER_SILENT", "ACT"),
+        (facts(answers=False), "MEMBER_SILENT", "ACTION_REQUIRED"),
         (facts(answers=False, lag=0), "MEMBER_SILENT", "WATCH"),
         (facts(), "WAITING_FOR_LOCK", "WATCH"),
         (held(dropped=True), "WAITING_FOR_LOCK", "WATCH"),
         (held(dropped=True, called_for_s=59.9), "WAITING_FOR_LOCK", "WATCH"),
-        (held(dropped=True, called_for_s=60.0), "WAITING_FOR_LOCK", "ACT"),
+        (held(dropped=True, called_for_s=60.0), "WAITING_FOR_LOCK", "ACTION_REQUIRED"),
         (held(lost=True), "WAITING_FOR_LOCK", "WATCH"),
     ],
 )
@@ -260,7 +260,7 @@ def test_what_retention_took_from_a_group_that_is_away_is_told() -> None:
 
 
 def test_a_member_of_another_version_may_stop_for_a_reason_that_is_not_known_here() -> None:
-    assert found(held(stopped_code="NEWER")) == ("STANDING_STILL", "ACT")
+    assert found(held(stopped_code="NEWER")) == ("STANDING_STILL", "ACTION_REQUIRED")
 
 
 def test_that_nobody_is_back_from_a_restart_of_the_broker_is_told_as_that() -> None:
@@ -277,32 +277,32 @@ def watched(moved: int | None, **says: object) -> QueueFacts:
 @pytest.mark.parametrize(
     ("of", "reason", "urgency"),
     [
-        (held(paused=True), "PAUSED", "ACT"),
+        (held(paused=True), "PAUSED", "ACTION_REQUIRED"),
         (replace(held(paused=True), lag=0), "PAUSED", "WATCH"),
-        (replace(held(), lag=0), "NO_NEW_MESSAGES", "WELL"),
-        (held(head_offset=15), "NO_NEW_MESSAGES", "WELL"),
+        (replace(held(), lag=0), "NO_NEW_MESSAGES", "OK"),
+        (held(head_offset=15), "NO_NEW_MESSAGES", "OK"),
         (held(head_offset=14), "STANDING_STILL", "WATCH"),
-        (held(called_for_s=5.0), "CONSUMING", "WELL"),
+        (held(called_for_s=5.0), "CONSUMING", "OK"),
         (held(called_for_s=5.1), "LISTENER_RUNNING", "WATCH"),
         (held(called_for_s=59.9), "LISTENER_RUNNING", "WATCH"),
-        (held(called_for_s=60.0), "LISTENER_RUNNING", "ACT"),
-        (held(called_for_s=20.0, consume_timeout_s=20.0), "LISTENER_RUNNING", "ACT"),
+        (held(called_for_s=60.0), "LISTENER_RUNNING", "ACTION_REQUIRED"),
+        (held(called_for_s=20.0, consume_timeout_s=20.0), "LISTENER_RUNNING", "ACTION_REQUIRED"),
         (held(attempt=2), "RETRYING", "WATCH"),
         (held(attempt=3), "RETRYING", "WATCH"),
-        (held(attempt=4), "RETRYING", "ACT"),
-        (replace(held(), attempts=3, retry_offset=10), "RETRYING", "ACT"),
+        (held(attempt=4), "RETRYING", "ACTION_REQUIRED"),
+        (replace(held(), attempts=3, retry_offset=10), "RETRYING", "ACTION_REQUIRED"),
         (replace(held(), attempts=3, retry_offset=9), "STANDING_STILL", "WATCH"),
-        (watched(1), "CONSUMING", "WELL"),
+        (watched(1), "CONSUMING", "OK"),
         (watched(0), "STANDING_STILL", "WATCH"),
-        (watched(0, called_for_s=2.0), "CONSUMING", "WELL"),
+        (watched(0, called_for_s=2.0), "CONSUMING", "OK"),
         (held(polled_ago_s=5.0), "STANDING_STILL", "WATCH"),
         (held(polled_ago_s=5.1), "NOT_POLLED", "WATCH"),
-        (held(polled_ago_s=60.0), "NOT_POLLED", "ACT"),
+        (held(polled_ago_s=60.0), "NOT_POLLED", "ACTION_REQUIRED"),
         (held(loop_lag_s=1.0), "STANDING_STILL", "WATCH"),
-        (held(loop_lag_s=1.1), "LOOP_LATE", "ACT"),
+        (held(loop_lag_s=1.1), "LOOP_LATE", "ACTION_REQUIRED"),
         (held(flow_control="full"), "FLOW_CONTROL", "WATCH"),
         (held(slots_busy=True, cached_messages=1), "SLOTS_BUSY", "WATCH"),
-        (facts(told_of_all=False, moved=3, watched_s=1.0), "CONSUMING", "WELL"),
+        (facts(told_of_all=False, moved=3, watched_s=1.0), "CONSUMING", "OK"),
         (facts(told_of_all=False, moved=0, watched_s=1.0), "STANDING_STILL", "WATCH"),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_failing_message_is_skipped_by_a_command_that_can_be_copied() -> None:
 
 
 def test_the_retries_of_a_group_are_not_retried_in_place() -> None:
-    assert found(replace(held(attempt=3, called_for_s=1.0), topic="%RETRY%g")) == ("CONSUMING", "WELL")
+    assert found(replace(held(attempt=3, called_for_s=1.0), topic="%RETRY%g")) == ("CONSUMING", "OK")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ FULL = "the disk has 1 MiB free, 256 MiB are needed"
 def test_a_failed_message_whose_copy_is_refused_tells_that_first(of: QueueFacts) -> None:
     story = explain(of)
 
-    assert found(of) == ("RETRYING", "ACT")
+    assert found(of) == ("RETRYING", "ACTION_REQUIRED")
     assert story.sentence == (
         "message 10 failed once, and the broker refuses the copy of it that would let others pass: "
         "the disk has 1 MiB free, 256 MiB are needed. The error: E: no."
@@ -437,10 +437,10 @@ def test_what_the_owner_still_holds_of_removed_messages_is_where_the_queue_is() 
 def test_messages_that_retention_removes_before_they_are_fetched_are_told_while_the_queue_still_moves() -> None:
     of = replace(overtaken(), moved=5, watched_s=1.0)
 
-    assert found(of) == ("MESSAGES_LOST", "ACT")
+    assert found(of) == ("MESSAGES_LOST", "ACTION_REQUIRED")
     assert explain(of).sentence.startswith("retention removed messages 14 to 19 before the group got to them; ")
     assert explain(of).advice.endswith("`rmq-admin group reset-offset g --topic t --queue 3 --to 20`.")
-    assert found(replace(of, min_offset=14)) == ("CONSUMING", "WELL"), "all that was removed is held"
+    assert found(replace(of, min_offset=14)) == ("CONSUMING", "OK"), "all that was removed is held"
 
 
 @pytest.mark.parametrize(
