@@ -20,8 +20,8 @@ from rmq.wire.names import retry_topic
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue
 
 from . import rules
-from .facts import BROADCASTING, Delayed, Members, QueueFacts, number, of_broadcast, of_group
-from .notes import Copied, Note, notes_of
+from .facts import BROADCASTING, DeferredMessages, Members, QueueFacts, number, of_broadcast, of_group
+from .notes import Note, StoreCopy, notes_of
 from .rules import QueueStory
 from .wording import COPY_SHOWN_S, Reason, Urgency
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Stats = Mapping[str, dict[str, Any]]
 
 WATCH_S: Final = 1.0
-MAX_DELAYS: Final = 1000  # delayed batches that are looked at, the next ones first
+MAX_DEFERRED: Final = 1000  # delayed batches that are looked at, the next ones first
 MAX_HEADS: Final = 8  # members of a broadcasting group whose first messages are looked at
 LOOK_AGAIN: Final = frozenset(
     {
@@ -82,8 +82,8 @@ class _BrokerClock:
 
     def __init__(self, stats: Stats) -> None:
         time_us = _of_broker(stats).get("time_us")
-        told_s = time_us / 1e6 if isinstance(time_us, int) else datetime.now(UTC).timestamp()
-        self._ahead_s = told_s - asyncio.get_running_loop().time()
+        now_s = time_us / 1e6 if isinstance(time_us, int) else datetime.now(UTC).timestamp()
+        self._ahead_s = now_s - asyncio.get_running_loop().time()
 
     def seconds_since(self, timestamp: float) -> float:
         """How long ago that was, never negative."""
@@ -97,19 +97,21 @@ class _BrokerClock:
 class _AtBroker(NamedTuple):
     """What was asked of the broker once, beside the group."""
 
-    delayed: dict[MessageQueue, Delayed]
+    deferred: dict[MessageQueue, DeferredMessages]
     refuses_sends: str
     up_s: float | None
 
 
-async def _copied(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerClock) -> Copied | None:
+async def _copied(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerClock) -> StoreCopy | None:
     """Return up to where the queues are those of the original, if the store was copied within a day."""
     former = admin.stores.former[-1:]
     queues = sorted({MessageQueue(each.topic, each.queue_id) for each in facts})
     if not former or not queues or (ago_s := clock.seconds_since(former[0].copied_at / 1e6)) > COPY_SHOWN_S:
         return None
     ranges = await admin.ranges(queues, log_epoch=former[0].log_epoch - 1)
-    return Copied(ago_s, {queue: held.agreed for queue, held in zip(queues, ranges, strict=True) if held.agreed >= 0})
+    return StoreCopy(
+        ago_s, {queue: held.agreed for queue, held in zip(queues, ranges, strict=True) if held.agreed >= 0}
+    )
 
 
 class _Sample(NamedTuple):
@@ -128,8 +130,10 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
     """
     stats = await admin.stats()
     clock = _BrokerClock(stats)
-    delayed = await _delayed(admin, clock) if _delays_wait(stats) else {}
-    at_broker = _AtBroker(delayed, str(_of_broker(stats).get("refuses_sends") or ""), number(_of_broker(stats), "up_s"))
+    deferred = await _deferred(admin, clock) if _any_deferred(stats) else {}
+    at_broker = _AtBroker(
+        deferred, str(_of_broker(stats).get("refuses_sends") or ""), number(_of_broker(stats), "up_s")
+    )
     sample = await _sample(admin, group, topic, at_broker)
     stories = [rules.explain(facts) for facts in sample.facts]
     if any(story.reason in LOOK_AGAIN and (story.lag or story.urgency) for story in stories):
@@ -171,11 +175,11 @@ async def _sample(admin: Admin, group: str, topic: str | None, at_broker: _AtBro
         described = described._replace(queues=[*described.queues, *await _retries(admin, group)])
     members = Members(await admin.members_info(group))
     if described.model == BROADCASTING:
-        return _Sample(described, members, of_broadcast(described, members, delayed=at_broker.delayed))
+        return _Sample(described, members, of_broadcast(described, members, deferred=at_broker.deferred))
     facts = of_group(
         described,
         members,
-        delayed=at_broker.delayed,
+        deferred=at_broker.deferred,
         refuses_sends=at_broker.refuses_sends,
         broker_up_s=at_broker.up_s,
     )
@@ -209,18 +213,18 @@ def _key(facts: QueueFacts) -> tuple[str, int, str]:
     return facts.topic, facts.queue_id, facts.owner or "" if facts.model == BROADCASTING else ""
 
 
-async def _delayed(admin: Admin, clock: _BrokerClock) -> dict[MessageQueue, Delayed]:
+async def _deferred(admin: Admin, clock: _BrokerClock) -> dict[MessageQueue, DeferredMessages]:
     """How many messages of each queue wait for their time; of very many, those that are due next."""
-    rows, more, *_ = await admin.delays(limit=MAX_DELAYS)
-    found: dict[MessageQueue, Delayed] = {}
+    rows, more, *_ = await admin.delays(limit=MAX_DEFERRED)
+    found: dict[MessageQueue, DeferredMessages] = {}
     for row in rows:
         queue = MessageQueue(row.topic, row.queue_id)
-        before = found.get(queue, Delayed(0, clock.seconds_until(row.due_at / 1e6), more))
+        before = found.get(queue, DeferredMessages(0, clock.seconds_until(row.due_at / 1e6), more))
         found[queue] = before._replace(messages=before.messages + row.messages)
     return found
 
 
-def _delays_wait(stats: Stats) -> bool:
+def _any_deferred(stats: Stats) -> bool:
     return stats.get("delays", {}).get("waiting_batches") != 0
 
 
@@ -245,10 +249,10 @@ async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerC
         asked[len(taken)][queue] = each.head_offset
         places[index] = len(taken), queue
         taken.append(index)
-    told = [await admin.heads(part) for part in asked]
+    heads = [await admin.heads(part) for part in asked]
     found = list(facts)
     for index, (round_, queue) in places.items():
-        head = told[round_][queue]
+        head = heads[round_][queue]
         age_s = None if head.stored_at is None else clock.seconds_since(head.stored_at.timestamp())
         if head.status == OK and head.queue_offset == facts[index].head_offset:
             found[index] = replace(found[index], head=head, head_age_s=age_s)
@@ -273,8 +277,8 @@ def _with_errors(facts: Sequence[QueueFacts], members: Members) -> list[QueueFac
     """Messages that wait for another try have failed elsewhere: the error is told there."""
     error = next(iter(members.errors()), "")
     return [
-        replace(each, told=each.told._replace(last_error=error))
-        if error and each.is_retries and each.told is not None and not each.told.last_error
+        replace(each, report=each.report._replace(last_error=error))
+        if error and each.is_retries and each.report is not None and not each.report.last_error
         else each
         for each in facts
     ]

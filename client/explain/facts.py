@@ -2,7 +2,7 @@
 What is known of one queue of a group at a moment, put together from the broker's word and its owner's. Pure.
 
 What a member tells of itself is for people: names may come and go with versions, and one that is broken tells
-anything. What is missing, or not what it should be, counts as not told.
+anything. What is missing, or not what it should be, counts as missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONSUME_TIMEOUT_S: Final = 900.0  # of a member that has not changed it
 MAX_TEXT: Final = 160  # characters of what a member says
 
 
-class Delayed(NamedTuple):
+class DeferredMessages(NamedTuple):
     """Messages of a queue whose time has not come."""
 
     messages: int = 0
@@ -34,7 +34,7 @@ class Delayed(NamedTuple):
     more: bool = False  # there are others that were not counted
 
 
-NOTHING_DELAYED: Final = Delayed()
+NOTHING_DEFERRED: Final = DeferredMessages()
 
 
 class SilentMember(NamedTuple):
@@ -45,7 +45,7 @@ class SilentMember(NamedTuple):
     answers: bool = False  # it was asked just now, and answered: it is about to come back
 
 
-class Told(NamedTuple):
+class OwnerReport(NamedTuple):
     """What an owner says of a queue, and of itself; times are seconds from the moment it was asked."""
 
     epoch: int
@@ -78,9 +78,9 @@ class Told(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
     """
-    A queue of a group. ``owner`` holds its lock; of a broadcasting group, it is the member that is told of.
+    A queue of a group. ``owner`` holds its lock; of a broadcasting group, it is the member.
 
-    ``answers`` is whether the owner told anything of itself, ``told`` what it said of this queue. ``moved`` messages
+    ``answers`` is whether the owner reported anything, ``report`` what it said of this queue. ``moved`` messages
     were finished in ``watched_s``; None: nobody looked twice.
     """
 
@@ -101,8 +101,8 @@ class QueueFacts:
     lease_left_s: float | None = None
     in_grace: bool = False
     answers: bool = True
-    told: Told | None = None
-    told_of_all: bool = True  # else the owner has more queues than it tells of
+    report: OwnerReport | None = None
+    reported_all: bool = True  # else the owner has more queues than it reports
     # the group
     ordered: bool = True
     model: str | None = None
@@ -119,7 +119,7 @@ class QueueFacts:
     # its first message that is not done, and those behind it
     head: Head | None = None
     head_age_s: float | None = None
-    delayed: Delayed = NOTHING_DELAYED
+    deferred: DeferredMessages = NOTHING_DEFERRED
     broker_up_s: float | None = None
     refuses_sends: str = ""  # why the broker takes no messages: none can be put aside, or become a dead letter
     moved: int | None = None
@@ -134,17 +134,17 @@ class QueueFacts:
     def head_offset(self) -> int | None:
         """The first message that is not done; None if there is none."""
         offset = self.max_offset - self.lag
-        if self.told is not None and self.told.head_offset is not None:
+        if self.report is not None and self.report.head_offset is not None:
             # The lag begins behind what retention has removed, and the owner may still hold messages before that.
-            first = self.committed if self.told.cached_messages and self.committed >= 0 else offset
-            offset = max(first, self.told.head_offset) if self.model != BROADCASTING else self.told.head_offset
+            first = self.committed if self.report.cached_messages and self.committed >= 0 else offset
+            offset = max(first, self.report.head_offset) if self.model != BROADCASTING else self.report.head_offset
         return None if offset >= self.max_offset else offset
 
     @property
     def attempt(self) -> int:
         """The number of the delivery of the head that is under way, or next."""
         counted = self.attempts + 1 if self.attempts and self.retry_offset == self.head_offset else 1
-        return max(counted, self.told.attempt if self.told is not None else 1)
+        return max(counted, self.report.attempt if self.report is not None else 1)
 
 
 class Members:
@@ -152,14 +152,14 @@ class Members:
 
     def __init__(self, reports: Sequence[MemberReport]) -> None:
         self._reports = {report.member: report for report in reports}
-        self._told: dict[tuple[str, MessageQueue], Told] = {}
+        self._by_queue: dict[tuple[str, MessageQueue], OwnerReport] = {}
         self.waiting: dict[MessageQueue, list[str]] = {}
         for report in reports:
             if report.status == OK:
                 self._read(report)
 
     def answers(self, member: str) -> bool:
-        """Whether a member told of itself; one that was not asked, or is not there to be, did not fail to."""
+        """Return whether a member can be reached: False only if it was asked and stayed silent."""
         report = self._reports.get(member)
         return report is None or report.status != MemberSilent.code
 
@@ -167,49 +167,49 @@ class Members:
         """Those that are there and do not answer."""
         return [name for name, report in self._reports.items() if report.status == MemberSilent.code]
 
-    def told_anything(self, member: str) -> bool:
-        """Whether a member was asked, and answered."""
+    def answered(self, member: str) -> bool:
+        """Return whether a member was asked, and answered."""
         report = self._reports.get(member)
         return report is not None and report.status == OK
 
-    def tells_all(self, member: str) -> bool:
-        """Whether a member told of all its queues."""
-        return self.told_anything(member) and not number(self._reports[member].info, "more_queues")
+    def reports_all(self, member: str) -> bool:
+        """Return whether a member reported all its queues."""
+        return self.answered(member) and not number(self._reports[member].info, "more_queues")
 
-    def told(self, member: str | None, queue: MessageQueue) -> Told | None:
+    def report_of(self, member: str | None, queue: MessageQueue) -> OwnerReport | None:
         """What a member said of a queue."""
-        return None if member is None else self._told.get((member, queue))
+        return None if member is None else self._by_queue.get((member, queue))
 
-    def told_by(self, member: str) -> dict[MessageQueue, Told]:
-        """All queues that a member told of."""
-        return {queue: told for (name, queue), told in self._told.items() if name == member}
+    def reports_by(self, member: str) -> dict[MessageQueue, OwnerReport]:
+        """Return the reports of a member by queue."""
+        return {queue: report for (name, queue), report in self._by_queue.items() if name == member}
 
     def selected(self, topic: str) -> int:
         """How many messages of a topic came to members by its tag expression, since they have their queues."""
-        return sum(told.selected for (_, queue), told in self._told.items() if queue.topic == topic)
+        return sum(report.selected for (_, queue), report in self._by_queue.items() if queue.topic == topic)
 
     def left_out(self, topic: str) -> int:
         """How many messages of a topic its tag expression left out since members have their queues."""
-        return sum(told.left_out for (_, queue), told in self._told.items() if queue.topic == topic)
+        return sum(report.left_out for (_, queue), report in self._by_queue.items() if queue.topic == topic)
 
     def errors(self) -> list[str]:
         """What listeners failed with, of any queue."""
-        return [told.last_error for told in self._told.values() if told.last_error]
+        return [report.last_error for report in self._by_queue.values() if report.last_error]
 
     def _read(self, report: MemberReport) -> None:
         info = report.info
         for queue in _maps(info.get("queues")):
             name, queue_id = text(queue, "topic"), number(queue, "queue_id")
             if name and queue_id is not None:
-                self._told[report.member, MessageQueue(name, int(queue_id))] = _told(queue, info)
+                self._by_queue[report.member, MessageQueue(name, int(queue_id))] = _owner_report(queue, info)
         for waits in _lists(info.get("waits_for")):
             if len(waits) > 1 and isinstance(waits[0], str) and isinstance(waits[1], int):
                 self.waiting.setdefault(MessageQueue(waits[0], waits[1]), []).append(report.member)
 
 
-def _told(queue: Mapping[str, Any], info: Mapping[str, Any]) -> Told:
+def _owner_report(queue: Mapping[str, Any], info: Mapping[str, Any]) -> OwnerReport:
     turns, slots = number(info, "turns"), number(info, "slots")
-    return Told(
+    return OwnerReport(
         epoch=int(number(queue, "epoch") or 0),
         head_offset=_whole(queue, "head_offset"),
         commit_offset=_whole(queue, "commit_offset"),
@@ -242,7 +242,7 @@ def of_group(
     described: GroupDescription,
     members: Members,
     *,
-    delayed: Mapping[MessageQueue, Delayed] = MappingProxyType({}),
+    deferred: Mapping[MessageQueue, DeferredMessages] = MappingProxyType({}),
     refuses_sends: str = "",
     broker_up_s: float | None = None,
 ) -> list[QueueFacts]:
@@ -252,7 +252,7 @@ def of_group(
     selected = {topic: members.selected(topic) for topic in described.subscriptions}
     left_out = {topic: members.left_out(topic) for topic in described.subscriptions}
     with_past = {
-        queue.topic for queue in described.queues if _has_past(queue, members.told(queue.owner, queue_of(queue)))
+        queue.topic for queue in described.queues if _has_past(queue, members.report_of(queue.owner, queue_of(queue)))
     }
     return [
         QueueFacts(
@@ -272,8 +272,8 @@ def of_group(
             lease_left_s=None if queue.owner is None else queue.lease_left_s,
             in_grace=(queue.state or "").startswith("grace"),
             answers=queue.owner is None or members.answers(queue.owner),
-            told=members.told(queue.owner, name),
-            told_of_all=queue.owner is None or members.tells_all(queue.owner),
+            report=members.report_of(queue.owner, name),
+            reported_all=queue.owner is None or members.reports_all(queue.owner),
             ordered=described.ordered is not False,
             model=described.model,
             strategy=described.strategy,
@@ -285,7 +285,7 @@ def of_group(
             left_out=left_out.get(queue.topic, 0),
             has_past=queue.topic in with_past,
             waiting=tuple(members.waiting.get(name, ())),
-            delayed=delayed.get(name, NOTHING_DELAYED),
+            deferred=deferred.get(name, NOTHING_DEFERRED),
             refuses_sends=refuses_sends,
             broker_up_s=broker_up_s,
         )
@@ -294,17 +294,17 @@ def of_group(
     ]
 
 
-def _has_past(queue: GroupQueue, told: Told | None) -> bool:
+def _has_past(queue: GroupQueue, report: OwnerReport | None) -> bool:
     """Whether the group read messages of a queue that its owner has not counted as selected or left out."""
-    if told is None:
+    if report is None:
         return queue.committed > queue.min_offset
-    return max(queue.committed, told.end_offset or 0) - queue.min_offset > told.selected + told.left_out
+    return max(queue.committed, report.end_offset or 0) - queue.min_offset > report.selected + report.left_out
 
 
 def silent_members(described: GroupDescription, members: Members) -> dict[str, SilentMember]:
     """Return the members that were taken out for their silence, by name, the longest silent first."""
     silent = [
-        SilentMember(member.member, member.heard_ago_s, members.told_anything(member.member))
+        SilentMember(member.member, member.heard_ago_s, members.answered(member.member))
         for member in described.members
         if member.state == "silent"
     ]
@@ -320,7 +320,7 @@ def of_broadcast(
     described: GroupDescription,
     members: Members,
     *,
-    delayed: Mapping[MessageQueue, Delayed] = MappingProxyType({}),
+    deferred: Mapping[MessageQueue, DeferredMessages] = MappingProxyType({}),
 ) -> list[QueueFacts]:
     """The facts of every queue with every member: each has its own progress, and no lock."""
     found = []
@@ -330,16 +330,16 @@ def of_broadcast(
         queue.topic
         for queue in described.queues
         for member in described.members
-        if _has_past(queue, members.told(member.member, queue_of(queue)))
+        if _has_past(queue, members.report_of(member.member, queue_of(queue)))
     }
     for member in described.members:
-        told_by = members.told_by(member.member)
+        reports_by = members.reports_by(member.member)
         for queue in described.queues:
             name = queue_of(queue)
-            told = told_by.get(name)
-            done = queue.min_offset if members.tells_all(member.member) else queue.max_offset
-            if told is not None and told.head_offset is not None:
-                done = told.head_offset
+            report = reports_by.get(name)
+            done = queue.min_offset if members.reports_all(member.member) else queue.max_offset
+            if report is not None and report.head_offset is not None:
+                done = report.head_offset
             found.append(
                 QueueFacts(
                     group=described.group,
@@ -350,15 +350,15 @@ def of_broadcast(
                     owner=member.member,
                     in_grace=member.state == "grace",
                     answers=members.answers(member.member),
-                    told=told,
-                    told_of_all=members.tells_all(member.member),
+                    report=report,
+                    reported_all=members.reports_all(member.member),
                     model=BROADCASTING,
                     connected=len(described.members),
                     expression=described.subscriptions.get(queue.topic, ALL),
                     selected=selected.get(queue.topic, 0),
                     left_out=left_out.get(queue.topic, 0),
                     has_past=queue.topic in with_past,
-                    delayed=delayed.get(name, NOTHING_DELAYED),
+                    deferred=deferred.get(name, NOTHING_DEFERRED),
                 )
             )
     return found
@@ -370,14 +370,14 @@ def queue_of(queue: GroupQueue) -> MessageQueue:
 
 
 def number(of: Mapping[str, Any], name: str) -> float | None:
-    """A finite number that a member told."""
+    """A finite number that a member reported, or None."""
     value: Any = of.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
 
 
 def text(of: Mapping[str, Any], name: str) -> str:
-    """A text that a member told; empty if it did not."""
+    """Return a text that a member reported, or an empty one."""
     value = of.get(name)
     return value[:MAX_TEXT] if isinstance(value, str) else ""
 
@@ -388,7 +388,7 @@ def _whole(of: Mapping[str, Any], name: str) -> int | None:
 
 
 def _setting(info: Mapping[str, Any], name: str) -> float | None:
-    """A setting of a member that is not the default; others are not told."""
+    """A setting of a member that is not the default; others are not reported."""
     settings = info.get("settings")
     return number(settings, name) if isinstance(settings, dict) else None
 

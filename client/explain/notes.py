@@ -10,7 +10,7 @@ from rmq.wire.names import retry_topic
 from rmq.wire.protocol.ops.groups import GroupDescription
 
 from .facts import BROADCASTING, Members, QueueFacts, silent_members
-from .wording import span, wake
+from .wording import span, unblock
 
 MOST_QUEUES: Final = 8  # named in a note
 
@@ -23,7 +23,7 @@ class Note(NamedTuple):
     advice: str = ""
 
 
-class Copied(NamedTuple):
+class StoreCopy(NamedTuple):
     """How long ago the store was copied, and the offset up to which each queue is that of the original."""
 
     ago_s: float
@@ -38,7 +38,7 @@ def notes_of(
     dead: int = 0,
     refuses_sends: str = "",
     topic: str | None = None,
-    copied: Copied | None = None,
+    copied: StoreCopy | None = None,
 ) -> list[Note]:
     """
     All notes, those that may explain the most first.
@@ -68,7 +68,7 @@ def notes_of(
     return notes
 
 
-def _copy(model: str | None, copied: Copied) -> Note:
+def _copy(model: str | None, copied: StoreCopy) -> Note:
     shown = [f"{queue} up to offset {offset}" for queue, offset in list(copied.agreed.items())[:MOST_QUEUES]]
     more = f" and {len(copied.agreed) - len(shown)} more" if len(copied.agreed) > len(shown) else ""
     where = ", ".join(shown) + more
@@ -101,7 +101,7 @@ def _silent(described: GroupDescription, members: Members) -> list[Note]:
             "MEMBER_SILENT",
             f"{each.member} is connected, but has been silent for {span(each.silent_s)} "
             "and was taken out of the group.",
-            wake(each.member, "See"),
+            unblock(each.member, "See"),
         )
         for each in silent_members(described, members).values()
         if not each.answers
@@ -132,8 +132,8 @@ def _idle(described: GroupDescription, members: Members) -> list[Note]:
 
 def _delays(facts: Sequence[QueueFacts]) -> list[Note]:
     """Messages that were sent to be delivered later: they are missed more often than they are missing."""
-    delayed = {(each.topic, each.queue_id): each.delayed for each in facts if each.delayed.messages}
-    waiting = [told for (topic, _), told in delayed.items() if topic != retry_topic(facts[0].group)]
+    deferred = {(each.topic, each.queue_id): each.deferred for each in facts if each.deferred.messages}
+    waiting = [each for (topic, _), each in deferred.items() if topic != retry_topic(facts[0].group)]
     if not waiting:
         return []
     count = f"{sum(each.messages for each in waiting)}{'+' if any(each.more for each in waiting) else ''}"

@@ -2,7 +2,7 @@
 Why a queue of a group goes on, or does not, in one word and one sentence, and what to do about it. Pure.
 
 ``explain`` looks at the facts of a queue by a table of rules; the first that fits tells the story. So where two causes
-come together, the one that has to go first is told: a queue that is paused and has a failing message does not go on
+come together, the one that has to go first decides: a queue that is paused and has a failing message does not go on
 before it is resumed, whatever becomes of the message.
 
 Rules for queues that nobody works on: stopped ones, and those without an owner, or with one that cannot. Pure.
@@ -22,17 +22,17 @@ from typing import Final, NamedTuple
 from rmq.wire.batch.tags import ALL
 
 from . import wording as words
-from .facts import BROADCASTING, QueueFacts, Told
+from .facts import BROADCASTING, OwnerReport, QueueFacts
 from .wording import (
-    CAREFUL_OWNERS,
     LATE_S,
     LONG_CALL_S,
     MANY_LEFT_OUT,
     RETURN_S,
+    SUSPECT_OWNERS,
     SUSPICIOUS_ATTEMPT,
     SUSPICIOUS_CALL_S,
     UNPOLLED_S,
-    Finding,
+    Diagnosis,
     Reason,
     Urgency,
 )
@@ -64,42 +64,42 @@ class QueueStory(NamedTuple):
     per_s: float | None
 
 
-Rule = Callable[[QueueFacts], Finding | None]
+Rule = Callable[[QueueFacts], Diagnosis | None]
 
 
-def stopped(facts: QueueFacts) -> Finding | None:
+def stopped(facts: QueueFacts) -> Diagnosis | None:
     """The owner stopped the queue itself: nothing else matters before somebody has acted."""
-    told = facts.told
-    if told is None or not told.stopped_code:
+    report = facts.report
+    if report is None or not report.stopped_code:
         return None
-    where = words.offsets(told)
-    if told.stopped_code == "CRASH_LOOP":
-        return _crash_loop(facts, told.abandoned, told.stopped_from)
-    on = _go_on(facts, told)
-    if told.stopped_code == "OTHER_HISTORY":
-        return Finding(
+    where = words.offsets(report)
+    if report.stopped_code == "CRASH_LOOP":
+        return _crash_loop(facts, report.abandoned, report.stopped_from)
+    on = _go_on(facts, report)
+    if report.stopped_code == "OTHER_HISTORY":
+        return Diagnosis(
             Reason.OTHER_HISTORY,
             Urgency.ACTION_REQUIRED,
             f"the store is a copy, and {where} of it are others than those that {facts.owner} has read. It stopped.",
-            f"to continue at {told.stopped_from}: `rmq-admin broker accept-history`. What was done for the messages of "
-            "the original stays done.",
+            f"to continue at {report.stopped_from}: `rmq-admin broker accept-history`. What was done for the messages "
+            "of the original stays done.",
         )
-    if told.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
-        return Finding(
+    if report.stopped_code not in ("DAMAGED", "MESSAGES_LOST"):
+        return Diagnosis(
             Reason.STANDING_STILL,
             Urgency.ACTION_REQUIRED,
-            f"{facts.owner} has stopped the queue and calls that {told.stopped_code}, which is not known here.",
+            f"{facts.owner} has stopped the queue and calls that {report.stopped_code}, which is not known here.",
             "it is of another version: see queue.stopped in its log.",
         )
-    if told.stopped_code == "DAMAGED":
-        return Finding(
+    if report.stopped_code == "DAMAGED":
+        return Diagnosis(
             Reason.DAMAGED,
             Urgency.ACTION_REQUIRED,
             f"{where} cannot be read: a part of the log is damaged. The queue stopped there.",
             "restore a backup if you have one (`rmq-admin broker verify-store DATA_DIR`, with the broker stopped, "
             f"tells what rotted); {on}.",
         )
-    return Finding(
+    return Diagnosis(
         Reason.MESSAGES_LOST,
         Urgency.ACTION_REQUIRED,
         f"retention removed {where} before the group got to them. The queue stopped there.",
@@ -107,36 +107,36 @@ def stopped(facts: QueueFacts) -> Finding | None:
     )
 
 
-def silenced(facts: QueueFacts) -> Finding | None:
+def silenced(facts: QueueFacts) -> Diagnosis | None:
     """Whoever should have it was taken out for its silence, and nobody takes over."""
     by = facts.silenced
     if by is None or (facts.connected and _is_shared_out(facts)):
         return None
     if by.answers:
-        return Finding(
+        return Diagnosis(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
             f"{by.member} was silent, lost its queues by that, and answers again: it takes them back within 20 s.",
             "ask again; loop.stalled or loop.blocked in its log tells what kept it.",
         )
     alone = "no other member gets this queue" if facts.connected else "nobody else is in the group"
-    return Finding(
+    return Diagnosis(
         Reason.MEMBER_SILENT,
         Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"{by.member} is connected, but has been silent for {words.span(by.silent_s)} and lost its queues; {alone}. "
         f"Its event loop is blocked, or it is stopped, or its machine is gone.{words.gone(facts)}",
-        words.wake(by.member),
+        words.unblock(by.member),
     )
 
 
-def careful(facts: QueueFacts) -> Finding | None:
+def crash_suspect(facts: QueueFacts) -> Diagnosis | None:
     """Owners were lost at one message: that nobody is there, or a lock is waited for, is what comes of it."""
-    if facts.abandoned < CAREFUL_OWNERS or facts.suspect_offset < 0 or facts.is_retries:
+    if facts.abandoned < SUSPECT_OWNERS or facts.suspect_offset < 0 or facts.is_retries:
         return None
     if facts.head_offset is None or facts.head_offset > facts.suspect_offset:
         return None  # it got over it
     is_there = facts.owner is not None and not facts.in_grace
-    return Finding(
+    return Diagnosis(
         Reason.CRASH_LOOP,
         Urgency.WATCH if is_there else Urgency.ACTION_REQUIRED,
         f"{facts.abandoned} owners in a row were lost while they processed message {facts.suspect_offset}"
@@ -146,13 +146,13 @@ def careful(facts: QueueFacts) -> Finding | None:
     )
 
 
-def no_member(facts: QueueFacts) -> Finding | None:
+def no_member(facts: QueueFacts) -> Diagnosis | None:
     """Nobody who could do anything is in the group."""
     if facts.connected or facts.model == BROADCASTING:
         return None
     urgency = Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH
     if facts.broker_up_s is not None and facts.broker_up_s < RETURN_S:
-        return Finding(
+        return Diagnosis(
             Reason.NO_MEMBER,
             Urgency.WATCH,
             f"the broker started {words.span(facts.broker_up_s)} ago, and no member of the group is back yet."
@@ -161,7 +161,7 @@ def no_member(facts: QueueFacts) -> Finding | None:
         )
     if facts.owner is not None:
         left = words.span(facts.lease_left_s or 0.0)
-        return Finding(
+        return Diagnosis(
             Reason.NO_MEMBER,
             urgency,
             f"its owner {facts.owner} lost its connection, has {left} to come back, and nobody else is in the group."
@@ -169,14 +169,14 @@ def no_member(facts: QueueFacts) -> Finding | None:
             "see why that process ended, and start a consumer of this group.",
         )
     advice = "start a consumer of this group; a pull consumer that does not poll has left it (poll.overdue in its log)."
-    return Finding(Reason.NO_MEMBER, urgency, f"nobody is in the group {facts.group!r}.{words.gone(facts)}", advice)
+    return Diagnosis(Reason.NO_MEMBER, urgency, f"nobody is in the group {facts.group!r}.{words.gone(facts)}", advice)
 
 
-def not_subscribed(facts: QueueFacts) -> Finding | None:
+def not_subscribed(facts: QueueFacts) -> Diagnosis | None:
     """It has members, and they want other topics."""
     if facts.subscribed or facts.owner is not None:
         return None
-    return Finding(
+    return Diagnosis(
         Reason.NOT_SUBSCRIBED,
         Urgency.WATCH if facts.lag else Urgency.OK,
         f"the group has progress here, but none of its members subscribes to {facts.topic!r} any more.",
@@ -184,25 +184,25 @@ def not_subscribed(facts: QueueFacts) -> Finding | None:
     )
 
 
-def unowned(facts: QueueFacts) -> Finding | None:
+def unowned(facts: QueueFacts) -> Diagnosis | None:
     """Members are there, and none has it."""
     if facts.owner is not None:
         return None
     if facts.model == "assigned":
-        return Finding(
+        return Diagnosis(
             Reason.NOT_ALLOCATED,
             Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
             "members of this group are assigned their queues by the program, and none was given this one.",
             "assign it to a consumer.",
         )
     if _is_shared_out(facts):
-        return Finding(
+        return Diagnosis(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
             "nobody has its lock at this moment; a member takes it with its next rebalance, within 20 s.",
             "ask again; if it stays so, look at the log of the members for lock.refused.",
         )
-    return Finding(
+    return Diagnosis(
         Reason.NOT_ALLOCATED,
         Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"the strategy {facts.strategy!r} gives it to none of the members that are there.",
@@ -210,15 +210,15 @@ def unowned(facts: QueueFacts) -> Finding | None:
     )
 
 
-def in_grace(facts: QueueFacts) -> Finding | None:
+def in_grace(facts: QueueFacts) -> Diagnosis | None:
     """Its owner lost its connection, and others are there."""
     if facts.in_grace and facts.model == BROADCASTING:
         sentence = f"{facts.owner} lost its connection; it goes on when it is back."
-        return Finding(Reason.MEMBER_SILENT, Urgency.WATCH, sentence, "see why that process ended.")
+        return Diagnosis(Reason.MEMBER_SILENT, Urgency.WATCH, sentence, "see why that process ended.")
     if not facts.in_grace:
         return None
     left = words.span(facts.lease_left_s or 0.0)
-    return Finding(
+    return Diagnosis(
         Reason.WAITING_FOR_LOCK,
         Urgency.WATCH,
         f"its owner {facts.owner} lost its connection; if it is not back in {left}, "
@@ -227,35 +227,35 @@ def in_grace(facts: QueueFacts) -> Finding | None:
     )
 
 
-def silent(facts: QueueFacts) -> Finding | None:
+def silent(facts: QueueFacts) -> Diagnosis | None:
     """Its owner has a connection, and says nothing."""
     if facts.answers:
         return None
     freed = f" Its lock is free in {words.span(facts.lease_left_s)} if it is not renewed." if facts.lease_left_s else ""
-    return Finding(
+    return Diagnosis(
         Reason.MEMBER_SILENT,
         Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"{facts.owner} is connected but does not answer: it is stopped, or its event loop is blocked.{freed}",
-        words.wake(facts.owner),
+        words.unblock(facts.owner),
     )
 
 
-def handing_over(facts: QueueFacts) -> Finding | None:
+def handing_over(facts: QueueFacts) -> Diagnosis | None:
     """Its lock is on its way from one member to another, or in doubt."""
-    told = facts.told
-    if facts.model == BROADCASTING or (told is None and not facts.told_of_all):
+    report = facts.report
+    if facts.model == BROADCASTING or (report is None and not facts.reported_all):
         return None
-    if told is None:
-        return Finding(
+    if report is None:
+        return Diagnosis(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
             f"{facts.owner} was given the lock and does not work on the queue yet.",
             "ask again in a moment.",
         )
-    if told.dropped or told.epoch != facts.epoch:
-        return _leaving(facts, told)
-    if told.lost:
-        return late_loop(facts) or Finding(
+    if report.dropped or report.epoch != facts.epoch:
+        return _leaving(facts, report)
+    if report.lost:
+        return late_loop(facts) or Diagnosis(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
             f"{facts.owner} waits for the broker to confirm its lock, and starts nothing before.",
@@ -264,11 +264,11 @@ def handing_over(facts: QueueFacts) -> Finding | None:
     return None
 
 
-def paused(facts: QueueFacts) -> Finding | None:
+def paused(facts: QueueFacts) -> Diagnosis | None:
     """Nothing starts, by the user's wish."""
-    if facts.told is None or not facts.told.paused:
+    if facts.report is None or not facts.report.paused:
         return None
-    return Finding(
+    return Diagnosis(
         Reason.PAUSED,
         Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
         f"the program {facts.owner} has paused it.{words.gone(facts)}",
@@ -276,30 +276,30 @@ def paused(facts: QueueFacts) -> Finding | None:
     )
 
 
-def nothing_new(facts: QueueFacts) -> Finding | None:
+def nothing_new(facts: QueueFacts) -> Diagnosis | None:
     """There is nothing to do now; perhaps there will be."""
-    if facts.lag and (facts.head_offset is not None or facts.told is None):
+    if facts.lag and (facts.head_offset is not None or facts.report is None):
         return None
     if (unmatched := _unmatched(facts)) is not None:
         return unmatched
-    count, next_in_s, more = facts.delayed
+    count, next_in_s, more = facts.deferred
     if facts.lag:
         sentence = f"all messages are done; the last {facts.lag} are not committed yet."
-        return Finding(Reason.NO_NEW_MESSAGES, Urgency.OK, sentence)
+        return Diagnosis(Reason.NO_NEW_MESSAGES, Urgency.OK, sentence)
     if not count:
         wanted = "" if facts.expression == "*" else f" (of those with the tags {facts.expression})"
-        return Finding(Reason.NO_NEW_MESSAGES, Urgency.OK, f"all messages are done{wanted}.")
+        return Diagnosis(Reason.NO_NEW_MESSAGES, Urgency.OK, f"all messages are done{wanted}.")
     is_one = count == 1 and not more
     waits = f"{count}{'+' if more else ''} message{' waits' if is_one else 's wait'}"
     if facts.is_retries:
-        error = words.error(facts.told) if facts.told is not None else ""
-        return Finding(
+        error = words.error(facts.report) if facts.report is not None else ""
+        return Diagnosis(
             Reason.RETRYING,
             Urgency.WATCH,
             f"{waits} for another try after a failure, the next in {words.span(next_in_s)}.{error}",
             f"look at them (`rmq-admin delay list --topic '{facts.topic}'`) and at the log of the members.",
         )
-    return Finding(
+    return Diagnosis(
         Reason.NO_NEW_MESSAGES,
         Urgency.OK,
         f"all messages are done; {waits} for {'its' if is_one else 'their'} delivery time, "
@@ -307,41 +307,41 @@ def nothing_new(facts: QueueFacts) -> Finding | None:
     )
 
 
-def long_call(facts: QueueFacts) -> Finding | None:
+def long_call(facts: QueueFacts) -> Diagnosis | None:
     """Somebody has a message for long; before that it failed, if so, is of less interest."""
-    told = facts.told
-    if told is None or told.called_for_s is None or told.called_for_s <= LONG_CALL_S:
+    report = facts.report
+    if report is None or report.called_for_s is None or report.called_for_s <= LONG_CALL_S:
         return None
-    who = "the listener" if told.polled_ago_s is None else "the program"
+    who = "the listener" if report.polled_ago_s is None else "the program"
     limit = ""
-    if told.called_for_s >= told.consume_timeout_s:
-        limit = f", longer than consume_timeout_s ({words.span(told.consume_timeout_s)})"
+    if report.called_for_s >= report.consume_timeout_s:
+        limit = f", longer than consume_timeout_s ({words.span(report.consume_timeout_s)})"
     again = f"; it is delivery {facts.attempt}" if facts.attempt > 1 else ""
-    return Finding(
+    return Diagnosis(
         Reason.LISTENER_RUNNING,
-        Urgency.ACTION_REQUIRED if words.is_suspicious(told) else Urgency.WATCH,
-        f"{who} has had message {facts.head_offset} for {words.span(told.called_for_s)}{limit}{again}."
-        f"{words.held(told)}{words.gone(facts)}",
+        Urgency.ACTION_REQUIRED if words.is_suspicious(report) else Urgency.WATCH,
+        f"{who} has had message {facts.head_offset} for {words.span(report.called_for_s)}{limit}{again}."
+        f"{words.fetch_paused(report)}{words.gone(facts)}",
         f"see what it waits for ({words.dump(facts.owner)}) and {words.look(facts, facts.head_offset)}; "
-        f"suspicious from {words.span(words.suspicious_s(told))} on.",
+        f"suspicious from {words.span(words.suspicious_s(report))} on.",
     )
 
 
-def retrying(facts: QueueFacts) -> Finding | None:
+def retrying(facts: QueueFacts) -> Diagnosis | None:
     """The head fails; in order, nothing passes it."""
-    told = facts.told
+    report = facts.report
     if facts.attempt <= 1 or facts.is_retries:
         return None
     error, when = "", "comes next"  # when, its owner does not tell
-    if told is not None:
-        error = words.error(told) if told.failed_offset == facts.head_offset or not facts.ordered else ""
-        if told.retry_in_s is not None:
-            when = f"comes in {words.span(told.retry_in_s)}"
-        elif told.called_for_s is not None:
+    if report is not None:
+        error = words.error(report) if report.failed_offset == facts.head_offset or not facts.ordered else ""
+        if report.retry_in_s is not None:
+            when = f"comes in {words.span(report.retry_in_s)}"
+        elif report.called_for_s is not None:
             when = "is being tried now"
     failed = f"message {facts.head_offset} failed {words.times(facts.attempt - 1)}"
     if facts.refuses_sends and _is_due_elsewhere(facts):
-        return Finding(
+        return Diagnosis(
             Reason.RETRYING,
             Urgency.ACTION_REQUIRED,
             f"{failed}, and the broker refuses the copy of it that would let others pass: "
@@ -349,14 +349,14 @@ def retrying(facts: QueueFacts) -> Finding | None:
             f"mend that, and it goes on by itself; {words.look(facts, facts.head_offset)} and mend the listener.",
         )
     if not facts.ordered:
-        return Finding(
+        return Diagnosis(
             Reason.RETRYING,
             Urgency.ACTION_REQUIRED if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
             f"{failed} and could not be put aside; delivery {facts.attempt} {when}.{error}",
             f"see why in the log of {facts.owner} (send_back.refused); {words.look(facts, facts.head_offset)}.",
         )
     skip = "" if facts.model == BROADCASTING else f", or skip it: `{words.reset(facts, (facts.head_offset or 0) + 1)}`"
-    return Finding(
+    return Diagnosis(
         Reason.RETRYING,
         Urgency.ACTION_REQUIRED if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
         f"{failed}; delivery {facts.attempt} {when}.{error}{words.gone(facts)}",
@@ -364,12 +364,12 @@ def retrying(facts: QueueFacts) -> Finding | None:
     )
 
 
-def overtaken(facts: QueueFacts) -> Finding | None:
+def overtaken(facts: QueueFacts) -> Diagnosis | None:
     """It goes on with what is held, and will come to messages that are gone."""
     removed = words.overtaken(facts)
-    if removed is None or facts.told is None:
+    if removed is None or facts.report is None:
         return None
-    return Finding(
+    return Diagnosis(
         Reason.MESSAGES_LOST,
         Urgency.ACTION_REQUIRED,
         f"retention removed {removed} before the group got to them; it goes on with what it has fetched before, "
@@ -379,47 +379,47 @@ def overtaken(facts: QueueFacts) -> Finding | None:
     )
 
 
-def moving(facts: QueueFacts) -> Finding | None:
+def moving(facts: QueueFacts) -> Diagnosis | None:
     """It goes on, as was seen."""
     per_s = words.per_s(facts)
     if not per_s:
         return None
-    return _unmatched(facts) or Finding(
+    return _unmatched(facts) or Diagnosis(
         Reason.CONSUMING,
         Urgency.OK,
         f"{words.rate(per_s)} messages/s; at this rate it is through in {words.span(facts.lag / per_s)}.",
     )
 
 
-def in_call(facts: QueueFacts) -> Finding | None:
+def in_call(facts: QueueFacts) -> Diagnosis | None:
     """The listener has the head, and that for a short time."""
-    told = facts.told
-    if told is not None and told.called_for_s is not None:
-        sentence = f"message {facts.head_offset} is with the listener for {words.span(told.called_for_s)}."
-        return Finding(Reason.CONSUMING, Urgency.OK, sentence)
+    report = facts.report
+    if report is not None and report.called_for_s is not None:
+        sentence = f"message {facts.head_offset} is with the listener for {words.span(report.called_for_s)}."
+        return Diagnosis(Reason.CONSUMING, Urgency.OK, sentence)
     return None
 
 
-def unpolled(facts: QueueFacts) -> Finding | None:
+def unpolled(facts: QueueFacts) -> Diagnosis | None:
     """The program does not ask for messages."""
-    told = facts.told
-    if told is None or told.polled_ago_s is None or told.polled_ago_s <= UNPOLLED_S:
+    report = facts.report
+    if report is None or report.polled_ago_s is None or report.polled_ago_s <= UNPOLLED_S:
         return None
-    suspicious = told.polled_ago_s >= min(SUSPICIOUS_CALL_S, told.consume_timeout_s)
-    return Finding(
+    suspicious = report.polled_ago_s >= min(SUSPICIOUS_CALL_S, report.consume_timeout_s)
+    return Diagnosis(
         Reason.NOT_POLLED,
         Urgency.ACTION_REQUIRED if suspicious else Urgency.WATCH,
-        f"the program {facts.owner} has not polled for {words.span(told.polled_ago_s)}.{words.held(told)}",
-        f"see what keeps it from calling poll(); after {words.span(told.consume_timeout_s)} its queues go to others.",
+        f"the program {facts.owner} has not polled for {words.span(report.polled_ago_s)}.{words.fetch_paused(report)}",
+        f"see what keeps it from calling poll(); after {words.span(report.consume_timeout_s)} its queues go to others.",
     )
 
 
-def slots_busy(facts: QueueFacts) -> Finding | None:
+def slots_busy(facts: QueueFacts) -> Diagnosis | None:
     """Its messages are here, and other queues have the slots."""
-    told = facts.told
-    if told is None or not told.slots_busy or not told.cached_messages:
+    report = facts.report
+    if report is None or not report.slots_busy or not report.cached_messages:
         return None
-    return Finding(
+    return Diagnosis(
         Reason.SLOTS_BUSY,
         Urgency.WATCH,
         f"it waits for its turn: all slots of {facts.owner} are taken by calls for other queues.",
@@ -427,39 +427,39 @@ def slots_busy(facts: QueueFacts) -> Finding | None:
     )
 
 
-def late_loop(facts: QueueFacts) -> Finding | None:
+def late_loop(facts: QueueFacts) -> Diagnosis | None:
     """Something blocks the process from time to time."""
-    told = facts.told
-    if told is None or told.loop_lag_s <= LATE_S:
+    report = facts.report
+    if report is None or report.loop_lag_s <= LATE_S:
         return None
-    return Finding(
+    return Diagnosis(
         Reason.LOOP_LATE,
         Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
-        f"the event loop of {facts.owner} is late by {words.span(told.loop_lag_s)}: something there blocks it.",
+        f"the event loop of {facts.owner} is late by {words.span(report.loop_lag_s)}: something there blocks it.",
         "a listener that blocks must be a plain def, which runs in a thread.",
     )
 
 
-def flow_control(facts: QueueFacts) -> Finding | None:
+def flow_control(facts: QueueFacts) -> Diagnosis | None:
     """Enough messages are held: the listener is slower than the pulls."""
-    told = facts.told
-    if told is None or not told.flow_control:
+    report = facts.report
+    if report is None or not report.flow_control:
         return None
-    return Finding(
+    return Diagnosis(
         Reason.FLOW_CONTROL,
         Urgency.WATCH,
         f"{facts.owner} fetches no more before it has worked some off, and finished none in "
-        f"{words.span(facts.watched_s)}: {told.flow_control}.",
+        f"{words.span(facts.watched_s)}: {report.flow_control}.",
         "the listener is the bottleneck: make it faster, add slots or members; the limits are cache_messages, "
         "cache_bytes and max_span.",
     )
 
 
-def standing_still(facts: QueueFacts) -> Finding:
+def standing_still(facts: QueueFacts) -> Diagnosis:
     """All that is known gives no reason."""
     looked = f" within {words.span(facts.watched_s)}" if facts.watched_s else ""
     by_tags = " A member reads past messages that its tag filter leaves out every 15 s (pull_wait_s)."
-    return _unmatched(facts) or Finding(
+    return _unmatched(facts) or Diagnosis(
         Reason.STANDING_STILL,
         Urgency.WATCH,
         f"messages wait and nothing moved{looked}, for no reason that can be seen from here."
@@ -471,7 +471,7 @@ def standing_still(facts: QueueFacts) -> Finding:
 RULES: Final[tuple[Rule, ...]] = (
     stopped,
     silenced,
-    careful,
+    crash_suspect,
     no_member,
     not_subscribed,
     unowned,
@@ -496,7 +496,7 @@ RULES: Final[tuple[Rule, ...]] = (
 def explain(facts: QueueFacts) -> QueueStory:
     """The story of a queue."""
     finding = next(found for rule in RULES if (found := rule(facts)) is not None)
-    told = facts.told
+    report = facts.report
     head = facts.head_offset
     return QueueStory(
         topic=facts.topic,
@@ -513,8 +513,8 @@ def explain(facts: QueueFacts) -> QueueStory:
         head_id=None if facts.head is None or head is None else facts.head.message_id,
         head_age_s=None if head is None else facts.head_age_s,
         attempt=facts.attempt if head is not None else 1,
-        retry_in_s=None if told is None else told.retry_in_s,
-        called_for_s=None if told is None else told.called_for_s,
+        retry_in_s=None if report is None else report.retry_in_s,
+        called_for_s=None if report is None else report.called_for_s,
         per_s=None if (per_s := words.per_s(facts)) is None else round(per_s, 1),
     )
 
@@ -525,23 +525,23 @@ def worst_first(stories: Iterable[QueueStory]) -> list[QueueStory]:
     return sorted(stories, key=lambda story: (-story.urgency, order[story.reason], story[:2], story.owner or ""))
 
 
-def _go_on(facts: QueueFacts, told: Told) -> str:
+def _go_on(facts: QueueFacts, report: OwnerReport) -> str:
     """How to have a queue go on behind messages that are gone."""
     if facts.model == BROADCASTING:
         return 'to go on behind that, run this member with on_gap = "skip"'
-    behind = None if told.stopped_to is None else told.stopped_to + 1
-    first = "when those before are done, " if told.cached_messages else ""
+    behind = None if report.stopped_to is None else report.stopped_to + 1
+    first = "when those before are done, " if report.cached_messages else ""
     return f"{first}to go on behind that: `{words.reset(facts, behind)}`"
 
 
-def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Finding:
+def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Diagnosis:
     place = "a message" if offset is None else f"message {offset}"
-    return Finding(
+    return Diagnosis(
         Reason.CRASH_LOOP,
         Urgency.ACTION_REQUIRED,
         f"{owners} owners in a row were lost while they processed {place}. The queue stopped there.",
         f"{words.look(facts, offset)} and mend the listener; then try again: `{words.reset(facts, offset)}`, "
-        f"or skip it: {words.behind(offset)}. With max_attempts it would become a dead letter.",
+        f"or skip it: {words.past(offset)}. With max_attempts it would become a dead letter.",
     )
 
 
@@ -551,19 +551,19 @@ def _is_shared_out(facts: QueueFacts) -> bool:
     return by_strategy and facts.model != "assigned"
 
 
-def _leaving(facts: QueueFacts, told: Told) -> Finding:
-    why = "gives it up" if told.epoch == facts.epoch else "lost it by a reset of the offset"
-    if told.called_for_s is None:
-        return Finding(
+def _leaving(facts: QueueFacts, report: OwnerReport) -> Diagnosis:
+    why = "gives it up" if report.epoch == facts.epoch else "lost it by a reset of the offset"
+    if report.called_for_s is None:
+        return Diagnosis(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
             f"{facts.owner} {why}; {words.next_owner(facts)} gets it in a moment.",
             "ask again in a moment.",
         )
-    return Finding(
+    return Diagnosis(
         Reason.WAITING_FOR_LOCK,
-        Urgency.ACTION_REQUIRED if words.is_suspicious(told) else Urgency.WATCH,
-        f"{facts.owner} {why} when its running call ends, which began {words.span(told.called_for_s)} ago; "
+        Urgency.ACTION_REQUIRED if words.is_suspicious(report) else Urgency.WATCH,
+        f"{facts.owner} {why} when its running call ends, which began {words.span(report.called_for_s)} ago; "
         f"{words.next_owner(facts)} waits for the lock.",
         "wait for the call; if it never ends, restart that process: what it holds is delivered again.",
     )
@@ -571,14 +571,14 @@ def _leaving(facts: QueueFacts, told: Told) -> Finding:
 
 def _is_due_elsewhere(facts: QueueFacts) -> bool:
     """Whether a failed message should be among the retries or the dead letters by now."""
-    most = None if facts.told is None else facts.told.max_attempts
+    most = None if facts.report is None else facts.report.max_attempts
     return not facts.ordered or (most is not None and facts.attempt > most)
 
 
 def _given_up(facts: QueueFacts) -> str:
     """What ends the tries by itself, or could."""
     becomes = "passed" if facts.model == BROADCASTING else "a dead letter"
-    most = None if facts.told is None else facts.told.max_attempts
+    most = None if facts.report is None else facts.report.max_attempts
     if most is None:
         verb = "be" if facts.model == BROADCASTING else "become"
         return f"with max_attempts it would {verb} {becomes}"
@@ -586,20 +586,20 @@ def _given_up(facts: QueueFacts) -> str:
     return f"when delivery {max(most, facts.attempt)} fails it {verb} {becomes} (max_attempts)"
 
 
-def _unmatched(facts: QueueFacts) -> Finding | None:
+def _unmatched(facts: QueueFacts) -> Diagnosis | None:
     """
     Return what a tag filter that left out everything says of a queue with which nothing else is wrong.
 
     Members count since they have their queues. Of a group that has read messages before, a few say nothing: it may
     wait for rare tags, and have been restarted.
     """
-    told = facts.told
-    if told is None or not told.left_out or facts.selected or facts.expression == ALL or not facts.told_of_all:
+    report = facts.report
+    if report is None or not report.left_out or facts.selected or facts.expression == ALL or not facts.reported_all:
         return None
     if facts.has_past and facts.left_out < MANY_LEFT_OUT:
         return None
-    count = "1 message" if told.left_out == 1 else f"{told.left_out:,} messages"
-    return Finding(
+    count = "1 message" if report.left_out == 1 else f"{report.left_out:,} messages"
+    return Diagnosis(
         Reason.FILTER_MATCHES_NOTHING,
         Urgency.WATCH,
         f"the tag filter {facts.expression!r} has matched no message of the topic since the members have their queues; "

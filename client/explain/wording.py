@@ -10,7 +10,7 @@ import re
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from .facts import BROADCASTING, QueueFacts, Told
+from .facts import BROADCASTING, OwnerReport, QueueFacts
 
 _MEMBER: Final = re.compile(r"(?P<host>[^@\s]+)@(?P<pid>\d+)#")
 
@@ -20,14 +20,14 @@ def per_s(facts: QueueFacts) -> float | None:
     return None if facts.moved is None or not facts.watched_s else facts.moved / facts.watched_s
 
 
-def suspicious_s(told: Told) -> float:
+def suspicious_s(report: OwnerReport) -> float:
     """How long a call may run before somebody should look."""
-    return min(SUSPICIOUS_CALL_S, told.consume_timeout_s)
+    return min(SUSPICIOUS_CALL_S, report.consume_timeout_s)
 
 
-def is_suspicious(told: Told) -> bool:
+def is_suspicious(report: OwnerReport) -> bool:
     """Whether a call runs that long; at exactly that it does."""
-    return told.called_for_s is not None and told.called_for_s >= suspicious_s(told)
+    return report.called_for_s is not None and report.called_for_s >= suspicious_s(report)
 
 
 def next_owner(facts: QueueFacts) -> str:
@@ -35,9 +35,9 @@ def next_owner(facts: QueueFacts) -> str:
     return facts.waiting[0] if facts.waiting else "another member"
 
 
-def offsets(told: Told) -> str:
+def offsets(report: OwnerReport) -> str:
     """The messages at which an owner stopped."""
-    first, last = told.stopped_from, told.stopped_to
+    first, last = report.stopped_from, report.stopped_to
     if first is None or last is None:
         return "messages"
     return f"message {first}" if first == last else f"messages {first} to {last}"
@@ -51,16 +51,16 @@ def gone(facts: QueueFacts) -> str:
 
 def overtaken(facts: QueueFacts) -> str | None:
     """Which messages retention has removed before the group fetched them, if any."""
-    fetched = facts.committed if facts.told is None or facts.told.end_offset is None else facts.told.end_offset
+    fetched = facts.committed if facts.report is None or facts.report.end_offset is None else facts.report.end_offset
     if facts.model == BROADCASTING or not 0 <= fetched < facts.min_offset:
         return None
     last = facts.min_offset - 1
     return f"message {fetched}" if fetched == last else f"messages {fetched} to {last}"
 
 
-def held(told: Told) -> str:
+def fetch_paused(report: OwnerReport) -> str:
     """That no more is fetched, if so."""
-    return f" Nothing more is fetched meanwhile: {told.flow_control}." if told.flow_control else ""
+    return f" Nothing more is fetched meanwhile: {report.flow_control}." if report.flow_control else ""
 
 
 def newest(facts: QueueFacts) -> str:
@@ -70,9 +70,9 @@ def newest(facts: QueueFacts) -> str:
     return f" The newest has the tag {facts.newest_tag!r}." if facts.newest_tag else " The newest has no tag."
 
 
-def error(told: Told) -> str:
+def error(report: OwnerReport) -> str:
     """What the listener failed with, if it is known."""
-    return f" The error: {told.last_error.rstrip('.')}." if told.last_error else ""
+    return f" The error: {report.last_error.rstrip('.')}." if report.last_error else ""
 
 
 def dump(member: str | None) -> str:
@@ -81,7 +81,7 @@ def dump(member: str | None) -> str:
     return "`py-spy dump --pid PID`" if found is None else f"on {found['host']}: `py-spy dump --pid {found['pid']}`"
 
 
-def wake(member: str | None, see: str = "see") -> str:
+def unblock(member: str | None, see: str = "see") -> str:
     """What to do about a member that does not answer; ``see`` is the first word."""
     return (
         f"{see} where it is ({dump(member)}, or loop.blocked in its log); a listener that blocks must be a plain def. "
@@ -102,7 +102,7 @@ def reset(facts: QueueFacts, offset: int | None) -> str:
     return f"rmq-admin group reset-offset {facts.group} --topic {facts.topic} --queue {facts.queue_id} --to {to}"
 
 
-def behind(offset: int | None) -> str:
+def past(offset: int | None) -> str:
     """The end of that command, for the next message."""
     return "--to an offset behind it" if offset is None else f"--to {offset + 1}"
 
@@ -126,15 +126,15 @@ def span(value: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-LONG_CALL_S: Final = 5.0  # a call that runs longer is told of
+LONG_CALL_S: Final = 5.0  # a call that runs longer is reported
 SUSPICIOUS_CALL_S: Final = 60.0  # and one that runs this long requires action
 SUSPICIOUS_ATTEMPT: Final = 4  # a message whose delivery has this number requires action
-CAREFUL_OWNERS: Final = 2  # lost at the same message, they are a pattern
-UNPOLLED_S: Final = 5.0  # a program that has not polled for longer is told of
+SUSPECT_OWNERS: Final = 2  # lost at the same message, they are a pattern
+UNPOLLED_S: Final = 5.0  # a program that has not polled for longer is reported
 MANY_LEFT_OUT: Final = 100  # messages without a match, for a group whose tag filter may have matched earlier ones
 RETURN_S: Final = 10.0  # so long after the start of the broker, members may be on their way back to it
 COPY_SHOWN_S: Final = 86_400.0  # so long a copy of the store is mentioned
-LATE_S: Final = 1.0  # an event loop that is later than this is told of
+LATE_S: Final = 1.0  # an event loop that is later than this is reported
 
 
 class Reason(Enum):
@@ -170,7 +170,7 @@ class Urgency(IntEnum):
     ACTION_REQUIRED = 2
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """What a rule says of a queue."""
 
     reason: Reason

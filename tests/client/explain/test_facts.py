@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.client.explain.facts import MAX_TEXT, Delayed, Members, QueueFacts, of_broadcast, of_group
+from rmq.client.explain.facts import MAX_TEXT, DeferredMessages, Members, QueueFacts, of_broadcast, of_group
 from rmq.client.explain.rules import explain
 from rmq.wire.errors import BadRequest, MemberNotFound, MemberSilent
 from rmq.wire.model import MessageQueue
@@ -39,8 +39,8 @@ def test_the_word_of_the_broker_and_of_the_owner_are_put_together() -> None:
 
     assert (facts.owner, facts.epoch, facts.lease_left_s, facts.in_grace) == (A, 7, 30.0, False)
     assert (facts.lag, facts.head_offset, facts.attempt, facts.connected) == (6, 4, 3, 2)
-    assert facts.told is not None
-    assert (facts.told.retry_in_s, facts.answers, facts.told_of_all, facts.subscribed) == (1.5, True, True, True)
+    assert facts.report is not None
+    assert (facts.report.retry_in_s, facts.answers, facts.reported_all, facts.subscribed) == (1.5, True, True, True)
 
 
 def test_the_head_is_further_on_than_the_progress_if_the_owner_says_so() -> None:
@@ -84,8 +84,8 @@ def test_what_a_filter_selected_and_left_out_counts_for_all_queues_of_the_topic(
     other = report(B, queue_id=1, selected=2, left_out=5)
     facts = one(HELD, report(selected=0, left_out=7), other)
 
-    assert facts.told is not None
-    assert (facts.told.left_out, facts.selected, facts.left_out) == (7, 2, 12)
+    assert facts.report is not None
+    assert (facts.report.left_out, facts.selected, facts.left_out) == (7, 2, 12)
     assert one(HELD, report(left_out=7)).selected == 0
 
 
@@ -132,24 +132,24 @@ def test_who_waits_for_which_lock_is_known_from_those_who_wait() -> None:
 def test_a_member_with_more_queues_than_it_tells_of_may_have_this_one() -> None:
     many = MemberReport(0, A, None, {"queues": [], "more_queues": 3})
 
-    assert (one(HELD, many).told, one(HELD, many).told_of_all) == (None, False)
-    assert one(HELD, MemberReport(0, A, None, {"queues": []})).told_of_all
-    assert not one(HELD, MemberReport(BadRequest.code, A, "its answer is too long")).told_of_all
-    assert not one(HELD).told_of_all
+    assert (one(HELD, many).report, one(HELD, many).reported_all) == (None, False)
+    assert one(HELD, MemberReport(0, A, None, {"queues": []})).reported_all
+    assert not one(HELD, MemberReport(BadRequest.code, A, "its answer is too long")).reported_all
+    assert not one(HELD).reported_all
 
 
 def test_a_member_of_an_older_version_stops_in_words() -> None:
     facts = one(HELD, report(stopped="MESSAGES_LOST: offsets 4 to 5"))
 
-    assert facts.told is not None
-    assert facts.told.stopped_code == "MESSAGES_LOST"
+    assert facts.report is not None
+    assert facts.report.stopped_code == "MESSAGES_LOST"
     assert explain(facts).reason.value == "MESSAGES_LOST"
 
 
 def test_all_slots_are_taken_when_there_are_as_many_turns() -> None:
     def busy(turns: Any, slots: Any) -> bool:
         info = {"queues": [{"topic": "t", "queue_id": 0}], "turns": turns, "slots": slots}
-        told = Members([MemberReport(0, A, None, info)]).told(A, QUEUE)
+        told = Members([MemberReport(0, A, None, info)]).report_of(A, QUEUE)
         assert told is not None
         return told.slots_busy
 
@@ -159,7 +159,7 @@ def test_all_slots_are_taken_when_there_are_as_many_turns() -> None:
 @pytest.mark.parametrize(("settings_told", "limit_s"), [({}, 900.0), ({"consume_timeout_s": 5.0}, 5.0), (7, 900.0)])
 def test_how_long_a_call_may_take_is_told_where_it_is_not_the_default(settings_told: Any, limit_s: float) -> None:
     info = {"queues": [{"topic": "t", "queue_id": 0}], "settings": settings_told}
-    told = Members([MemberReport(0, A, None, info)]).told(A, QUEUE)
+    told = Members([MemberReport(0, A, None, info)]).report_of(A, QUEUE)
 
     assert told is not None
     assert told.consume_timeout_s == limit_s
@@ -170,7 +170,7 @@ def test_how_long_a_call_may_take_is_told_where_it_is_not_the_default(settings_t
 )
 def test_how_often_a_message_may_fail_is_told_where_there_is_a_limit(settings_told: Any, most: int | None) -> None:
     info = {"queues": [{"topic": "t", "queue_id": 0}], "settings": settings_told}
-    told = Members([MemberReport(0, A, None, info)]).told(A, QUEUE)
+    told = Members([MemberReport(0, A, None, info)]).report_of(A, QUEUE)
 
     assert told is not None
     assert told.max_attempts == most
@@ -179,12 +179,12 @@ def test_how_often_a_message_may_fail_is_told_where_there_is_a_limit(settings_to
 def test_each_broadcasting_member_has_each_queue_with_its_own_lag() -> None:
     queues = (GroupQueue("t", 0, 2, 10, -1, 8), GroupQueue("t", 1, 0, 0, -1, 0))
     members = Members([report(A, head_offset=9), report(B, head_offset=1)])
-    delayed = {QUEUE: Delayed(3, 1.0)}
+    delayed = {QUEUE: DeferredMessages(3, 1.0)}
 
-    facts = of_broadcast(described(*queues, model="broadcasting"), members, delayed=delayed)
+    facts = of_broadcast(described(*queues, model="broadcasting"), members, deferred=delayed)
 
     assert [(each.owner, each.queue_id, each.lag) for each in facts] == [(A, 0, 1), (A, 1, 0), (B, 0, 8), (B, 1, 0)]
-    assert [each.delayed.messages for each in facts] == [3, 0, 3, 0]
+    assert [each.deferred.messages for each in facts] == [3, 0, 3, 0]
     assert {each.lease_left_s for each in facts} == {None}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.explain.facts import Delayed, Members
+from rmq.client.explain.facts import DeferredMessages, Members
 from rmq.client.explain.notes import Note, notes_of
 from rmq.wire.errors import MemberSilent
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue, MemberReport, MemberState
@@ -37,7 +37,7 @@ def test_a_group_of_which_there_is_nothing_to_say_has_no_notes() -> None:
 
 def test_what_may_explain_the_most_comes_first() -> None:
     told = notes_of(
-        described(model="broadcasting", more_queues=3), NOBODY, [replace(held(), delayed=Delayed(1, 5.0))],
+        described(model="broadcasting", more_queues=3), NOBODY, [replace(held(), deferred=DeferredMessages(1, 5.0))],
         dead=1, refuses_sends="the disk is full",
     )  # fmt: skip
 
@@ -116,9 +116,9 @@ def test_why_a_member_has_no_queue_depends_on_how_many_there_are(queues: int, no
 
 
 def test_delayed_messages_count_once_for_a_queue_and_those_that_failed_do_not() -> None:
-    own = replace(held(), delayed=Delayed(3, 9.0))
-    other = replace(held(), queue_id=4, delayed=Delayed(2, 4.0, True))
-    retries = replace(held(), topic="%RETRY%g", delayed=Delayed(7, 1.0))
+    own = replace(held(), deferred=DeferredMessages(3, 9.0))
+    other = replace(held(), queue_id=4, deferred=DeferredMessages(2, 4.0, True))
+    retries = replace(held(), topic="%RETRY%g", deferred=DeferredMessages(7, 1.0))
 
     (note,) = notes_of(described(), NOBODY, [own, own, other, retries])
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.client.explain.facts import Delayed, QueueFacts, Told
+from rmq.client.explain.facts import DeferredMessages, OwnerReport, QueueFacts
 from rmq.client.explain.rules import RULES, explain, worst_first
 from rmq.client.explain.wording import Reason, Urgency
 
-from ..explain_builders import EPOCH, OTHER, OWNER, SILENT, facts, found, held, told
+from ..explain_builders import EPOCH, OTHER, OWNER, SILENT, facts, found, held, report
 
 GAP = {"stopped_code": "MESSAGES_LOST", "stopped_from": 10, "stopped_to": 12}
 FAILS = {"attempt": 5, "retry_in_s": 3.0, "last_error": "E: x", "failed_offset": 10}
@@ -114,8 +114,8 @@ def test_the_last_rule_always_fits() -> None:
 
 numbers, maybe, yes_or_no = st.integers(-1, 20), st.none() | st.floats(0, 1e6), st.booleans()
 codes = st.sampled_from(["", "", "CRASH_LOOP", "DAMAGED", "MESSAGES_LOST", "NEWER"])
-any_told = st.builds(
-    Told, epoch=st.sampled_from([0, EPOCH]), head_offset=st.none() | numbers, attempt=st.integers(1, 9),
+any_report = st.builds(
+    OwnerReport, epoch=st.sampled_from([0, EPOCH]), head_offset=st.none() | numbers, attempt=st.integers(1, 9),
     retry_in_s=maybe, called_for_s=maybe, flow_control=st.sampled_from(["", "full"]), paused=yes_or_no,
     loop_lag_s=st.floats(0, 99), stopped_code=codes, stopped_to=st.none() | numbers, dropped=yes_or_no,
     lost=yes_or_no, slots_busy=yes_or_no, polled_ago_s=maybe, cached_messages=numbers,
@@ -125,12 +125,12 @@ any_facts = st.builds(
     lag=st.integers(0, 20), max_offset=st.just(20), committed=numbers, attempts=st.integers(0, 9),
     retry_offset=numbers, suspect_offset=numbers, abandoned=st.integers(0, 9), epoch=st.just(EPOCH),
     owner=st.sampled_from([None, OWNER, "odd"]), lease_left_s=maybe, in_grace=yes_or_no, answers=yes_or_no,
-    told=st.none() | any_told, told_of_all=yes_or_no, connected=st.integers(0, 3), subscribed=yes_or_no,
+    report=st.none() | any_report, reported_all=yes_or_no, connected=st.integers(0, 3), subscribed=yes_or_no,
     model=st.sampled_from([None, "clustering", "broadcasting", "assigned"]),
     strategy=st.sampled_from([None, "average", "config"]), moved=st.none() | st.integers(0, 9),
-    watched_s=st.sampled_from([0.0, 1.0]), delayed=st.builds(Delayed, st.integers(0, 9), st.floats(0, 99)),
+    watched_s=st.sampled_from([0.0, 1.0]), deferred=st.builds(DeferredMessages, st.integers(0, 9), st.floats(0, 99)),
     silenced=st.sampled_from([None, SILENT, SILENT._replace(answers=True)]),
-).map(lambda of: replace(of, told=None) if of.owner is None else replace(of, silenced=None))  # fmt: skip
+).map(lambda of: replace(of, report=None) if of.owner is None else replace(of, silenced=None))  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,14 +147,14 @@ def test_whatever_is_known_there_is_a_story_and_advice_where_somebody_may_have_t
 @settings(max_examples=40, deadline=None)
 @given(any_facts)
 def test_a_queue_with_nothing_before_it_never_requires_action_unless_it_is_stopped(of: QueueFacts) -> None:
-    story = explain(replace(of, lag=0, told=of.told and of.told._replace(head_offset=20, called_for_s=None)))
+    story = explain(replace(of, lag=0, report=of.report and of.report._replace(head_offset=20, called_for_s=None)))
 
-    is_stopped = of.told is not None and of.told.stopped_code
+    is_stopped = of.report is not None and of.report.stopped_code
     assert story.urgency is not Urgency.ACTION_REQUIRED or story.reason is Reason.CRASH_LOOP or is_stopped
 
 
 def test_what_is_told_of_an_owner_counts_for_its_epoch_only() -> None:
-    assert found(facts(says=told(epoch=EPOCH - 1))) == ("WAITING_FOR_LOCK", "WATCH")
+    assert found(facts(says=report(epoch=EPOCH - 1))) == ("WAITING_FOR_LOCK", "WATCH")
 
 
 RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
@@ -202,7 +202,7 @@ def test_reason_and_urgency(of: QueueFacts, reason: str, urgency: str) -> None:
 def test_who_waits_for_the_lock_of_whom_and_for_how_long_is_told() -> None:
     grace = explain(facts(in_grace=True, lease_left_s=3.2, waiting=(OTHER,)))
     leaving = explain(replace(held(dropped=True, called_for_s=8.0), waiting=(OTHER,)))
-    reset = explain(facts(says=told(epoch=EPOCH - 1, dropped=True, called_for_s=8.0)))
+    reset = explain(facts(says=report(epoch=EPOCH - 1, dropped=True, called_for_s=8.0)))
 
     assert (
         grace.sentence == f"its owner {OWNER} lost its connection; if it is not back in 3.2 s, {OTHER} gets the lock."
@@ -226,7 +226,7 @@ def test_a_stopped_queue_goes_on_by_a_command_that_can_be_copied() -> None:
 
 def test_a_broadcasting_member_has_no_progress_to_reset_and_no_lock_to_wait_for() -> None:
     alone = {"model": "broadcasting", "epoch": 0, "lease_left_s": None}
-    stopped = explain(facts(says=told(epoch=0, stopped_code="DAMAGED", stopped_from=3, stopped_to=9), **alone))
+    stopped = explain(facts(says=report(epoch=0, stopped_code="DAMAGED", stopped_from=3, stopped_to=9), **alone))
     away = explain(facts(in_grace=True, **alone))
     silent = explain(facts(answers=False, **alone))
 
@@ -302,8 +302,8 @@ def watched(moved: int | None, **says: object) -> QueueFacts:
         (held(loop_lag_s=1.1), "LOOP_LATE", "ACTION_REQUIRED"),
         (held(flow_control="full"), "FLOW_CONTROL", "WATCH"),
         (held(slots_busy=True, cached_messages=1), "SLOTS_BUSY", "WATCH"),
-        (facts(told_of_all=False, moved=3, watched_s=1.0), "CONSUMING", "OK"),
-        (facts(told_of_all=False, moved=0, watched_s=1.0), "STANDING_STILL", "WATCH"),
+        (facts(reported_all=False, moved=3, watched_s=1.0), "CONSUMING", "OK"),
+        (facts(reported_all=False, moved=0, watched_s=1.0), "STANDING_STILL", "WATCH"),
     ],
 )
 def test_reason_and_urgency_explain_working(of: QueueFacts, reason: str, urgency: str) -> None:
@@ -338,11 +338,11 @@ def test_reason_and_urgency_explain_working(of: QueueFacts, reason: str, urgency
         ),
         (replace(held(), lag=0, expression="a || b"), "all messages are done (of those with the tags a || b)."),
         (
-            replace(held(), lag=0, delayed=Delayed(1, 9.0)),
+            replace(held(), lag=0, deferred=DeferredMessages(1, 9.0)),
             "all messages are done; 1 message waits for its delivery time, the next in 9.0 s.",
         ),
         (
-            replace(held(), lag=0, delayed=Delayed(2, 9.0, True), topic="%RETRY%g"),
+            replace(held(), lag=0, deferred=DeferredMessages(2, 9.0, True), topic="%RETRY%g"),
             "2+ messages wait for another try after a failure, the next in 9.0 s.",
         ),
         (held(polled_ago_s=7.0), f"the program {OWNER} has not polled for 7.0 s."),
@@ -355,7 +355,7 @@ def test_sentences(of: QueueFacts, sentence: str) -> None:
 
 def test_a_failing_message_is_skipped_by_a_command_that_can_be_copied() -> None:
     ordered = explain(held(attempt=3))
-    broadcast = explain(facts(says=told(epoch=0, attempt=3), model="broadcasting", epoch=0))
+    broadcast = explain(facts(says=report(epoch=0, attempt=3), model="broadcasting", epoch=0))
 
     assert ordered.advice == (
         "look at the message (`rmq-admin message get 00ff`) and mend the listener, or skip it: "
@@ -382,7 +382,7 @@ def test_the_advice_tells_when_a_failing_message_is_given_up(attempt: int, max_a
 
 
 def test_a_broadcast_message_that_is_given_up_is_passed() -> None:
-    broadcast = facts(says=told(epoch=0, attempt=3, max_attempts=4), model="broadcasting", epoch=0)
+    broadcast = facts(says=report(epoch=0, attempt=3, max_attempts=4), model="broadcasting", epoch=0)
 
     assert explain(broadcast).advice.endswith("mend the listener; when delivery 4 fails it is passed (max_attempts).")
 
@@ -429,7 +429,7 @@ def overtaken(**says: object) -> QueueFacts:
 
 def test_what_the_owner_still_holds_of_removed_messages_is_where_the_queue_is() -> None:
     assert overtaken().head_offset == 11
-    assert replace(overtaken(), told=None).head_offset == 20
+    assert replace(overtaken(), report=None).head_offset == 20
     assert replace(overtaken(), committed=-1).head_offset == 20
     assert overtaken(cached_messages=0).head_offset == 20
 
@@ -470,19 +470,19 @@ def filtered(expression: str = "piad", **more: object) -> QueueFacts:
     ("of", "reason"),
     [
         (filtered(), "FILTER_MATCHES_NOTHING"),
-        (filtered(told=told(head_offset=15)), "NO_NEW_MESSAGES"),
+        (filtered(report=report(head_offset=15)), "NO_NEW_MESSAGES"),
         (filtered(selected=1), "NO_NEW_MESSAGES"),
         (filtered(has_past=True, left_out=99), "NO_NEW_MESSAGES"),
         (filtered(has_past=True, left_out=100), "FILTER_MATCHES_NOTHING"),
         (filtered("*"), "NO_NEW_MESSAGES"),
-        (filtered(told_of_all=False), "NO_NEW_MESSAGES"),
-        (filtered(told=told(paused=True, **FILTERED)), "PAUSED"),
-        (filtered(told=told(stopped_code="DAMAGED", **FILTERED)), "DAMAGED"),
-        (filtered(told=told(**FILTERED), lag=5), "FILTER_MATCHES_NOTHING"),
-        (filtered(told=told(**FILTERED), lag=5, moved=5, watched_s=1.0), "FILTER_MATCHES_NOTHING"),
-        (filtered(told=told(loop_lag_s=9.0, **FILTERED), lag=5), "LOOP_LATE"),
-        (filtered(told=told(end_offset=10, **FILTERED), lag=3, min_offset=12), "MESSAGES_LOST"),
-        (filtered(told=told(), lag=5), "STANDING_STILL"),
+        (filtered(reported_all=False), "NO_NEW_MESSAGES"),
+        (filtered(report=report(paused=True, **FILTERED)), "PAUSED"),
+        (filtered(report=report(stopped_code="DAMAGED", **FILTERED)), "DAMAGED"),
+        (filtered(report=report(**FILTERED), lag=5), "FILTER_MATCHES_NOTHING"),
+        (filtered(report=report(**FILTERED), lag=5, moved=5, watched_s=1.0), "FILTER_MATCHES_NOTHING"),
+        (filtered(report=report(loop_lag_s=9.0, **FILTERED), lag=5), "LOOP_LATE"),
+        (filtered(report=report(end_offset=10, **FILTERED), lag=3, min_offset=12), "MESSAGES_LOST"),
+        (filtered(report=report(), lag=5), "STANDING_STILL"),
     ],
     ids=[
         "messages were read past and none matched", "a queue that is only empty is well",
@@ -510,10 +510,10 @@ def test_a_filter_that_matched_nothing_is_named_with_how_many_it_left_out(newest
         f"{OWNER} read past 1,234 messages here.{told_of_it}"
     )
     assert "`rmq-admin message tail t`" in story.advice
-    assert "read past 1 message here." in explain(filtered(told=told(head_offset=15, left_out=1))).sentence
+    assert "read past 1 message here." in explain(filtered(report=report(head_offset=15, left_out=1))).sentence
 
 
 def test_why_a_filtered_queue_may_stand_still_is_told() -> None:
-    assert explain(filtered(told=told(), lag=5)).sentence.endswith(
+    assert explain(filtered(report=report(), lag=5)).sentence.endswith(
         "A member reads past messages that its tag filter leaves out every 15 s (pull_wait_s)."
     )
