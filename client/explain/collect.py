@@ -1,8 +1,8 @@
 """
-Asks a broker, and through it the members of a group, for all that explains how the group is.
+Collects the facts about a group from the broker and, through it, from the members, and explains each queue.
 
-Everything is asked once. Only where a queue has messages before it and no cause is seen, everything is asked again a
-moment later: a queue that has moved meanwhile is well, and one that has not is told of.
+Each question is asked once. Only if a queue has a backlog without a visible cause, all are asked again a moment later,
+to see whether the queue moved.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOOK_AGAIN: Final = frozenset(
 
 
 class Explanation(NamedTuple):
-    """How a group is: its queues, worst first. ``ordered``, ``model`` and ``strategy`` are None if nobody is in it."""
+    """Explains a group: its queues, worst first. ``ordered``, ``model``, ``strategy`` are None without members."""
 
     group: str
     ordered: bool | None
@@ -59,7 +59,7 @@ class Explanation(NamedTuple):
 
     @property
     def urgency(self) -> Urgency:
-        """That of the worst queue."""
+        """The urgency of the worst queue."""
         return max((story.urgency for story in self.queues), default=Urgency.OK)
 
     @property
@@ -69,15 +69,15 @@ class Explanation(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many messages wait in all queues, of a broadcasting group for all members."""
+        """How many messages wait in all queues; in a broadcasting group, for all members."""
         return sum(story.lag for story in self.queues)
 
 
 class _BrokerClock:
     """
-    The broker's time of day: that of whoever asks may be another.
+    The broker's time of day, which may differ from ours.
 
-    A broker of another version may not tell it; then it is ours.
+    It is ours if the broker's version does not report it.
     """
 
     def __init__(self, stats: Stats) -> None:
@@ -86,16 +86,16 @@ class _BrokerClock:
         self._ahead_s = now_s - asyncio.get_running_loop().time()
 
     def seconds_since(self, timestamp: float) -> float:
-        """How long ago that was, never negative."""
+        """Return how long ago a time was, at least 0."""
         return max(asyncio.get_running_loop().time() + self._ahead_s - timestamp, 0.0)
 
     def seconds_until(self, timestamp: float) -> float:
-        """How long it takes until then, never negative."""
+        """Return how long it is until a time, at least 0."""
         return max(timestamp - asyncio.get_running_loop().time() - self._ahead_s, 0.0)
 
 
 class _AtBroker(NamedTuple):
-    """What was asked of the broker once, beside the group."""
+    """What was asked of the broker once, apart from the group."""
 
     deferred: dict[MessageQueue, DeferredMessages]
     refuses_sends: str
@@ -122,7 +122,7 @@ class _Sample(NamedTuple):
 
 async def explain_group(admin: Admin, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
     """
-    Say of each queue why it goes on, or does not.
+    Explain why each queue moves or does not.
 
     Raises:
         GroupNotFound: nothing is known of the group.
@@ -187,7 +187,7 @@ async def _sample(admin: Admin, group: str, topic: str | None, at_broker: _AtBro
 
 
 async def _retries(admin: Admin, group: str) -> list[GroupQueue]:
-    """The queue in which messages of all topics wait for another try, if there is one."""
+    """Return the retry queue of the group, if it exists."""
     try:
         return (await admin.describe_group(group, retry_topic(group))).queues
     except TopicNotFound:
@@ -195,7 +195,7 @@ async def _retries(admin: Admin, group: str) -> list[GroupQueue]:
 
 
 def _compared(first: _Sample, second: _Sample, watched_s: float) -> _Sample:
-    """The second sample, with how far each queue has come since the first."""
+    """Return the second sample, with the progress of each queue since the first."""
     before = {_key(facts): facts for facts in first.facts}
     compared = []
     for facts in second.facts:
@@ -214,7 +214,7 @@ def _key(facts: QueueFacts) -> tuple[str, int, str]:
 
 
 async def _deferred(admin: Admin, clock: _BrokerClock) -> dict[MessageQueue, DeferredMessages]:
-    """How many messages of each queue wait for their time; of very many, those that are due next."""
+    """Count the deferred messages of each queue; if they are very many, only those due next."""
     rows, more, *_ = await admin.delays(limit=MAX_DEFERRED)
     found: dict[MessageQueue, DeferredMessages] = {}
     for row in rows:
@@ -233,7 +233,7 @@ def _of_broker(stats: Stats) -> dict[str, Any]:
 
 
 async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerClock) -> list[QueueFacts]:
-    """Look up the first message of each queue that has any before it; a queue has several of a broadcasting group."""
+    """Look up the first unfinished message of each queue; in a broadcasting group there is one per member."""
     rounds: dict[MessageQueue, list[int]] = {}
     asked: list[dict[MessageQueue, int]] = []
     places: dict[int, tuple[int, MessageQueue]] = {}
@@ -260,7 +260,7 @@ async def _with_heads(admin: Admin, facts: Sequence[QueueFacts], clock: _BrokerC
 
 
 async def _with_newest_tags(admin: Admin, facts: Sequence[QueueFacts]) -> list[QueueFacts]:
-    """Look up the tag of the last message of some queues whose filter matches nothing: often it shows why."""
+    """Look up the tag of the last message of some queues whose filter matches nothing: it often shows why."""
     found, asked = list(facts), 0
     for index, each in enumerate(facts):
         if asked == MAX_HEADS or rules.explain(each).reason is not Reason.FILTER_MATCHES_NOTHING:
@@ -274,7 +274,7 @@ async def _with_newest_tags(admin: Admin, facts: Sequence[QueueFacts]) -> list[Q
 
 
 def _with_errors(facts: Sequence[QueueFacts], members: Members) -> list[QueueFacts]:
-    """Messages that wait for another try have failed elsewhere: the error is told there."""
+    """Add a listener's error to the retry queue: its messages failed in another queue, which has the error."""
     error = next(iter(members.errors()), "")
     return [
         replace(each, report=each.report._replace(last_error=error))
@@ -285,7 +285,7 @@ def _with_errors(facts: Sequence[QueueFacts], members: Members) -> list[QueueFac
 
 
 def as_object(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as plain data."""
+    """Return an explanation as plain data."""
     return {
         "group": explanation.group,
         "ordered": explanation.ordered,

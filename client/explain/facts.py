@@ -1,8 +1,8 @@
 """
-What is known of one queue of a group at a moment, put together from the broker's word and its owner's. Pure.
+The facts about one queue of a group at one moment, merged from the reports of the broker and of its owner. Pure.
 
-What a member tells of itself is for people: names may come and go with versions, and one that is broken tells
-anything. What is missing, or not what it should be, counts as missing.
+Members report for people to read: names change between versions, and a broken member may report anything. A value of
+an unexpected type counts as missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_TEXT: Final = 160  # characters of what a member says
 
 
 class DeferredMessages(NamedTuple):
-    """Messages of a queue whose time has not come."""
+    """The messages of a queue that are not due yet."""
 
     messages: int = 0
     next_in_s: float = 0.0
@@ -38,7 +38,7 @@ NOTHING_DEFERRED: Final = DeferredMessages()
 
 
 class SilentMember(NamedTuple):
-    """A member that the broker took out of the group for its silence, although its connection stands."""
+    """A member that the broker removed from the group for its silence, although it is still connected."""
 
     member: str
     silent_s: float
@@ -46,7 +46,7 @@ class SilentMember(NamedTuple):
 
 
 class OwnerReport(NamedTuple):
-    """What an owner says of a queue, and of itself; times are seconds from the moment it was asked."""
+    """An owner's report of a queue and of itself; times are seconds from the moment of the question."""
 
     epoch: int
     head_offset: int | None = None
@@ -78,10 +78,10 @@ class OwnerReport(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
     """
-    A queue of a group. ``owner`` holds its lock; of a broadcasting group, it is the member.
+    A queue of a group. ``owner`` holds its lock; in a broadcasting group it is the member whose progress this is.
 
-    ``answers`` is whether the owner reported anything, ``report`` what it said of this queue. ``moved`` messages
-    were finished in ``watched_s``; None: nobody looked twice.
+    ``answers`` is False if the owner did not reply, ``report`` what it reported about this queue. ``moved`` messages
+    were finished in ``watched_s``; it is None without a second look.
     """
 
     group: str
@@ -108,7 +108,7 @@ class QueueFacts:
     model: str | None = None
     strategy: str | None = None
     connected: int = 0  # members that are there
-    silenced: SilentMember | None = None  # who lost it by its silence; if nobody is there, any silent member
+    silenced: SilentMember | None = None  # the one that lost it by its silence; in a group without others, any
     subscribed: bool = True
     expression: str = ALL
     selected: int = 0  # messages of the whole topic that came by the expression, as far as members tell
@@ -127,28 +127,28 @@ class QueueFacts:
 
     @property
     def is_retries(self) -> bool:
-        """Whether it holds the messages that the group failed at."""
+        """Whether it is the retry queue of the group."""
         return self.topic == retry_topic(self.group)
 
     @property
     def head_offset(self) -> int | None:
-        """The first message that is not done; None if there is none."""
+        """The first unfinished message, or None."""
         offset = self.max_offset - self.lag
         if self.report is not None and self.report.head_offset is not None:
-            # The lag begins behind what retention has removed, and the owner may still hold messages before that.
+            # The lag starts after what retention removed, and the owner may still have fetched messages before that.
             first = self.committed if self.report.cached_messages and self.committed >= 0 else offset
             offset = max(first, self.report.head_offset) if self.model != BROADCASTING else self.report.head_offset
         return None if offset >= self.max_offset else offset
 
     @property
     def attempt(self) -> int:
-        """The number of the delivery of the head that is under way, or next."""
+        """The number of the current or next delivery of the first unfinished message."""
         counted = self.attempts + 1 if self.attempts and self.retry_offset == self.head_offset else 1
         return max(counted, self.report.attempt if self.report is not None else 1)
 
 
 class Members:
-    """What the members of a group said when they were asked, by name."""
+    """Indexes the reports of the members of a group by name and by queue."""
 
     def __init__(self, reports: Sequence[MemberReport]) -> None:
         self._reports = {report.member: report for report in reports}
@@ -164,7 +164,7 @@ class Members:
         return report is None or report.status != MemberSilent.code
 
     def silent(self) -> list[str]:
-        """Those that are there and do not answer."""
+        """Return the members that are connected and do not answer."""
         return [name for name, report in self._reports.items() if report.status == MemberSilent.code]
 
     def answered(self, member: str) -> bool:
@@ -177,7 +177,7 @@ class Members:
         return self.answered(member) and not number(self._reports[member].info, "more_queues")
 
     def report_of(self, member: str | None, queue: MessageQueue) -> OwnerReport | None:
-        """What a member said of a queue."""
+        """Return what a member reported about a queue."""
         return None if member is None else self._by_queue.get((member, queue))
 
     def reports_by(self, member: str) -> dict[MessageQueue, OwnerReport]:
@@ -185,15 +185,15 @@ class Members:
         return {queue: report for (name, queue), report in self._by_queue.items() if name == member}
 
     def selected(self, topic: str) -> int:
-        """How many messages of a topic came to members by its tag expression, since they have their queues."""
+        """Count the messages of a topic that matched its tag expression since members got their queues."""
         return sum(report.selected for (_, queue), report in self._by_queue.items() if queue.topic == topic)
 
     def left_out(self, topic: str) -> int:
-        """How many messages of a topic its tag expression left out since members have their queues."""
+        """Count the messages of a topic that its tag expression left out since members got their queues."""
         return sum(report.left_out for (_, queue), report in self._by_queue.items() if queue.topic == topic)
 
     def errors(self) -> list[str]:
-        """What listeners failed with, of any queue."""
+        """Return the last errors of listeners, for all queues."""
         return [report.last_error for report in self._by_queue.values() if report.last_error]
 
     def _read(self, report: MemberReport) -> None:
@@ -246,7 +246,7 @@ def of_group(
     refuses_sends: str = "",
     broker_up_s: float | None = None,
 ) -> list[QueueFacts]:
-    """The facts of all queues of a group that shares them out."""
+    """Return the facts of all queues of a group that shares them among its members."""
     connected = sum(member.state == "connected" for member in described.members) + described.more_members
     silent = silent_members(described, members)
     selected = {topic: members.selected(topic) for topic in described.subscriptions}
@@ -295,14 +295,14 @@ def of_group(
 
 
 def _has_past(queue: GroupQueue, report: OwnerReport | None) -> bool:
-    """Whether the group read messages of a queue that its owner has not counted as selected or left out."""
+    """Return whether the group read messages of a queue that its owner has not counted as selected or left out."""
     if report is None:
         return queue.committed > queue.min_offset
     return max(queue.committed, report.end_offset or 0) - queue.min_offset > report.selected + report.left_out
 
 
 def silent_members(described: GroupDescription, members: Members) -> dict[str, SilentMember]:
-    """Return the members that were taken out for their silence, by name, the longest silent first."""
+    """Return the members that were removed for their silence, by name, the longest silent first."""
     silent = [
         SilentMember(member.member, member.heard_ago_s, members.answered(member.member))
         for member in described.members
@@ -322,7 +322,7 @@ def of_broadcast(
     *,
     deferred: Mapping[MessageQueue, DeferredMessages] = MappingProxyType({}),
 ) -> list[QueueFacts]:
-    """The facts of every queue with every member: each has its own progress, and no lock."""
+    """Return the facts of every queue for every member: each has its own progress, and no lock."""
     found = []
     selected = {topic: members.selected(topic) for topic in described.subscriptions}
     left_out = {topic: members.left_out(topic) for topic in described.subscriptions}
@@ -365,12 +365,12 @@ def of_broadcast(
 
 
 def queue_of(queue: GroupQueue) -> MessageQueue:
-    """Which queue it is."""
+    """Return the identity of a queue."""
     return MessageQueue(queue.topic, queue.queue_id)
 
 
 def number(of: Mapping[str, Any], name: str) -> float | None:
-    """A finite number that a member reported, or None."""
+    """Return a finite number that a member reported, or None."""
     value: Any = of.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
@@ -388,13 +388,13 @@ def _whole(of: Mapping[str, Any], name: str) -> int | None:
 
 
 def _setting(info: Mapping[str, Any], name: str) -> float | None:
-    """A setting of a member that is not the default; others are not reported."""
+    """Return a setting of a member that differs from the default; others are not reported."""
     settings = info.get("settings")
     return number(settings, name) if isinstance(settings, dict) else None
 
 
 def _code_in(stopped: str) -> str:
-    """The code of a member whose version tells it in words only."""
+    """Return the code for a member whose version reports it in words only."""
     return stopped.partition(":")[0]
 
 

@@ -1,4 +1,4 @@
-"""What is to be said of a group besides its queues. Pure."""
+"""Notes about a group as a whole, next to the diagnoses of its queues. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_QUEUES: Final = 8  # named in a note
 
 
 class Note(NamedTuple):
-    """Something about the group that is about no single queue; it needs nobody."""
+    """A remark about the group, not about a single queue; it never requires action."""
 
     code: str
     sentence: str
@@ -24,7 +24,7 @@ class Note(NamedTuple):
 
 
 class StoreCopy(NamedTuple):
-    """How long ago the store was copied, and the offset up to which each queue is that of the original."""
+    """When the store was copied, and the offset up to which each queue equals the original."""
 
     ago_s: float
     agreed: dict[MessageQueue, int]
@@ -41,9 +41,10 @@ def notes_of(
     copied: StoreCopy | None = None,
 ) -> list[Note]:
     """
-    All notes, those that may explain the most first.
+    Return all notes, those that may explain the most first.
 
-    ``dead`` letters wait; the broker ``refuses_sends`` for that reason; only one ``topic`` was asked for.
+    ``dead`` counts dead letters; ``refuses_sends`` is the broker's reason to refuse sends; ``topic`` is the only one
+    that was asked for.
     """
     notes = []
     if refuses_sends:
@@ -62,7 +63,7 @@ def notes_of(
         group = described.group
         advice = f"`rmq-admin dlq show {group}` shows them, `rmq-admin dlq replay {group}` has them delivered again."
         verb = "waits" if dead == 1 else "wait"
-        notes.append(Note("DEAD_LETTERS", f"{_count(dead, 'dead letter')} {verb} for somebody.", advice))
+        notes.append(Note("DEAD_LETTERS", f"{_count(dead, 'dead letter')} {verb} for a decision.", advice))
     if described.more_queues:
         notes.append(Note("MORE_QUEUES", f"{described.more_queues} more queues were not looked at: name a topic."))
     return notes
@@ -82,7 +83,7 @@ def _copy(model: str | None, copied: StoreCopy) -> Note:
 
 
 def _missing(described: GroupDescription) -> list[Note]:
-    """Topics that members wait for."""
+    """Note topics that members subscribe to and that do not exist."""
     there = {queue.topic for queue in described.queues} | {retry_topic(described.group)}
     missing = sorted(set(described.subscriptions) - there)
     if not missing or described.more_queues:
@@ -92,7 +93,7 @@ def _missing(described: GroupDescription) -> list[Note]:
 
 
 def _silent(described: GroupDescription, members: Members) -> list[Note]:
-    """Members that were taken out for their silence; where nobody else is there, queues tell of it."""
+    """Note members that were removed for their silence; in a group without others their queues report it."""
     is_alone = not any(member.state == "connected" for member in described.members)
     if described.model == BROADCASTING or (described.queues and is_alone):
         return []
@@ -109,7 +110,7 @@ def _silent(described: GroupDescription, members: Members) -> list[Note]:
 
 
 def _idle(described: GroupDescription, members: Members) -> list[Note]:
-    """Members that could do more."""
+    """Note members without a queue."""
     if described.model == BROADCASTING:
         return []
     waiting = {member for queue in members.waiting.values() for member in queue}
@@ -131,7 +132,7 @@ def _idle(described: GroupDescription, members: Members) -> list[Note]:
 
 
 def _delays(facts: Sequence[QueueFacts]) -> list[Note]:
-    """Messages that were sent to be delivered later: they are missed more often than they are missing."""
+    """Note deferred messages: users who miss a message often forget that they deferred it."""
     deferred = {(each.topic, each.queue_id): each.deferred for each in facts if each.deferred.messages}
     waiting = [each for (topic, _), each in deferred.items() if topic != retry_topic(facts[0].group)]
     if not waiting:

@@ -1,17 +1,14 @@
 """
-Why a queue of a group goes on, or does not, in one word and one sentence, and what to do about it. Pure.
+The rules that decide why a queue of a group moves or does not: a reason, a sentence, and what to do. Pure.
 
-``explain`` looks at the facts of a queue by a table of rules; the first that fits tells the story. So where two causes
-come together, the one that has to go first decides: a queue that is paused and has a failing message does not go on
-before it is resumed, whatever becomes of the message.
+``explain`` tries the rules in order, and the first that applies decides. So where two causes coincide, the reported one
+is the one to remove first: a queue that is paused and has a failing message stays blocked until it is resumed, whatever
+happens to the message. The first rules are about queues that are stopped, or without an owner that can work on them;
+the others about queues whose owner works on them, or has a reason not to.
 
-Rules for queues that nobody works on: stopped ones, and those without an owner, or with one that cannot. Pure.
-
-Two members may be silent. An *owner* that did not answer a question (``facts.answers`` is false) still has its lock:
-``silent``. A member that the broker took out of the group for its silence has none any more (``facts.silenced``, a
-``SilentMember``; its ``answers`` says that it answered just now, so it is about to come back): ``silenced``.
-
-Rules for queues whose owner works on them, or has a reason not to. Pure.
+Two kinds of members are silent. ``silent``: an *owner* did not answer a question (``facts.answers`` is False), and
+still has its lock. ``silenced``: the broker removed a member from the group for its silence, so it has no lock any more
+(``facts.silenced``; its ``answers`` is True if it answered just now, so that it is about to come back).
 """
 
 from __future__ import annotations
@@ -40,9 +37,9 @@ from .wording import (
 
 class QueueStory(NamedTuple):
     """
-    A queue, who holds it, its first message that is not done, and why it goes on or does not.
+    Explains one queue: its owner, its first unfinished message, and why it moves or does not.
 
-    Of a broadcasting group, ``owner`` is the member whose queue it is, without a lock. What is not known is None.
+    In a broadcasting group ``owner`` is the member whose queue it is, without a lock. Unknown values are None.
     """
 
     topic: str
@@ -68,7 +65,7 @@ Rule = Callable[[QueueFacts], Diagnosis | None]
 
 
 def stopped(facts: QueueFacts) -> Diagnosis | None:
-    """The owner stopped the queue itself: nothing else matters before somebody has acted."""
+    """The owner stopped the queue itself: nothing else matters until an operator acts."""
     report = facts.report
     if report is None or not report.stopped_code:
         return None
@@ -97,7 +94,7 @@ def stopped(facts: QueueFacts) -> Diagnosis | None:
             Urgency.ACTION_REQUIRED,
             f"{where} cannot be read: a part of the log is damaged. The queue stopped there.",
             "restore a backup if you have one (`rmq-admin broker verify-store DATA_DIR`, with the broker stopped, "
-            f"tells what rotted); {on}.",
+            f"shows what is corrupted); {on}.",
         )
     return Diagnosis(
         Reason.MESSAGES_LOST,
@@ -108,7 +105,7 @@ def stopped(facts: QueueFacts) -> Diagnosis | None:
 
 
 def silenced(facts: QueueFacts) -> Diagnosis | None:
-    """Whoever should have it was taken out for its silence, and nobody takes over."""
+    """The member that should have it was removed for its silence, and no other takes over."""
     by = facts.silenced
     if by is None or (facts.connected and _is_shared_out(facts)):
         return None
@@ -119,7 +116,7 @@ def silenced(facts: QueueFacts) -> Diagnosis | None:
             f"{by.member} was silent, lost its queues by that, and answers again: it takes them back within 20 s.",
             "ask again; loop.stalled or loop.blocked in its log tells what kept it.",
         )
-    alone = "no other member gets this queue" if facts.connected else "nobody else is in the group"
+    alone = "no other member gets this queue" if facts.connected else "the group has no other member"
     return Diagnosis(
         Reason.MEMBER_SILENT,
         Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH,
@@ -130,24 +127,24 @@ def silenced(facts: QueueFacts) -> Diagnosis | None:
 
 
 def crash_suspect(facts: QueueFacts) -> Diagnosis | None:
-    """Owners were lost at one message: that nobody is there, or a lock is waited for, is what comes of it."""
+    """Owners were lost at one message; a missing member or a pending lock is only the consequence."""
     if facts.abandoned < SUSPECT_OWNERS or facts.suspect_offset < 0 or facts.is_retries:
         return None
     if facts.head_offset is None or facts.head_offset > facts.suspect_offset:
-        return None  # it got over it
+        return None  # it was processed in the end
     is_there = facts.owner is not None and not facts.in_grace
     return Diagnosis(
         Reason.CRASH_LOOP,
         Urgency.WATCH if is_there else Urgency.ACTION_REQUIRED,
         f"{facts.abandoned} owners in a row were lost while they processed message {facts.suspect_offset}"
-        f"{', and nobody has taken it since' if not is_there else '; its owner takes one at a time now'}.",
+        f"{', and no member has taken it since' if not is_there else '; its owner takes one at a time now'}.",
         f"see why they ended (out of memory, native code, a kill), and {words.look(facts, facts.suspect_offset)}"
         f"{'; then start a consumer' if not facts.connected else ''}.",
     )
 
 
 def no_member(facts: QueueFacts) -> Diagnosis | None:
-    """Nobody who could do anything is in the group."""
+    """The group has no connected member."""
     if facts.connected or facts.model == BROADCASTING:
         return None
     urgency = Urgency.ACTION_REQUIRED if facts.lag else Urgency.WATCH
@@ -164,16 +161,16 @@ def no_member(facts: QueueFacts) -> Diagnosis | None:
         return Diagnosis(
             Reason.NO_MEMBER,
             urgency,
-            f"its owner {facts.owner} lost its connection, has {left} to come back, and nobody else is in the group."
+            f"its owner {facts.owner} lost its connection, has {left} to come back, and the group has no other member."
             f"{words.gone(facts)}",
             "see why that process ended, and start a consumer of this group.",
         )
     advice = "start a consumer of this group; a pull consumer that does not poll has left it (poll.overdue in its log)."
-    return Diagnosis(Reason.NO_MEMBER, urgency, f"nobody is in the group {facts.group!r}.{words.gone(facts)}", advice)
+    return Diagnosis(Reason.NO_MEMBER, urgency, f"the group {facts.group!r} has no members.{words.gone(facts)}", advice)
 
 
 def not_subscribed(facts: QueueFacts) -> Diagnosis | None:
-    """It has members, and they want other topics."""
+    """The members subscribe to other topics."""
     if facts.subscribed or facts.owner is not None:
         return None
     return Diagnosis(
@@ -185,7 +182,7 @@ def not_subscribed(facts: QueueFacts) -> Diagnosis | None:
 
 
 def unowned(facts: QueueFacts) -> Diagnosis | None:
-    """Members are there, and none has it."""
+    """The group has members, and none of them owns it."""
     if facts.owner is not None:
         return None
     if facts.model == "assigned":
@@ -199,7 +196,7 @@ def unowned(facts: QueueFacts) -> Diagnosis | None:
         return Diagnosis(
             Reason.WAITING_FOR_LOCK,
             Urgency.WATCH,
-            "nobody has its lock at this moment; a member takes it with its next rebalance, within 20 s.",
+            "no member has its lock at the moment; one takes it with its next rebalance, within 20 s.",
             "ask again; if it stays so, look at the log of the members for lock.refused.",
         )
     return Diagnosis(
@@ -211,7 +208,7 @@ def unowned(facts: QueueFacts) -> Diagnosis | None:
 
 
 def in_grace(facts: QueueFacts) -> Diagnosis | None:
-    """Its owner lost its connection, and others are there."""
+    """Its owner lost its connection, and other members are connected."""
     if facts.in_grace and facts.model == BROADCASTING:
         sentence = f"{facts.owner} lost its connection; it goes on when it is back."
         return Diagnosis(Reason.MEMBER_SILENT, Urgency.WATCH, sentence, "see why that process ended.")
@@ -228,7 +225,7 @@ def in_grace(facts: QueueFacts) -> Diagnosis | None:
 
 
 def silent(facts: QueueFacts) -> Diagnosis | None:
-    """Its owner has a connection, and says nothing."""
+    """Its owner is connected and does not answer."""
     if facts.answers:
         return None
     freed = f" Its lock is free in {words.span(facts.lease_left_s)} if it is not renewed." if facts.lease_left_s else ""
@@ -265,7 +262,7 @@ def handing_over(facts: QueueFacts) -> Diagnosis | None:
 
 
 def paused(facts: QueueFacts) -> Diagnosis | None:
-    """Nothing starts, by the user's wish."""
+    """The program paused it."""
     if facts.report is None or not facts.report.paused:
         return None
     return Diagnosis(
@@ -277,7 +274,7 @@ def paused(facts: QueueFacts) -> Diagnosis | None:
 
 
 def nothing_new(facts: QueueFacts) -> Diagnosis | None:
-    """There is nothing to do now; perhaps there will be."""
+    """Every message is done; more may be deferred."""
     if facts.lag and (facts.head_offset is not None or facts.report is None):
         return None
     if (unmatched := _unmatched(facts)) is not None:
@@ -308,7 +305,7 @@ def nothing_new(facts: QueueFacts) -> Diagnosis | None:
 
 
 def long_call(facts: QueueFacts) -> Diagnosis | None:
-    """Somebody has a message for long; before that it failed, if so, is of less interest."""
+    """A call takes long; whether its message failed before matters less."""
     report = facts.report
     if report is None or report.called_for_s is None or report.called_for_s <= LONG_CALL_S:
         return None
@@ -328,7 +325,7 @@ def long_call(facts: QueueFacts) -> Diagnosis | None:
 
 
 def retrying(facts: QueueFacts) -> Diagnosis | None:
-    """The head fails; in order, nothing passes it."""
+    """The first message keeps failing; in an ordered group no other overtakes it."""
     report = facts.report
     if facts.attempt <= 1 or facts.is_retries:
         return None
@@ -346,7 +343,8 @@ def retrying(facts: QueueFacts) -> Diagnosis | None:
             Urgency.ACTION_REQUIRED,
             f"{failed}, and the broker refuses the copy of it that would let others pass: "
             f"{facts.refuses_sends}.{error}",
-            f"mend that, and it goes on by itself; {words.look(facts, facts.head_offset)} and mend the listener.",
+            "fix that, and the queue continues by itself; "
+            f"{words.look(facts, facts.head_offset)} and fix the listener.",
         )
     if not facts.ordered:
         return Diagnosis(
@@ -360,12 +358,12 @@ def retrying(facts: QueueFacts) -> Diagnosis | None:
         Reason.RETRYING,
         Urgency.ACTION_REQUIRED if facts.attempt >= SUSPICIOUS_ATTEMPT else Urgency.WATCH,
         f"{failed}; delivery {facts.attempt} {when}.{error}{words.gone(facts)}",
-        f"{words.look(facts, facts.head_offset)} and mend the listener{skip}; {_given_up(facts)}.",
+        f"{words.look(facts, facts.head_offset)} and fix the listener{skip}; {_given_up(facts)}.",
     )
 
 
 def overtaken(facts: QueueFacts) -> Diagnosis | None:
-    """It goes on with what is held, and will come to messages that are gone."""
+    """The owner still has fetched messages, and will then reach messages that retention removed."""
     removed = words.overtaken(facts)
     if removed is None or facts.report is None:
         return None
@@ -380,7 +378,7 @@ def overtaken(facts: QueueFacts) -> Diagnosis | None:
 
 
 def moving(facts: QueueFacts) -> Diagnosis | None:
-    """It goes on, as was seen."""
+    """The second look found progress."""
     per_s = words.per_s(facts)
     if not per_s:
         return None
@@ -392,7 +390,7 @@ def moving(facts: QueueFacts) -> Diagnosis | None:
 
 
 def in_call(facts: QueueFacts) -> Diagnosis | None:
-    """The listener has the head, and that for a short time."""
+    """The listener has had the first message for a short time."""
     report = facts.report
     if report is not None and report.called_for_s is not None:
         sentence = f"message {facts.head_offset} is with the listener for {words.span(report.called_for_s)}."
@@ -415,7 +413,7 @@ def unpolled(facts: QueueFacts) -> Diagnosis | None:
 
 
 def slots_busy(facts: QueueFacts) -> Diagnosis | None:
-    """Its messages are here, and other queues have the slots."""
+    """Its messages are fetched, and calls for other queues occupy all slots."""
     report = facts.report
     if report is None or not report.slots_busy or not report.cached_messages:
         return None
@@ -428,7 +426,7 @@ def slots_busy(facts: QueueFacts) -> Diagnosis | None:
 
 
 def late_loop(facts: QueueFacts) -> Diagnosis | None:
-    """Something blocks the process from time to time."""
+    """The owner's event loop runs late: something blocks it from time to time."""
     report = facts.report
     if report is None or report.loop_lag_s <= LATE_S:
         return None
@@ -441,7 +439,7 @@ def late_loop(facts: QueueFacts) -> Diagnosis | None:
 
 
 def flow_control(facts: QueueFacts) -> Diagnosis | None:
-    """Enough messages are held: the listener is slower than the pulls."""
+    """The cache is full: the listener is slower than the pulls."""
     report = facts.report
     if report is None or not report.flow_control:
         return None
@@ -456,7 +454,7 @@ def flow_control(facts: QueueFacts) -> Diagnosis | None:
 
 
 def standing_still(facts: QueueFacts) -> Diagnosis:
-    """All that is known gives no reason."""
+    """Nothing that is known explains it."""
     looked = f" within {words.span(facts.watched_s)}" if facts.watched_s else ""
     by_tags = " A member reads past messages that its tag filter leaves out every 15 s (pull_wait_s)."
     return _unmatched(facts) or Diagnosis(
@@ -494,7 +492,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def explain(facts: QueueFacts) -> QueueStory:
-    """The story of a queue."""
+    """Apply the rules to the facts of a queue."""
     finding = next(found for rule in RULES if (found := rule(facts)) is not None)
     report = facts.report
     head = facts.head_offset
@@ -520,18 +518,18 @@ def explain(facts: QueueFacts) -> QueueStory:
 
 
 def worst_first(stories: Iterable[QueueStory]) -> list[QueueStory]:
-    """What requires action comes first, then by the order of the reasons, then by queue."""
+    """Sort by urgency, then by the order of the reasons, then by queue."""
     order = {reason: place for place, reason in enumerate(Reason)}
     return sorted(stories, key=lambda story: (-story.urgency, order[story.reason], story[:2], story.owner or ""))
 
 
 def _go_on(facts: QueueFacts, report: OwnerReport) -> str:
-    """How to have a queue go on behind messages that are gone."""
+    """Return how to make a queue continue after messages that are gone."""
     if facts.model == BROADCASTING:
-        return 'to go on behind that, run this member with on_gap = "skip"'
+        return 'to continue after that, run this member with on_gap = "skip"'
     behind = None if report.stopped_to is None else report.stopped_to + 1
     first = "when those before are done, " if report.cached_messages else ""
-    return f"{first}to go on behind that: `{words.reset(facts, behind)}`"
+    return f"{first}to continue after that: `{words.reset(facts, behind)}`"
 
 
 def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Diagnosis:
@@ -540,13 +538,13 @@ def _crash_loop(facts: QueueFacts, owners: int, offset: int | None) -> Diagnosis
         Reason.CRASH_LOOP,
         Urgency.ACTION_REQUIRED,
         f"{owners} owners in a row were lost while they processed {place}. The queue stopped there.",
-        f"{words.look(facts, offset)} and mend the listener; then try again: `{words.reset(facts, offset)}`, "
+        f"{words.look(facts, offset)} and fix the listener; then try again: `{words.reset(facts, offset)}`, "
         f"or skip it: {words.past(offset)}. With max_attempts it would become a dead letter.",
     )
 
 
 def _is_shared_out(facts: QueueFacts) -> bool:
-    """Whether the members that are there share out all queues among them."""
+    """Return whether the connected members share all queues among them."""
     by_strategy = facts.strategy in (None, "average", "circle") or (facts.strategy or "").startswith("consistent_hash")
     return by_strategy and facts.model != "assigned"
 
@@ -565,18 +563,18 @@ def _leaving(facts: QueueFacts, report: OwnerReport) -> Diagnosis:
         Urgency.ACTION_REQUIRED if words.is_suspicious(report) else Urgency.WATCH,
         f"{facts.owner} {why} when its running call ends, which began {words.span(report.called_for_s)} ago; "
         f"{words.next_owner(facts)} waits for the lock.",
-        "wait for the call; if it never ends, restart that process: what it holds is delivered again.",
+        "wait for the call; if it never ends, restart that process: its unfinished messages are delivered again.",
     )
 
 
 def _is_due_elsewhere(facts: QueueFacts) -> bool:
-    """Whether a failed message should be among the retries or the dead letters by now."""
+    """Return whether a failed message should be a retry or a dead letter by now."""
     most = None if facts.report is None else facts.report.max_attempts
     return not facts.ordered or (most is not None and facts.attempt > most)
 
 
 def _given_up(facts: QueueFacts) -> str:
-    """What ends the tries by itself, or could."""
+    """Return what ends the attempts, or would with a limit."""
     becomes = "passed" if facts.model == BROADCASTING else "a dead letter"
     most = None if facts.report is None else facts.report.max_attempts
     if most is None:
@@ -588,10 +586,10 @@ def _given_up(facts: QueueFacts) -> str:
 
 def _unmatched(facts: QueueFacts) -> Diagnosis | None:
     """
-    Return what a tag filter that left out everything says of a queue with which nothing else is wrong.
+    Return the diagnosis of a tag filter that left out everything, for a queue without any other problem.
 
-    Members count since they have their queues. Of a group that has read messages before, a few say nothing: it may
-    wait for rare tags, and have been restarted.
+    Members count from when they got their queues. For a group that has read messages before, a few that do not match
+    prove nothing: it may wait for rare tags, and have been restarted.
     """
     report = facts.report
     if report is None or not report.left_out or facts.selected or facts.expression == ALL or not facts.reported_all:

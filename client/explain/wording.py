@@ -1,7 +1,5 @@
 """
-The words of explanations: commands to copy, names, numbers and times. Pure.
-
-The reasons that explain how a queue is, how urgent each is, and from when on something is suspicious.
+The vocabulary of explanations: reasons, urgencies, thresholds, and the phrases that the rules share. Pure.
 """
 
 from __future__ import annotations
@@ -16,27 +14,27 @@ _MEMBER: Final = re.compile(r"(?P<host>[^@\s]+)@(?P<pid>\d+)#")
 
 
 def per_s(facts: QueueFacts) -> float | None:
-    """How many messages were finished in a second; None if nobody looked twice."""
+    """Return how many messages were finished per second, or None without a second look."""
     return None if facts.moved is None or not facts.watched_s else facts.moved / facts.watched_s
 
 
 def suspicious_s(report: OwnerReport) -> float:
-    """How long a call may run before somebody should look."""
+    """Return how long a call may run before it requires action."""
     return min(SUSPICIOUS_CALL_S, report.consume_timeout_s)
 
 
 def is_suspicious(report: OwnerReport) -> bool:
-    """Whether a call runs that long; at exactly that it does."""
+    """Return whether a call has run at least that long."""
     return report.called_for_s is not None and report.called_for_s >= suspicious_s(report)
 
 
 def next_owner(facts: QueueFacts) -> str:
-    """Who gets the lock next, as far as members tell."""
+    """Return the member that gets the lock next, as far as members report it."""
     return facts.waiting[0] if facts.waiting else "another member"
 
 
 def offsets(report: OwnerReport) -> str:
-    """The messages at which an owner stopped."""
+    """Return the messages at which an owner stopped."""
     first, last = report.stopped_from, report.stopped_to
     if first is None or last is None:
         return "messages"
@@ -44,13 +42,13 @@ def offsets(report: OwnerReport) -> str:
 
 
 def gone(facts: QueueFacts) -> str:
-    """That retention was faster than the group, if so."""
+    """Return a sentence if retention was faster than the group."""
     removed = overtaken(facts)
     return "" if removed is None else f" Retention has removed {removed} meanwhile."
 
 
 def overtaken(facts: QueueFacts) -> str | None:
-    """Which messages retention has removed before the group fetched them, if any."""
+    """Return the messages that retention removed before the group fetched them, if any."""
     fetched = facts.committed if facts.report is None or facts.report.end_offset is None else facts.report.end_offset
     if facts.model == BROADCASTING or not 0 <= fetched < facts.min_offset:
         return None
@@ -59,30 +57,30 @@ def overtaken(facts: QueueFacts) -> str | None:
 
 
 def fetch_paused(report: OwnerReport) -> str:
-    """That no more is fetched, if so."""
+    """Return a sentence if flow control stopped fetching."""
     return f" Nothing more is fetched meanwhile: {report.flow_control}." if report.flow_control else ""
 
 
 def newest(facts: QueueFacts) -> str:
-    """Which tag the last message has, if that was looked at."""
+    """Return a sentence about the tag of the last message, if that was read."""
     if facts.newest_tag is None:
         return ""
     return f" The newest has the tag {facts.newest_tag!r}." if facts.newest_tag else " The newest has no tag."
 
 
 def error(report: OwnerReport) -> str:
-    """What the listener failed with, if it is known."""
+    """Return a sentence with the listener's error, if it is known."""
     return f" The error: {report.last_error.rstrip('.')}." if report.last_error else ""
 
 
 def dump(member: str | None) -> str:
-    """How to see where a member is; its name tells the machine and the process."""
+    """Return the command that shows a member's stacks; its name holds the machine and the process."""
     found = _MEMBER.match(member or "")
     return "`py-spy dump --pid PID`" if found is None else f"on {found['host']}: `py-spy dump --pid {found['pid']}`"
 
 
 def unblock(member: str | None, see: str = "see") -> str:
-    """What to do about a member that does not answer; ``see`` is the first word."""
+    """Return what to do about a member that does not answer; ``see`` is the first word."""
     return (
         f"{see} where it is ({dump(member)}, or loop.blocked in its log); a listener that blocks must be a plain def. "
         "Restart it if need be."
@@ -90,35 +88,35 @@ def unblock(member: str | None, see: str = "see") -> str:
 
 
 def look(facts: QueueFacts, offset: int | None) -> str:
-    """How to see the message at an offset; the id of the head alone is known."""
+    """Return how to see the message at an offset; only the id of the first one is known."""
     if facts.head is None or facts.head.message_id is None or offset != facts.head_offset:
         return "look at the message"
     return f"look at the message (`rmq-admin message get {facts.head.message_id}`)"
 
 
 def reset(facts: QueueFacts, offset: int | None) -> str:
-    """The command that has the group go on at an offset."""
+    """Return the command that makes the group continue at an offset."""
     to = "OFFSET" if offset is None else offset
     return f"rmq-admin group reset-offset {facts.group} --topic {facts.topic} --queue {facts.queue_id} --to {to}"
 
 
 def past(offset: int | None) -> str:
-    """The end of that command, for the next message."""
-    return "--to an offset behind it" if offset is None else f"--to {offset + 1}"
+    """Return the end of that command that skips a message."""
+    return "--to an offset past it" if offset is None else f"--to {offset + 1}"
 
 
 def times(count: int) -> str:
-    """How often."""
+    """Return a count as an adverb."""
     return "once" if count == 1 else f"{count} times"
 
 
 def rate(per_s: float) -> str:
-    """A number of messages per second."""
+    """Return a number of messages per second as text."""
     return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
 
 
 def span(value: float) -> str:
-    """A time in seconds, for people."""
+    """Return a duration as text."""
     if value < 100:
         return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
@@ -138,7 +136,7 @@ LATE_S: Final = 1.0  # an event loop that is later than this is reported
 
 
 class Reason(Enum):
-    """Why a queue is as it is. The value is what scripts see; it does not change."""
+    """The reason why a queue moves or does not. Scripts see the value, so it never changes."""
 
     DAMAGED = "DAMAGED"
     MESSAGES_LOST = "MESSAGES_LOST"
@@ -171,7 +169,7 @@ class Urgency(IntEnum):
 
 
 class Diagnosis(NamedTuple):
-    """What a rule says of a queue."""
+    """The conclusion of a rule about a queue."""
 
     reason: Reason
     urgency: Urgency

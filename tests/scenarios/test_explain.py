@@ -40,11 +40,12 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
         r"all messages are done; the last 5 are not committed yet\.", "",
     ),
     "no_member": (
-        "orders/0", Reason.NO_MEMBER, ACT, r"nobody is in the group 'billing'\.", "start a consumer of this group; .*",
+        "orders/0", Reason.NO_MEMBER, ACT,
+        r"the group 'billing' has no members\.", "start a consumer of this group; .*",
     ),
     "no_member_in_its_grace": (
         "orders/0", Reason.NO_MEMBER, ACT,
-        rf"its owner {PAY_1} lost its connection, has \d\.\d s to come back, and nobody else is in the group\.",
+        rf"its owner {PAY_1} lost its connection, has \d\.\d s to come back, and the group has no other member\.",
         "see why that process ended, and start a consumer of this group.",
     ),
     "no_member_after_the_start_of_the_broker": (
@@ -52,11 +53,13 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
         r"the broker started \d\.\d s ago, and no member of the group is back yet\.", "ask again in 10 s; .*",
     ),
     "not_polled_for_so_long_that_it_left": (
-        "orders/0", Reason.NO_MEMBER, ACT, "nobody is in .*", r".* does not poll has left it \(poll\.overdue .*",
+        "orders/0", Reason.NO_MEMBER, ACT,
+        "the group .* has no members.*", r".* does not poll has left it \(poll\.overdue .*",
     ),
     "no_member_and_messages_lost": (
         "orders/0", Reason.NO_MEMBER, ACT,
-        r"nobody is in the group 'billing'. Retention has removed messages 2 to \d+ meanwhile\.", "start a consumer.*",
+        r"the group 'billing' has no members. Retention has removed messages 2 to \d+ meanwhile\.",
+        "start a consumer.*",
     ),
     "not_subscribed": (
         "orders/0", Reason.NOT_SUBSCRIBED, WATCH,
@@ -87,7 +90,7 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
     ),
     "member_silent_for_so_long_that_it_lost_its_queues": (
         "orders/0", Reason.MEMBER_SILENT, ACT,
-        rf"{PAY_1} is connected, but has been silent for 7\d s and lost its queues; nobody else is in the group\. "
+        rf"{PAY_1} is connected, but has been silent for 7\d s and lost its queues; the group has no other member\. "
         r"Its event loop is blocked, or it is stopped, or its machine is gone\.",
         r"see where it is \(on pay-1: `py-spy dump --pid 4711`, or loop\.blocked in its log\); .* a plain def\. .*",
     ),
@@ -100,22 +103,22 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
     "crash_loop": (
         "orders/0", Reason.CRASH_LOOP, ACT,
         "5 owners in a row were lost while they processed message 3. The queue stopped there.",
-        f"{LOOK} and mend the listener; then try again: {RESET} 3`, or skip it: --to 4. .*",
+        f"{LOOK} and fix the listener; then try again: {RESET} 3`, or skip it: --to 4. .*",
     ),
     "crash_loop_that_is_not_over": (
         "orders/0", Reason.CRASH_LOOP, ACT,
-        "2 owners in a row were lost while they processed message 3, and nobody has taken it since.",
+        "2 owners in a row were lost while they processed message 3, and no member has taken it since.",
         rf"see why they ended .*, and {LOOK}; then start a consumer\.",
     ),
     "messages_lost": (
         "orders/0", Reason.MESSAGES_LOST, ACT,
         r"retention removed messages 2 to \d+ before the group got to them\. The queue stopped there\.",
-        rf"to go on behind that: {RESET} \d+`\. Keep messages longer .*",
+        rf"to continue after that: {RESET} \d+`\. Keep messages longer .*",
     ),
     "damaged": (
         "orders/0", Reason.DAMAGED, ACT,
         "message 4 cannot be read: a part of the log is damaged. The queue stopped there.",
-        f"restore a backup .* to go on behind that: {RESET} 5`.",
+        f"restore a backup .* to continue after that: {RESET} 5`.",
     ),
     "paused": (
         "orders/0", Reason.PAUSED, ACT, rf"the program {PAY_1} has paused it\.",
@@ -124,7 +127,7 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
     "retrying": (
         "orders/0", Reason.RETRYING, ACT,
         r"message 2 failed 4 times; delivery 5 comes in \d\.\d s\. The error: LookupError: no such customer: 17\.",
-        f"{LOOK} and mend the listener, or skip it: {RESET} 3`; with max_attempts it would become a dead letter.",
+        f"{LOOK} and fix the listener, or skip it: {RESET} 3`; with max_attempts it would become a dead letter.",
     ),
     "retrying_for_the_first_time": (
         "orders/0", Reason.RETRYING, WATCH, r"message 0 failed once; delivery 2 comes in 3\.5 s\. .*", f"{LOOK} and .*",
@@ -171,7 +174,7 @@ WORST: dict[str, tuple[str, Reason, Urgency, str, str]] = {
     "sends_refused": ("orders/0", Reason.NO_NEW_MESSAGES, WELL, r"all messages are done\.", ""),
     "broadcasting": (
         "orders/0", Reason.RETRYING, ACT, "message 2 failed 4 times; delivery 5 comes .*LookupError.*",
-        f"{LOOK} and mend the listener; with max_attempts it would be passed.",
+        f"{LOOK} and fix the listener; with max_attempts it would be passed.",
     ),
 }  # fmt: skip
 

@@ -37,7 +37,7 @@ def told(*queues: QueueStory, notes: tuple[Note, ...] = (), **more: Any) -> Expl
 RETRYING = story(
     0, "RETRYING", "ACTION_REQUIRED", lag=3, head_offset=2, head_id="00ff", head_age_s=6.3, attempt=4, retry_in_s=3.1,
     sentence="message 2 failed 3 times; delivery 4 comes in 3.1 s. The error: ValueError: no such customer: 17.",
-    advice=f"look at the message (`rmq-admin message get 00ff`) and mend the listener, or skip it: {RESET}.",
+    advice=f"look at the message (`rmq-admin message get 00ff`) and fix the listener, or skip it: {RESET}.",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ billing: 1 of 3 queues requires action (ordered, 2 members, 3 messages wait)
 ! orders/0  RETRYING     3     2  6.3s    4  3.1s  884f2d57  57.1s
      message 2 failed 3 times; delivery 4 comes in 3.1 s. The error: ValueError:
      no such customer: 17.
-     do: look at the message (`rmq-admin message get 00ff`) and mend the
+     do: look at the message (`rmq-admin message get 00ff`) and fix the
          listener, or skip it:
          {RESET}.
 

@@ -49,7 +49,7 @@ def test_what_may_explain_the_most_comes_first() -> None:
             "`rmq-admin delay list` shows them.",
         ),
         Note(
-            "DEAD_LETTERS", "1 dead letter waits for somebody.",
+            "DEAD_LETTERS", "1 dead letter waits for a decision.",
             "`rmq-admin dlq show g` shows them, `rmq-admin dlq replay g` has them delivered again.",
         ),
         Note("MORE_QUEUES", "3 more queues were not looked at: name a topic."),

@@ -218,8 +218,8 @@ def test_a_stopped_queue_goes_on_by_a_command_that_can_be_copied() -> None:
     before = explain(held(stopped_code="DAMAGED", stopped_from=12, stopped_to=12, cached_messages=2))
     crash = explain(held(stopped_code="CRASH_LOOP", stopped_from=10, stopped_to=10, abandoned=5))
 
-    assert lost.advice.startswith(f"to go on behind that: {RESET} 10`.")
-    assert f"when those before are done, to go on behind that: {RESET} 13`." in before.advice
+    assert lost.advice.startswith(f"to continue after that: {RESET} 10`.")
+    assert f"when those before are done, to continue after that: {RESET} 13`." in before.advice
     assert f"then try again: {RESET} 10`, or skip it: --to 11." in crash.advice
     assert "`rmq-admin message get 00ff`" in crash.advice
 
@@ -243,7 +243,7 @@ def test_a_member_that_lost_its_queues_by_silence_is_named_with_how_long_and_whe
     among = explain(facts(None, silenced=SILENT, strategy="config"))
 
     assert alone.sentence == (
-        f"{OTHER} is connected, but has been silent for 75 s and lost its queues; nobody else is in the group. "
+        f"{OTHER} is connected, but has been silent for 75 s and lost its queues; the group has no other member. "
         "Its event loop is blocked, or it is stopped, or its machine is gone."
     )
     assert alone.advice == (
@@ -256,7 +256,7 @@ def test_a_member_that_lost_its_queues_by_silence_is_named_with_how_long_and_whe
 def test_what_retention_took_from_a_group_that_is_away_is_told() -> None:
     story = explain(facts(None, connected=0, min_offset=12))
 
-    assert story.sentence == "nobody is in the group 'g'. Retention has removed messages 10 to 11 meanwhile."
+    assert story.sentence == "the group 'g' has no members. Retention has removed messages 10 to 11 meanwhile."
 
 
 def test_a_member_of_another_version_may_stop_for_a_reason_that_is_not_known_here() -> None:
@@ -358,10 +358,10 @@ def test_a_failing_message_is_skipped_by_a_command_that_can_be_copied() -> None:
     broadcast = explain(facts(says=report(epoch=0, attempt=3), model="broadcasting", epoch=0))
 
     assert ordered.advice == (
-        "look at the message (`rmq-admin message get 00ff`) and mend the listener, or skip it: "
+        "look at the message (`rmq-admin message get 00ff`) and fix the listener, or skip it: "
         "`rmq-admin group reset-offset g --topic t --queue 3 --to 11`; with max_attempts it would become a dead letter."
     )
-    assert broadcast.advice.endswith("and mend the listener; with max_attempts it would be passed.")
+    assert broadcast.advice.endswith("and fix the listener; with max_attempts it would be passed.")
 
 
 def test_the_retries_of_a_group_are_not_retried_in_place() -> None:
@@ -384,7 +384,7 @@ def test_the_advice_tells_when_a_failing_message_is_given_up(attempt: int, max_a
 def test_a_broadcast_message_that_is_given_up_is_passed() -> None:
     broadcast = facts(says=report(epoch=0, attempt=3, max_attempts=4), model="broadcasting", epoch=0)
 
-    assert explain(broadcast).advice.endswith("mend the listener; when delivery 4 fails it is passed (max_attempts).")
+    assert explain(broadcast).advice.endswith("fix the listener; when delivery 4 fails it is passed (max_attempts).")
 
 
 FULL = "the disk has 1 MiB free, 256 MiB are needed"
@@ -405,7 +405,7 @@ def test_a_failed_message_whose_copy_is_refused_tells_that_first(of: QueueFacts)
         "message 10 failed once, and the broker refuses the copy of it that would let others pass: "
         "the disk has 1 MiB free, 256 MiB are needed. The error: E: no."
     )
-    assert story.advice.startswith("mend that, and it goes on by itself; look at the message (")
+    assert story.advice.startswith("fix that, and the queue continues by itself; look at the message (")
 
 
 def test_a_failed_message_that_needs_no_copy_yet_is_told_as_ever_while_the_broker_refuses_sends() -> None:
