@@ -1,5 +1,5 @@
 """
-A producer for code without asyncio: the same names, arguments, promises and errors, and calls that block.
+The blocking producer, for programs without asyncio: the same names, arguments, promises and errors.
 
 ::
 
@@ -9,7 +9,7 @@ A producer for code without asyncio: the same names, arguments, promises and err
     with Producer("127.0.0.1:10911") as producer:
         receipt = producer.send(Message("orders", b"paid"), sharding_key="o-17")
 
-Many threads may share one: the calls of each keep their order, and what several send at once travels together.
+Threads may share one: the calls of each thread keep their order, and messages sent at the same time share batches.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 class Producer:
     """
-    Sends messages to a broker, as :class:`rmq.client.Producer` does, whose arguments it has.
+    Sends messages to a broker; takes the arguments of :class:`rmq.client.Producer`.
 
-    It has a thread with an event loop; a ``selector`` and ``on_refusal`` are called there. Ctrl-C while a call waits
-    cancels that call: the message is taken back if it was not handed to the network yet, else it may be stored.
+    It runs an event loop in a thread; a ``selector`` and ``on_refusal`` are called there. Ctrl-C while a call waits
+    cancels that call: the message is taken back if it was not sent yet, otherwise it may be stored.
 
-    One that is not closed does not keep the program from ending: what callers were told is stored is stored, and
-    messages of :meth:`send_nowait` that were not sent yet are lost. Inside a running event loop it refuses to work,
-    as it does after a fork: make another one there.
+    A producer that is not closed does not keep the program from ending: messages with a receipt are stored, and those
+    of :meth:`send_nowait` that were not sent yet are lost. It refuses to work inside a running event loop and after a
+    fork: create another one there.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Producer:
 
     @property
     def producer_id(self) -> int:
-        """The number that the broker knows it by."""
+        """The number that identifies it at the broker."""
         return self._producer.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """Which incarnation of the writer it is."""
+        """The incarnation of the writer."""
         return self._producer.producer_epoch
 
     @property
@@ -113,7 +113,7 @@ class Producer:
         Connect; Ctrl-C ends the producer.
 
         Raises:
-            ConnectionLost: there is no broker at the address.
+            ConnectionLost: no broker answers at the address.
             ProducerFenced: a producer with this id and a higher epoch was opened before.
         """
         if self._opened:
@@ -130,12 +130,12 @@ class Producer:
             raise
 
     def close(self) -> None:
-        """End at once: callers who still wait are told; use :meth:`flush` before. May be called again."""
+        """Close at once, so that pending calls fail; call :meth:`flush` before. May be called again."""
         try:
             if self._opened and not self._thread.is_forked():
                 self._thread.call(self._producer.close)
         except LoopEnded:
-            pass  # somebody else has closed it
+            pass  # another thread has closed it
         finally:
             self._thread.end()
 
@@ -160,9 +160,9 @@ class Producer:
         Raises:
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
-            ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
-            Refused: not stored; the class tells why. A reason that may pass, such as DiskFull, is raised only if it
-                lasts for ``delivery_timeout_s``.
+            ProducerFenced: a producer with this id and a higher epoch has replaced this one.
+            Refused: not stored; the class says why. A temporary reason, such as DiskFull, is raised only if it lasts
+                for ``delivery_timeout_s``.
         """
         return self._call(
             self._producer.send, message, sharding_key=sharding_key, queue_id=queue_id, selector=selector, arg=arg
@@ -178,7 +178,7 @@ class Producer:
         arg: Any = None,
     ) -> Sequence[Receipt]:
         """
-        Send messages of one topic to one queue, in order, in as few batches as they fit into.
+        Send messages of one topic to one queue, in order, in as few batches as possible.
 
         Errors as with :meth:`send`; after one the first part of the messages may be stored, never a later one without
         those before it, unless the broker refused those.
@@ -208,9 +208,9 @@ class Producer:
         deliver_at: datetime | None = None,
     ) -> Sequence[Receipt]:
         """
-        Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`.
+        Send messages that consist of a body alone, which is fastest. Otherwise like :meth:`send_many`.
 
-        One of the last three has all of them wait, as in a :class:`Message`.
+        One of the last three arguments defers all of them, as in a :class:`Message`.
         """
         everything = list(bodies)
         return self._call(
@@ -234,7 +234,7 @@ class Producer:
         arg: Any = None,
     ) -> None:
         """
-        Send one message one-way: it keeps its place in the order and is sent again like any other, but nobody is told.
+        Send one message one-way: it keeps its place in the order and is retried like any other, without a receipt.
 
         What is not stored is counted in ``failed_one_way`` and logged.
 

@@ -1,11 +1,11 @@
 """
-What waits to be sent to one queue, and how batches are cut from it; no clock and no connection.
+The outbox of one queue: sends that were not cut into batches yet. No clock, no connection.
 
-Parcels leave in the order they came. A batch takes as many of them as fit, so that the more waits, the fewer bytes and
-system calls a message costs.
+Sends leave in the order they came. A batch takes as many as fit, so a longer outbox costs fewer bytes and system calls
+per message.
 
-A batch has one delay, so messages with another one begin the next. Those that wait equally long share a batch if they
-were born within 10 ms of each other; it is due when the last of them is: never early.
+A batch has one delay, so a message with another delay starts the next batch. Messages with the same relative delay
+share a batch if they were born within 10 ms of each other; it is due when the last of them is, never early.
 """
 
 from __future__ import annotations
@@ -23,57 +23,56 @@ from rmq.wire.batch.layout import MAX_BODY, MAX_COUNT, Buffer
 from rmq.wire.batch.texts import pack_bodies, put_together
 from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, column
 
-from .pending import Cut, Parcel, Single
+from .pending import Cut, PendingMessage, PendingSend
 
-FULL_BYTES: Final = 1 << 20  # with so much waiting there is no point in lingering
-DUE_TOGETHER_US: Final = 10_000  # messages that wait equally long share a batch if they are due within this
+FULL_BYTES: Final = 1 << 20  # with so much to send there is no point in lingering
+DUE_TOGETHER_US: Final = 10_000  # messages with the same relative delay share a batch if they are due within this
 WORTH_BYTES: Final = 512 << 10  # bodies of a batch that gets no more calls: longer ones outgrow the caches
 PACKED_BYTES: Final = 512 << 10  # bodies of one compressed batch: each end is busy with it for a millisecond or two
 
 
 class Outbox:
-    """The parcels for one queue that were not cut yet."""
+    """Holds the sends to one queue and cuts batches from them."""
 
-    __slots__ = ("_codec", "_size", "_waiting", "generation", "parcels", "queue_id", "ready", "topic")
+    __slots__ = ("_codec", "_count", "_size", "generation", "queue_id", "ready", "sends", "topic")
 
     def __init__(self, topic: str, queue_id: int, codec: Codec | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.generation = 0  # written by the routing: of the topic as it was when the queue was chosen
+        self.generation = 0  # written by the routing: topic generation when the queue was chosen
         self._codec = codec
-        self.parcels: deque[Parcel] = deque()
-        self.ready = False  # written by the sender: it stands in its round
-        self._waiting = 0  # messages and bytes put since the last cut
+        self.sends: deque[PendingSend] = deque()
+        self.ready = False  # written by the sender: it is in the round of outboxes to cut from
+        self._count = 0  # messages and bytes put since the last cut
         self._size = 0
 
     @property
     def full(self) -> bool:
-        """Whether there is enough for a batch that is worth sending."""
-        return self._waiting >= MAX_COUNT or self._size >= FULL_BYTES
+        """Whether there is enough for a batch that need not linger."""
+        return self._count >= MAX_COUNT or self._size >= FULL_BYTES
 
-    def put(self, parcel: Parcel) -> None:
-        """Add a parcel behind the others."""
-        self.parcels.append(parcel)
-        # Many at once were gathered by the caller already: they need no lingering.
-        self._waiting += parcel.count if parcel.count == 1 else MAX_COUNT
-        self._size += parcel.size
+    def put(self, pending: PendingSend) -> None:
+        """Add a send after the others."""
+        self.sends.append(pending)
+        # Several at once were gathered by the caller already: they need no lingering.
+        self._count += pending.count if pending.count == 1 else MAX_COUNT
+        self._size += pending.size
 
     def put_back(self, pieces: Sequence[Cut]) -> None:
-        """Undo the newest cut: its pieces stand in front again."""
+        """Undo the newest cut: its pieces are at the front again."""
         for piece in reversed(pieces):
-            piece.parcel.put_back(piece)
-            if not self.parcels or self.parcels[0] is not piece.parcel:
-                self.parcels.appendleft(piece.parcel)
+            piece.pending.put_back(piece)
+            if not self.sends or self.sends[0] is not piece.pending:
+                self.sends.appendleft(piece.pending)
 
     def cut(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         """
-        The next batch, and what it is made of; None if nothing is left.
+        Return the next batch and its pieces, or None if nothing is left.
 
-        The batch comes in parts, to be sent one behind the other.
-
-        A message that cannot be encoded fails its own parcel only: the batch is halved until that message is alone.
+        The batch comes in parts, to be sent one after the other. A message that cannot be encoded fails only its own
+        send: the batch is halved until that message is alone.
         """
-        self._waiting = self._size = 0
+        self._count = self._size = 0
         return self._cut_plain(by) or self._cut_any(by)
 
     def _cut_any(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
@@ -96,19 +95,19 @@ class Outbox:
 
     def _cut_plain(self, by: ProducerMark) -> tuple[list[Buffer], list[Cut]] | None:
         """
-        The short way for single messages that have nothing but a body; None if the long way has to be gone.
+        Cut single messages that have nothing but a body, or return None if this needs the general way.
 
-        It is what most calls of ``send`` take, so it does for all messages at once what the long way does for each.
+        Most calls of ``send`` come here, so it does for all messages at once what the general way does for each.
         """
-        if len(self.parcels) > MAX_COUNT or self._codec is not None:
+        if len(self.sends) > MAX_COUNT or self._codec is not None:
             return None
-        singles: list[Single] = []
-        for parcel in self.parcels:
-            if parcel.settled:
+        singles: list[PendingMessage] = []
+        for pending in self.sends:
+            if pending.settled:
                 continue
-            if type(parcel) is not Single or not parcel.is_plain:
+            if type(pending) is not PendingMessage or not pending.is_plain:
                 return None
-            singles.append(parcel)
+            singles.append(pending)
         bodies = [single.body for single in singles]
         if not singles or (len(singles) > 1 and sum(map(len, bodies)) > WORTH_BYTES):
             return None
@@ -121,47 +120,47 @@ class Outbox:
                 rows = Rows(pack_bodies(bodies), first if times.count(first) == len(times) else times)
                 data = batches.encode_parts(self.topic, self.queue_id, rows, by=by)
         except Exception:
-            return None  # the long way tells whose fault it is
-        self.parcels.clear()
-        Single.cut_all(singles)
+            return None  # the general way finds the message at fault
+        self.sends.clear()
+        PendingMessage.cut_all(singles)
         return data, cast(list[Cut], singles)
 
     def _collect(self, limit: int) -> list[_Run]:
         runs: list[_Run] = []
         room = MAX_BODY if self._codec is None else PACKED_BYTES
         full = room - WORTH_BYTES
-        parcels = self.parcels
-        while parcels and (parcels[0].settled or not parcels[0].left):
-            parcels.popleft()
-        for parcel in parcels:
-            if parcel.settled or not parcel.left:
+        sends = self.sends
+        while sends and (sends[0].settled or not sends[0].left):
+            sends.popleft()
+        for pending in sends:
+            if pending.settled or not pending.left:
                 continue
-            if runs and not _due_together(runs[0][0], parcel):
+            if runs and not _due_together(runs[0][0], pending):
                 break
-            count, size = parcel.fit(limit, room)
+            count, size = pending.fit(limit, room)
             if not count:
                 if runs:
                     break
-                count, size = 1, parcel.size_ahead(1)  # a large body travels alone
-            runs.append((parcel, count, size))
+                count, size = 1, pending.size_ahead(1)  # a large body travels alone
+            runs.append((pending, count, size))
             limit -= count
             room -= size
-            if count < parcel.left or not limit or room <= full:
+            if count < pending.left or not limit or room <= full:
                 break
         return runs
 
     def _take(self, runs: list[_Run]) -> list[Cut]:
-        pieces = [parcel.cut(count, size) for parcel, count, size in runs]
-        while self.parcels and (self.parcels[0].settled or not self.parcels[0].left):
-            self.parcels.popleft()
+        pieces = [pending.cut(count, size) for pending, count, size in runs]
+        while self.sends and (self.sends[0].settled or not self.sends[0].left):
+            self.sends.popleft()
         return pieces
 
 
-_Run = tuple[Parcel, int, int]  # the next so many messages of a parcel, whose bodies have so many bytes
+_Run = tuple[PendingSend, int, int]  # a send, the number of its next messages, and the bytes of their bodies
 
 
-def _due_together(first: Parcel, other: Parcel) -> bool:
-    """Whether the next messages of both may share a batch."""
+def _due_together(first: PendingSend, other: PendingSend) -> bool:
+    """Return whether the next messages of both may share a batch."""
     delay = first.delay
     if delay is None or not delay.after_us:
         return other.delay == delay
@@ -169,36 +168,36 @@ def _due_together(first: Parcel, other: Parcel) -> bool:
 
 
 def _due(runs: list[_Run]) -> tuple[int, int]:
-    """Level and exact time of a batch."""
+    """Return the delay level and the exact due time of a batch."""
     delay = runs[0][0].delay
     if delay is None:
         return 0, 0
-    return delay.level, delay.deliver_at(max(parcel.born_at for parcel, _, _ in runs))
+    return delay.level, delay.deliver_at(max(pending.born_at for pending, _, _ in runs))
 
 
 def _rows(runs: list[_Run]) -> Rows:
-    """The columns of a batch; what no message has is not even looked at."""
-    if all(type(parcel) is Single for parcel, _, _ in runs):
-        bodies = pack_bodies([parcel.body for parcel, _, _ in runs])  # type: ignore[attr-defined]
+    """Return the columns of a batch; what no message has is not even looked at."""
+    if all(type(pending) is PendingMessage for pending, _, _ in runs):
+        bodies = pack_bodies([pending.body for pending, _, _ in runs])  # type: ignore[attr-defined]
     else:
-        bodies = put_together([parcel.ahead(count, size) for parcel, count, size in runs])
+        bodies = put_together([pending.ahead(count, size) for pending, count, size in runs])
     first = runs[0][0]
-    if all(parcel.born_at == first.born_at for parcel, _, _ in runs):
+    if all(pending.born_at == first.born_at for pending, _, _ in runs):
         born_at: int | bytes = first.born_at
     else:
-        born_at = b"".join([_TIME.pack(parcel.born_at) * count for parcel, count, _ in runs])
+        born_at = b"".join([_TIME.pack(pending.born_at) * count for pending, count, _ in runs])
     ordering = None
-    if any(parcel.ordering_key for parcel, _, _ in runs):
-        ordering = list(chain.from_iterable([[parcel.ordering_key] * count for parcel, count, _ in runs]))
+    if any(pending.ordering_key for pending, _, _ in runs):
+        ordering = list(chain.from_iterable([[pending.ordering_key] * count for pending, count, _ in runs]))
     extras = 0
-    for parcel, _, _ in runs:
-        extras |= parcel.extras
+    for pending, _, _ in runs:
+        extras |= pending.extras
     tags: list[str | None] = []
     keys_of: list[Sequence[str]] = []
     properties: list[Mapping[str, str]] = []
     if extras & ~DELAY:
-        for parcel, count, _ in runs:
-            messages = parcel.messages_ahead(count)
+        for pending, count, _ in runs:
+            messages = pending.messages_ahead(count)
             if extras & TAG:
                 tags += column(messages, "tag") if messages else [None] * count
             if extras & KEYS:

@@ -1,12 +1,10 @@
 """
-A parcel: the messages of one call, from the moment they are accepted until the caller is told.
+Pending sends: the messages of one call, from acceptance until the caller is notified, and their deadlines.
 
-Its messages leave in one or more pieces, each a part of some batch. A parcel is *settled* once its caller was told
-(stored, failed, timed out, or gave up); what of it was not cut by then is never sent.
+The messages of a call leave in one or more pieces, each a part of some batch. A send is *settled* once its caller was
+notified (stored, failed, timed out) or gave up; messages that were not cut by then are never sent.
 
-When callers stop waiting: one timer for all parcels of a producer, and who waits for all of them.
-
-All parcels have the same time, so the order of acceptance is the order of deadlines.
+One timer serves all sends of a producer: they have the same time-out, so they expire in the order of acceptance.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
     from .routing import Choice
 
 
-class Parcel:
-    """Messages of one call to one queue, with all that is known of them."""
+class PendingSend:
+    """The messages of one call to one queue, and their outcome so far."""
 
     __slots__ = (
         "_at", "_bodies", "_cut", "_delay", "_delays", "_parts", "_unanswered", "born_at", "choice", "count",
@@ -60,15 +58,15 @@ class Parcel:
         self.born_at = born_at
         self.deadline = 0.0  # written by the deadlines
         self.future: asyncio.Future[Any] | None = None  # of a caller who waits, for the receipts
-        self.on_settled: Callable[[Parcel, Exception | None], None] | None = None
+        self.on_settled: Callable[[PendingSend, Exception | None], None] | None = None
         self.count = bodies.count
         self.size = bodies.size
         self.queue_id = -1  # written by the routing
-        self.number = 0  # written by the producer: the how-manyth it accepted
+        self.number = 0  # written by the deadlines: it counts what was accepted
         self.settled = False
         self.trouble: Exception | None = None  # written by the router: why there is no route yet
         self._bodies: Bodies | None = bodies
-        self._cut = 0  # messages that were cut, and where the bodies of the others begin
+        self._cut = 0  # messages that were cut, and where the bodies of the others start
         self._at = 0
         self._unanswered = 0
         self._parts: list[Part | None] = []
@@ -80,16 +78,16 @@ class Parcel:
 
     @property
     def left(self) -> int:
-        """How many messages were not cut yet."""
+        """The number of messages that were not cut yet."""
         return self.count - self._cut
 
     @property
     def delay(self) -> Delay | None:
-        """That of the next message."""
+        """The delay of the next message."""
         return self._delay if self._delays is None else self._delays[self._cut]
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
-        """How many uncut messages with one delay fit into ``count`` places and ``size`` bytes, and their bytes."""
+        """Return how many uncut messages with one delay fit into ``count`` and ``size``, and their bytes."""
         assert self._bodies is not None, "nothing is cut of what is settled"
         if self._delays is None and self.count - self._cut <= count and self.size - self._at <= size:
             return self.count - self._cut, self.size - self._at
@@ -100,22 +98,22 @@ class Parcel:
         return count, self._bodies.size_of(self._cut, count)
 
     def size_ahead(self, count: int) -> int:
-        """The bytes of the bodies of the next ``count`` messages."""
+        """Return how many bytes the bodies of the next ``count`` messages have."""
         assert self._bodies is not None, "nothing is cut of what is settled"
         return self._bodies.size_of(self._cut, count)
 
     def ahead(self, count: int, size: int) -> Bodies:
-        """The bodies of the next ``count`` messages, which have ``size`` bytes."""
+        """Return the bodies of the next ``count`` messages, which have ``size`` bytes."""
         assert self._bodies is not None, "nothing is cut of what is settled"
         return self._bodies if count == self.count else self._bodies.run(self._cut, count, self._at, size)
 
     def messages_ahead(self, count: int) -> Sequence[Message]:
-        """The next ``count`` messages; none for a parcel of bare bodies."""
+        """Return the next ``count`` messages; none for a send of bare bodies."""
         return () if self.messages is None else self.messages[self._cut : self._cut + count]
 
     def cut(self, count: int, size: int) -> Cut:
         """Take the next ``count`` messages, whose bodies have ``size`` bytes."""
-        piece = Piece(self, len(self._parts), self._cut, count, self._at)
+        piece = SendPiece(self, len(self._parts), self._cut, count, self._at)
         self._cut += count
         self._at += size
         self._unanswered += 1
@@ -123,7 +121,7 @@ class Parcel:
         return piece
 
     def put_back(self, piece: Cut) -> None:
-        """Undo the newest cut, so that its messages are cut again; a settled parcel's are not."""
+        """Undo the newest cut, so that its messages are cut again; those of a settled send are not."""
         if self.settled:
             return
         assert piece.which == len(self._parts) - 1, "pieces go back newest first"
@@ -132,7 +130,7 @@ class Parcel:
         self._parts.pop()
 
     def piece_stored(self, which: int, part: Part, store_id: int) -> None:
-        """A piece was stored as this part; the last one settles the parcel."""
+        """Record that a piece was stored as this part; the last one settles the send."""
         self._parts[which] = part
         self._unanswered -= 1
         if self._unanswered or self.left or self.settled:
@@ -143,7 +141,7 @@ class Parcel:
             self.future.set_result(Receipts(self.shown_topic, self.queue_id, store_id, parts))
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller; what was not cut is not sent any more."""
+        """Raise an error at the caller; messages that were not cut are not sent any more."""
         if self.settled:
             return
         self._settle(error)
@@ -151,15 +149,15 @@ class Parcel:
             self.future.set_exception(error)
 
     def give_up(self) -> None:
-        """The caller is gone; what was not cut is not sent any more."""
+        """Settle without notifying the caller, which is gone; messages that were not cut are not sent any more."""
         if not self.settled:
             self._settle()
 
     def overdue(self, why: str, error: RmqError | None = None) -> RmqError:
         """
-        What the caller is told when no answer came: unknown if anything may have been stored, else just late.
+        Return the error for a caller without an answer: unknown if anything may have been stored, else a time-out.
 
-        ``error`` takes the place of the latter, where more is known than that it is late.
+        ``error`` replaces the time-out where the reason is known.
         """
         stored = sum(part.messages for part in self._parts if part is not None)
         if stored or self._unanswered:
@@ -174,7 +172,7 @@ class Parcel:
         self.settled = True
         if self.on_settled is not None:
             self.on_settled(self, error)
-        # Nobody reads them any more, and a settled parcel may stay in a line for a while.
+        # They are not read any more, and a settled send may stay in an outbox for a while.
         self._bodies = self.messages = self._delays = None
 
 
@@ -182,40 +180,38 @@ _delay_of = attrgetter("delay")
 
 
 def _delays(messages: Sequence[Message]) -> tuple[Delay | None, list[Delay | None] | None]:
-    """The one delay of messages that share it, or that of each."""
+    """Return the common delay of messages, or the delay of each."""
     delays = list(map(_delay_of, messages))
     return (delays[0], None) if len(set(delays)) == 1 else (None, delays)
 
 
 def _run(delays: Sequence[Delay | None]) -> int:
-    """How many of them are as the first."""
+    """Return how many delays at the start are equal."""
     return next((i for i, delay in enumerate(delays) if delay != delays[0]), len(delays))
 
 
-class Piece:
-    """A run of a parcel's messages within one batch."""
+class SendPiece:
+    """A run of a send's messages within one batch."""
 
-    __slots__ = ("at", "count", "parcel", "start", "which")
+    __slots__ = ("at", "count", "pending", "start", "which")
 
-    def __init__(self, parcel: Parcel, which: int, start: int, count: int, at: int) -> None:
-        self.parcel = parcel
+    def __init__(self, pending: PendingSend, which: int, start: int, count: int, at: int) -> None:
+        self.pending = pending
         self.which = which
         self.start = start
         self.count = count
-        self.at = at  # where its bodies begin among those of the parcel
+        self.at = at  # where its bodies start among those of the send
 
     def stored(self, batch: Part, first: int, store_id: int) -> None:
-        """The batch was stored; the run begins at its message ``first``."""
-        offset = (
-            batch.queue_offset + first if batch.queue_offset >= 0 else -1
-        )  # those that wait for their time have none
+        """Record that the batch was stored; the run starts at its message ``first``."""
+        offset = batch.queue_offset + first if batch.queue_offset >= 0 else -1  # deferred messages have none
         part = Part(self.count, offset, batch.physical_offset, first, batch.stored_at, batch.durable)
-        self.parcel.piece_stored(self.which, part, store_id)
+        self.pending.piece_stored(self.which, part, store_id)
 
 
-class Single(Parcel):
+class PendingMessage(PendingSend):
     """
-    A parcel of one message, and the piece that it is: most calls send one, so nothing is made that it can do without.
+    A pending send of one message, which is its own piece: most calls send one, so it creates as little as possible.
 
     Its caller gets the receipt itself.
     """
@@ -224,7 +220,7 @@ class Single(Parcel):
 
     count = 1
     which = start = at = 0
-    _parts = ()  # type: ignore[assignment]  # it is stored as a whole, and told at once
+    _parts = ()  # type: ignore[assignment]  # it is stored as a whole, and its caller notified at once
     _delays = None
 
     def __init__(  # called for every message: keywords would cost more than they say
@@ -252,29 +248,29 @@ class Single(Parcel):
         self.is_plain = not extras and ordering_key is None  # nothing but a body: neither a delay nor a sharding key
 
     @property
-    def parcel(self) -> Single:
-        """As a piece it is a part of itself."""
+    def pending(self) -> PendingMessage:
+        """The send that this piece belongs to: itself."""
         return self
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
-        """Whether it fits."""
+        """Return whether it fits, as a count and a size."""
         return (1, self.size) if count and self.size <= size else (0, 0)
 
     def size_ahead(self, count: int) -> int:
-        """The bytes of its body."""
+        """Return the bytes of its body."""
         return self.size
 
     def ahead(self, count: int, size: int) -> Bodies:
-        """Its body."""
+        """Return its body."""
         return pack_bodies((self.body,))
 
-    def cut(self, count: int, size: int) -> Single:
+    def cut(self, count: int, size: int) -> PendingMessage:
         """Take its message."""
         self._cut = self._unanswered = 1
         return self
 
     @staticmethod
-    def cut_all(singles: Sequence[Single]) -> None:
+    def cut_all(singles: Sequence[PendingMessage]) -> None:
         """Take the messages of many, in one call."""
         for single in singles:
             single._cut = single._unanswered = 1
@@ -285,7 +281,7 @@ class Single(Parcel):
             self._cut = self._unanswered = 0
 
     def stored(self, batch: Part, first: int, store_id: int) -> None:
-        """The batch was stored; the message is the one at ``first``."""
+        """Record that the batch was stored; the message is the one at ``first``."""
         self._unanswered = 0
         if self.settled:
             return
@@ -301,39 +297,39 @@ class Single(Parcel):
         self.body, self.messages = b"", None
 
 
-Cut = Piece | Single  # what a batch is made of
+Cut = SendPiece | PendingMessage  # what a batch is made of
 
 
 class Deadlines:
-    """The parcels whose callers were not told yet, oldest first (told ones leave when they reach the front)."""
+    """Fails the sends of a producer that are not settled in time, oldest first."""
 
     def __init__(
         self, after_s: float, state: Callable[[], str], refusal: Callable[[], WireError | None] = lambda: None
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._after_s = after_s
-        self._state = state  # what to tell with a time-out
-        self._refusal = refusal  # why the broker accepts nothing at present
-        self._parcels: deque[Parcel] = deque()
+        self._state = state  # appended to the text of a time-out
+        self._refusal = refusal  # why the broker currently accepts nothing
+        self._sends: deque[PendingSend] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._accepted = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def add(self, parcel: Parcel) -> None:
-        """Watch a parcel, whose time begins now."""
+    def add(self, pending: PendingSend) -> None:
+        """Start the time of a send."""
         self._accepted += 1
-        parcel.number = self._accepted
-        parcel.deadline = self._loop.time() + self._after_s
-        self._parcels.append(parcel)
+        pending.number = self._accepted
+        pending.deadline = self._loop.time() + self._after_s
+        self._sends.append(pending)
         if self._timer is None:
-            self._timer = self._loop.call_at(parcel.deadline, self._expire)
+            self._timer = self._loop.call_at(pending.deadline, self._expire)
 
     def tidy(self) -> None:
-        """Let go of what was settled; call it after settling."""
-        parcels = self._parcels
-        while parcels and parcels[0].settled:
-            parcels.popleft()
-        while self._waiters and (not parcels or parcels[0].number > self._waiters[0][0]):
+        """Drop the sends at the front that are settled; call it after settling any."""
+        sends = self._sends
+        while sends and sends[0].settled:
+            sends.popleft()
+        while self._waiters and (not sends or sends[0].number > self._waiters[0][0]):
             waiter = self._waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
@@ -341,37 +337,37 @@ class Deadlines:
     async def all_settled(self) -> None:
         """Wait until everything accepted so far is settled; cancelling is safe."""
         self.tidy()
-        if self._parcels:
+        if self._sends:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append((self._accepted, waiter))
             await waiter
 
     def fail_all(self, why: str, error: RmqError | None = None) -> None:
-        """Tell every caller that no answer comes any more; by ``error`` those of whom nothing was sent."""
+        """Fail every send, as no answer comes any more; with ``error`` those of which nothing was sent."""
         if self._timer is not None:
             self._timer.cancel()
-        for parcel in self._parcels:
-            if not parcel.settled:
-                parcel.fail(parcel.overdue(why, error))
+        for pending in self._sends:
+            if not pending.settled:
+                pending.fail(pending.overdue(why, error))
         self.tidy()
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for parcel in self._parcels:
-            if parcel.deadline > now:
+        for pending in self._sends:
+            if pending.deadline > now:
                 break
-            if not parcel.settled:
-                parcel.fail(self._late(parcel))
+            if not pending.settled:
+                pending.fail(self._late(pending))
         self.tidy()
-        if self._parcels:
-            self._timer = self._loop.call_at(self._parcels[0].deadline, self._expire)
+        if self._sends:
+            self._timer = self._loop.call_at(self._sends[0].deadline, self._expire)
 
-    def _late(self, parcel: Parcel) -> RmqError:
-        """Return what a caller gets whose time is over: the refusal itself only if nothing may have been stored."""
+    def _late(self, pending: PendingSend) -> RmqError:
+        """Return the error of a send that ran out of time: the refusal itself only if nothing may have been stored."""
         within = f"within {self._after_s:g} s"
-        refusal = parcel.trouble if isinstance(parcel.trouble, WireError) else self._refusal()
+        refusal = pending.trouble if isinstance(pending.trouble, WireError) else self._refusal()
         if refusal is None:
-            return parcel.overdue(f"no answer {within}{self._state()}")
-        error = from_wire(refusal.code, f"nothing was stored in {parcel.topic!r} {within}: {refusal}")
-        return parcel.overdue(f"no success {within}, last refused with {describe(refusal)}", error)
+            return pending.overdue(f"no answer {within}{self._state()}")
+        error = from_wire(refusal.code, f"nothing was stored in {pending.topic!r} {within}: {refusal}")
+        return pending.overdue(f"no success {within}, last refused with {describe(refusal)}", error)

@@ -1,5 +1,5 @@
 """
-Sending messages: order kept, nothing twice, whatever happens to the connection or the broker.
+The producer: sends messages in order and without duplicates, across lost connections and restarts of the broker.
 
 The order of calls on one producer is the order in each queue. A call returns when its messages are stored; it raises
 :class:`~rmq.wire.errors.RequestTimeout` or the broker's refusal if they certainly are not, and
@@ -38,7 +38,7 @@ from rmq.wire.model import Message, gather
 from rmq.wire.names import check_namespace, wrap
 from rmq.wire.protocol.hello import HelloReply
 
-from .pending import Deadlines, Parcel, Single
+from .pending import Deadlines, PendingMessage, PendingSend
 from .receipts import Receipt, Receipts
 from .routing import ROUND_ROBIN, Choice, Router, Selector, choice
 from .sender import Sender
@@ -46,7 +46,7 @@ from .sender import Sender
 log = get_logger("rmq.client")
 
 ONE_WAY_BYTES: Final = 64 << 20
-ONE_WAY_OVERHEAD: Final = 600  # bytes that a message takes beside its body, so that many small ones are bounded too
+ONE_WAY_OVERHEAD: Final = 600  # bytes per message on top of its body, so that many small ones are bounded too
 MANY_TOPICS: Final = 10_000
 MAX_IN_FLIGHT: Final = 256  # as many batches of a producer as the broker remembers
 
@@ -56,21 +56,21 @@ class Producer:
     Sends messages to a broker; use it as ``async with Producer("127.0.0.1:10911") as producer``.
 
     Entering waits up to ``delivery_timeout_s`` for the broker. Leaving without an error waits until everything was
-    answered; leaving with one does not. ``linger_s`` lets messages wait for company; ``auto_create`` makes a missing
-    topic with the broker's default number of queues. ``compression`` is None, "zlib", or, where ``rmq[lz4]`` or
-    ``rmq[zstd]`` is installed here, at the broker and at all readers, "lz4" or "zstd".
+    answered; leaving with one does not. ``linger_s`` delays messages so that more of them share a batch;
+    ``auto_create`` creates a missing topic with the broker's default number of queues. ``compression`` is None, "zlib",
+    or, where ``rmq[lz4]`` or ``rmq[zstd]`` is installed here, at the broker and at all readers, "lz4" or "zstd".
 
-    Of a writer that must not run twice, give all incarnations the same ``producer_id`` and each a higher
-    ``producer_epoch`` than the one before: from the moment a higher one opens, whatever a lower one sends is refused
+    If a writer must not run twice, give all its incarnations the same ``producer_id``, and each a higher
+    ``producer_epoch`` than the one before: once a higher one has opened, everything that a lower one sends is refused
     with :class:`~rmq.wire.errors.ProducerFenced`. Both are numbers, of 63 and 16 bits.
 
-    With a ``namespace`` topics are apart from those of others: consumers with the same one see them, under the names
-    that you give them here.
+    A ``namespace`` separates topics from those of other namespaces: consumers with the same one see them, under the
+    names that are used here.
 
-    A message with a delay waits in the broker, and takes its place in its queue when its time comes; until then its
-    ``queue_offset`` is -1. ``wall_us`` tells the time from which ``delay_s`` counts, in microseconds since 1970.
+    A message with a delay is deferred by the broker, and gets its place in its queue when it is due; until then its
+    ``queue_offset`` is -1. ``wall_us`` returns the time from which ``delay_s`` counts, in microseconds since 1970.
 
-    While the broker refuses for a reason that may pass, such as a full disk, messages wait and are sent again.
+    While the broker refuses for a temporary reason, such as a full disk, messages are kept and sent again.
     ``on_refusal`` is called with that refusal at once, on the event loop, and with None when the broker accepts again.
     """
 
@@ -141,7 +141,7 @@ class Producer:
         Connect; cancelling ends the producer.
 
         Raises:
-            ConnectionLost: there is no broker at the address.
+            ConnectionLost: no broker answers at the address.
             DiskFull, StoreFailed: the broker could not record ``producer_epoch`` within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch was opened before.
         """
@@ -180,11 +180,11 @@ class Producer:
         await self._connection.open(timeout_s=self._delivery_timeout_s)
 
     async def close(self) -> None:
-        """End at once: callers who still wait are told; use :meth:`flush` before. Cancelling is safe."""
+        """Close at once, so that pending calls fail; call :meth:`flush` before. Cancelling is safe."""
         if not self._opened or self._closed:
             return
         self._closed = True
-        self._sender.tell_all()
+        self._sender.notify_all()
         self._deadlines.fail_all("the producer was closed")
         self._sender.close()
         await self._router.close()
@@ -208,27 +208,27 @@ class Producer:
         arg: Any = None,
     ) -> Receipt:
         """
-        Send one message and wait until it is stored; messages of one loop turn and queue travel together.
+        Send one message and wait until it is stored; messages of one loop turn and queue share a batch.
 
-        Cancelling takes the message back if it was not handed to the network yet; else it may be stored. The order of
-        other messages is not touched.
+        Cancelling takes the message back if it was not sent yet; otherwise it may be stored. The order of other
+        messages does not change.
 
         Raises:
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
-            ProducerFenced: a producer with this id and a higher epoch goes on in place of this one.
-            Refused: not stored; the class tells why, as BadDelay does of a level that the broker lacks. A reason that
-                may pass, such as DiskFull, is raised only if it lasts for ``delivery_timeout_s``.
+            ProducerFenced: a producer with this id and a higher epoch has replaced this one.
+            Refused: not stored; the class says why, such as BadDelay for an unknown level. A temporary reason, such as
+                DiskFull, is raised only if it lasts for ``delivery_timeout_s``.
         """
         # Not by _deliver and _accept, which do the same: a coroutine and a call more for every message.
-        parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
-        parcel.future = future = self._loop.create_future()
-        self._router.deliver(parcel)
-        self._deadlines.add(parcel)
+        pending = self._single(message, choice(sharding_key, queue_id, selector, arg))
+        pending.future = future = self._loop.create_future()
+        self._router.deliver(pending)
+        self._deadlines.add(pending)
         try:
             receipt: Receipt = await future
         except asyncio.CancelledError:
-            self._give_up(parcel, future)
+            self._give_up(pending, future)
             raise
         return receipt
 
@@ -242,9 +242,9 @@ class Producer:
         arg: Any = None,
     ) -> Sequence[Receipt]:
         """
-        Send messages of one topic to one queue, in order, in as few batches as they fit into.
+        Send messages of one topic to one queue, in order, in as few batches as possible.
 
-        Receipts are made when looked at. Cancelling and errors as with :meth:`send`; after either the first part of
+        Receipts are created on access. Cancelling and errors work as in :meth:`send`; after either, the first part of
         the messages may be stored, never a later one without those before it, unless the broker refused those.
 
         Raises:
@@ -255,8 +255,8 @@ class Producer:
             return ()
         bodies, extras = gather(everything)
         wanted = choice(sharding_key, queue_id, selector, arg)
-        parcel = self._parcel(everything[0].topic, pack_bodies(bodies), everything, wanted, extras=extras)
-        receipts: Receipts = await self._deliver(parcel)
+        pending = self._pending(everything[0].topic, pack_bodies(bodies), everything, wanted, extras=extras)
+        receipts: Receipts = await self._deliver(pending)
         return receipts
 
     async def send_bodies(
@@ -271,9 +271,9 @@ class Producer:
         deliver_at: datetime | None = None,
     ) -> Sequence[Receipt]:
         """
-        Send messages that have nothing but a body: the fastest way. Otherwise as :meth:`send_many`.
+        Send messages that consist of a body alone, which is fastest. Otherwise like :meth:`send_many`.
 
-        One of the last three has all of them wait, as in a :class:`Message`.
+        One of the last three arguments defers all of them, as in a :class:`Message`.
         """
         everything = bodies if type(bodies) is list else list(bodies)
         delay = delay_of(delay_level, delay_s, deliver_at)
@@ -281,7 +281,7 @@ class Producer:
         if not everything:
             return ()
         receipts: Receipts = await self._deliver(
-            self._parcel(topic, pack_bodies(everything), None, wanted, delay=delay)
+            self._pending(topic, pack_bodies(everything), None, wanted, delay=delay)
         )
         return receipts
 
@@ -295,7 +295,7 @@ class Producer:
         arg: Any = None,
     ) -> None:
         """
-        Send one message one-way: it keeps its place in the order and is sent again like any other, but nobody is told.
+        Send one message one-way: it keeps its place in the order and is retried like any other, without a receipt.
 
         What is not stored is counted in ``failed_one_way`` and logged.
 
@@ -304,36 +304,36 @@ class Producer:
         """
         if self._one_way_bytes + len(message.body) + ONE_WAY_OVERHEAD > ONE_WAY_BYTES:
             raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
-        parcel = self._single(message, choice(sharding_key, queue_id, selector, arg))
-        self._accept(parcel)
-        parcel.on_settled = self._one_way_settled
-        self._one_way_bytes += parcel.size + ONE_WAY_OVERHEAD
+        pending = self._single(message, choice(sharding_key, queue_id, selector, arg))
+        self._accept(pending)
+        pending.on_settled = self._one_way_settled
+        self._one_way_bytes += pending.size + ONE_WAY_OVERHEAD
 
     # Inside
 
-    async def _deliver(self, parcel: Parcel) -> Any:
-        parcel.future = future = self._loop.create_future()
-        self._accept(parcel)
+    async def _deliver(self, pending: PendingSend) -> Any:
+        pending.future = future = self._loop.create_future()
+        self._accept(pending)
         try:
             return await future
         except asyncio.CancelledError:
-            self._give_up(parcel, future)
+            self._give_up(pending, future)
             raise
 
-    def _give_up(self, parcel: Parcel, future: asyncio.Future[Any]) -> None:
-        """Whoever waited for the future of a parcel was cancelled."""
-        parcel.give_up()
+    def _give_up(self, pending: PendingSend, future: asyncio.Future[Any]) -> None:
+        """Settle a send whose caller was cancelled while it waited for the future."""
+        pending.give_up()
         self._deadlines.tidy()
         if future.done() and not future.cancelled():
-            future.exception()  # it lost the race against the cancellation: nobody else looks at it
+            future.exception()  # it lost the race against the cancellation, so no caller retrieves it
 
-    def _single(self, message: Message, wanted: Choice) -> Single:
+    def _single(self, message: Message, wanted: Choice) -> PendingMessage:
         if self._ended is not None or self._closed or not self._opened:
             self._refuse()
         topic = message.topic
         if len(message.body) > MAX_BODY:
             raise _too_large(len(message.body))
-        return Single(
+        return PendingMessage(
             self._wrap(topic),
             message,
             wanted,
@@ -341,7 +341,7 @@ class Producer:
             self._wall_us(),
         )
 
-    def _parcel(
+    def _pending(
         self,
         topic: str,
         bodies: Bodies,
@@ -350,12 +350,12 @@ class Producer:
         *,
         delay: Delay | None = None,
         extras: int | None = None,
-    ) -> Parcel:
+    ) -> PendingSend:
         if self._ended is not None or self._closed or not self._opened:
             self._refuse()
         if bodies.size > MAX_BODY and bodies.longest > MAX_BODY:
             raise _too_large(bodies.longest)
-        return Parcel(
+        return PendingSend(
             self._wrap(topic),
             bodies,
             messages,
@@ -367,16 +367,16 @@ class Producer:
             extras=extras,
         )
 
-    def _accept(self, parcel: Parcel) -> None:
-        # Synchronous from the call to here: the order of calls is the order in which parcels are placed.
-        self._router.deliver(parcel)
-        self._deadlines.add(parcel)
+    def _accept(self, pending: PendingSend) -> None:
+        # Synchronous from the caller to here: the order of calls is the order in which sends are placed.
+        self._router.deliver(pending)
+        self._deadlines.add(pending)
 
-    def _one_way_settled(self, parcel: Parcel, error: Exception | None) -> None:
-        self._one_way_bytes -= parcel.size + ONE_WAY_OVERHEAD
+    def _one_way_settled(self, pending: PendingSend, error: Exception | None) -> None:
+        self._one_way_bytes -= pending.size + ONE_WAY_OVERHEAD
         if error is not None:
-            self.failed_one_way += parcel.count
-            log.warning("producer.one_way_failed", topic=parcel.topic, error=error)
+            self.failed_one_way += pending.count
+            log.warning("producer.one_way_failed", topic=pending.topic, error=error)
 
     def _connected(self, hello: HelloReply) -> None:
         if self._store_id not in (None, hello.store_id):
@@ -389,9 +389,9 @@ class Producer:
         self._connection.give_up(error)
 
     def _end(self, error: Exception) -> None:
-        """Nothing can be sent any more: tell all who wait, and all who come."""
+        """Fail all pending calls and all later ones, as nothing can be sent any more."""
         self._ended = error if isinstance(error, RmqError) else ConnectionLost(str(error))
-        self._sender.tell_all()
+        self._sender.notify_all()
         self._deadlines.fail_all(str(error), self._ended)
         self._sender.close()
 

@@ -1,4 +1,4 @@
-"""What a producer gets for what it sent: where each message lies. Receipts of many are made when looked at."""
+"""Receipts: where each sent message was stored. Those of a ``send_many`` are created on access."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rmq.wire.model import from_us
 
 
 class SendStatus(StrEnum):
-    """How a send ended; whatever is not stored raises instead."""
+    """The outcome of a send; a message that is not stored raises an error instead."""
 
     SEND_OK = "SEND_OK"
 
 
 class Part(NamedTuple):
-    """A run of messages that lie one behind the other in one stored batch."""
+    """A run of consecutive messages in one stored batch."""
 
     messages: int
-    queue_offset: int  # -1: they wait for their time
+    queue_offset: int  # -1: they are deferred
     physical_offset: int
     first: int  # the place of the first of them within the batch
     stored_at: int
@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Receipt:
-    """Where a message was stored: ``topic`` and ``queue_id``, and more, which is made when asked for."""
+    """Where a message was stored: ``topic`` and ``queue_id``; the other properties are computed on access."""
 
     __slots__ = ("_part", "_step", "_store_id", "queue_id", "topic")
 
@@ -46,22 +46,22 @@ class Receipt:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue; -1 of a delayed one, which gets it when its time comes."""
+        """Its offset in the queue; -1 for a deferred message, which gets it when it is due."""
         return self._part.queue_offset + self._step if self._part.queue_offset >= 0 else -1
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it waits for its time; a message whose time had passed when it was stored does not."""
+        """Whether it was deferred; a message whose time had passed when it was stored was not."""
         return self._part.queue_offset < 0
 
     @property
     def message_id(self) -> str:
-        """32 hex digits that name it for ever; what is delivered of a delayed one tells them as its ``copy_of``."""
+        """32 hex digits that never change; the copy that is delivered of a deferred message has them as ``copy_of``."""
         return message_id(self._store_id, handle(self._part.physical_offset, self._part.first + self._step))
 
     @property
     def durable(self) -> bool:
-        """Whether it was on disk before the answer."""
+        """Whether it was on disk before the broker replied."""
         return self._part.durable
 
     @property
@@ -84,7 +84,7 @@ class Receipt:
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of one call, in the order of its messages."""
+    """The receipts of one ``send_many``, in the order of its messages."""
 
     __slots__ = ("_ends", "_parts", "_store_id", "queue_id", "topic")
 

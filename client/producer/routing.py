@@ -1,13 +1,12 @@
 """
-Which queue a message goes to, and what waits for a topic's route.
+Routing: chooses the queue of each message, and keeps the routes of topics.
 
-The choice is pure: the same key and topic always give the same queue, on every machine and in RocketMQ.
+The choice is pure: the same key and topic always give the same queue, on every machine and in RocketMQ. A route is
+requested once and kept until it proves wrong; sends wait for it in the order of their calls.
 
-Routes of topics: asked for once, kept until they prove wrong; parcels wait for them in the order of their calls.
-
-A topic may grow, which no answer to a send tells. So a route in use is asked for again every 30 s, while messages go on
-by the one that is known. A topic that was deleted is found out by the refusal of a batch, or by that question; the
-next parcel asks anew, and with ``auto_create`` makes it anew.
+A topic may grow, which no answer to a send reports. So a route in use is requested again every 30 s, while messages
+use the known one. A deleted topic is noticed by the refusal of a batch, or by that request; the next send requests the
+route again, and creates the topic again with ``auto_create``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import Op, Route, TopicInfo
 
 from .outbox import Outbox
-from .pending import Parcel
+from .pending import PendingSend
 from .window import is_temporary
 
 Selector = Callable[[Sequence[MessageQueue], Message, Any], int | MessageQueue]
@@ -99,22 +98,22 @@ def _existing(info: TopicInfo, queue_id: int) -> int:
 
 
 class TopicRoute:
-    """What a producer knows of a topic, and the parcels that wait until it knows more."""
+    """The route of a topic, and the sends that wait for it."""
 
     def __init__(self, topic: str, codec: Codec | None = None) -> None:
         self.topic = topic
         self._codec = codec
         self._info: TopicInfo | None = None
-        self._at_turn: Outbox | None = None  # where the next message goes that goes round robin; None: to be chosen
-        self.waiting: deque[Parcel] = deque()
+        self._at_turn: Outbox | None = None  # of the next round-robin message; None: to be chosen
+        self.unrouted: deque[PendingSend] = deque()
         self.fetching = False
-        self.asked_at = 0.0  # written by the router: when the route was last asked for
+        self.asked_at = 0.0  # written by the router: when the route was last requested
         self._outboxes: dict[int, Outbox] = {}
-        self._turn = random.randrange(1 << 16)  # many short-lived producers must not all begin with one queue
+        self._turn = random.randrange(1 << 16)  # many short-lived producers must not all start with one queue
 
     @property
     def info(self) -> TopicInfo | None:
-        """What the broker tells of the topic; None if it has to be asked."""
+        """The route; None if it has to be requested."""
         return self._info
 
     @info.setter
@@ -122,25 +121,25 @@ class TopicRoute:
         self._info = info
         self._at_turn = None
 
-    def place(self, parcel: Parcel) -> Outbox | None:
+    def place(self, pending: PendingSend) -> Outbox | None:
         """
-        Choose the queue of a parcel and put it there; None while the route is not known.
+        Choose the queue of a send and put it into its outbox; None while the route is not known.
 
         Raises:
-            Exception: the queue does not exist, or whatever a selector raises.
+            Exception: the queue does not exist, or the selector failed.
         """
         outbox = self._at_turn
-        if outbox is None or parcel.choice is not ROUND_ROBIN:
+        if outbox is None or pending.choice is not ROUND_ROBIN:
             info = self._info
             if info is None:
                 return None
-            first = None if parcel.messages is None else parcel.messages[0]
-            outbox = self._outbox(choose(info, parcel.choice, first, self._turn), info.generation)
-            if parcel.choice is ROUND_ROBIN:
+            first = None if pending.messages is None else pending.messages[0]
+            outbox = self._outbox(choose(info, pending.choice, first, self._turn), info.generation)
+            if pending.choice is ROUND_ROBIN:
                 self._at_turn = outbox
-        parcel.queue_id = outbox.queue_id
-        outbox.put(parcel)
-        if parcel.count > 1:
+        pending.queue_id = outbox.queue_id
+        outbox.put(pending)
+        if pending.count > 1:
             self.left(outbox)
         return outbox
 
@@ -152,7 +151,7 @@ class TopicRoute:
         return outbox
 
     def left(self, outbox: Outbox) -> None:
-        """A batch was made for a queue: if it was that queue's turn, the next one is at turn."""
+        """Record that a batch was cut: if it was its queue's turn, the turn moves on."""
         if self._info is not None and choose(self._info, ROUND_ROBIN, None, self._turn) == outbox.queue_id:
             self._turn += 1
             self._at_turn = None
@@ -164,10 +163,10 @@ REFRESH_S: Final = 30.0
 
 class Router:
     """
-    Places each parcel in the outbox of its queue; ``on_placed(outbox)`` tells when.
+    Places each send in the outbox of its queue, and calls ``on_placed(outbox)``.
 
-    Not of an outbox that is ``ready``: it is in the sender's round, and sent as soon as there is room.
-    ``on_refused(error)`` gets each refusal after which the router asks again.
+    It does not call for an outbox that is ``ready``: that is in the sender's round already. ``on_refused(error)`` gets
+    each refusal after which the router tries again.
     """
 
     def __init__(
@@ -188,31 +187,31 @@ class Router:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def deliver(self, parcel: Parcel) -> None:
+    def deliver(self, pending: PendingSend) -> None:
         """
-        Place a parcel now, or as soon as the route is known; parcels of a topic never overtake each other.
+        Place a send now, or as soon as the route is known; sends of a topic never overtake each other.
 
         Raises:
-            Exception: whatever the caller's selector raises.
+            Exception: raised by the caller's selector.
         """
-        route = self._topics.get(parcel.topic)
+        route = self._topics.get(pending.topic)
         if route is None:
-            route = self._topics[parcel.topic] = TopicRoute(parcel.topic, self._codec)
+            route = self._topics[pending.topic] = TopicRoute(pending.topic, self._codec)
         outbox = None
-        if not route.waiting:
+        if not route.unrouted:
             try:
-                outbox = route.place(parcel)
+                outbox = route.place(pending)
             except QueueNotFound:
-                pass  # the topic may have grown since we asked
+                pass  # the topic may have grown since the route was requested
         if outbox is not None:
             if not outbox.ready:
                 self._on_placed(outbox)
             return
-        route.waiting.append(parcel)
+        route.unrouted.append(pending)
         self._fetch(route)
 
     def left(self, outbox: Outbox) -> None:
-        """A batch was made for a queue; now and then it is asked whether there are more of them."""
+        """Record that a batch was cut, and request a route again that is older than 30 s."""
         route = self._topics[outbox.topic]
         route.left(outbox)
         if route.info is not None and self._loop.time() - route.asked_at > REFRESH_S:
@@ -220,17 +219,17 @@ class Router:
             self._start(self._refresh(route, route.info))
 
     def forget(self, topic: str) -> None:
-        """The route was wrong: ask again before the next parcel."""
+        """Request a route again before the next send, as it proved wrong."""
         if topic in self._topics:
             self._topics[topic].info = None
 
     def forget_all(self) -> None:
-        """The broker has another store than before."""
+        """Request all routes again, as the broker has another store."""
         for route in self._topics.values():
             route.info = None
 
     async def close(self) -> None:
-        """Ask no more; what waits stays where it is."""
+        """End all requests; waiting sends stay where they are."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -249,9 +248,9 @@ class Router:
         task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, route: TopicRoute) -> None:
-        """Ask until there is an answer or nobody waits any more."""
+        """Request a route until there is an answer, or no send waits for it any more."""
         try:
-            while any(not parcel.settled for parcel in route.waiting):
+            while any(not pending.settled for pending in route.unrouted):
                 try:
                     await self._connection.wait_connected()
                     wanted = Route(route.topic, self._auto_create)
@@ -263,42 +262,42 @@ class Router:
                             self._fail(route, error)
                             return
                         self._on_refused(error)
-                    for parcel in route.waiting:
-                        parcel.trouble = error
+                    for pending in route.unrouted:
+                        pending.trouble = error
                     await asyncio.sleep(RETRY_S)
                 else:
                     self._place_all(route)
                     return
         finally:
-            # No await since the loop's last look at ``waiting``: a parcel that comes later asks anew.
+            # No await since the loop's last look at ``unrouted``: a send that comes later starts another request.
             route.fetching = False
 
     async def _refresh(self, route: TopicRoute, known: TopicInfo) -> None:
-        """Ask once more for a route in use. Nobody waits for it, and it makes no topic: nothing may have been sent."""
+        """Request a route in use again. No send waits for it, and it creates no topic: nothing may have been sent."""
         info: TopicInfo | None = known
         try:
             info = decode(TopicInfo, await self._connection.request(Op.ROUTE, Route(route.topic)))
         except TopicNotFound:
             info = None
         except (ConnectionLost, RequestTimeout, WireError):
-            pass  # the one that is known does until the next time
-        if route.info is known:  # else it proved wrong in the meantime, and was asked for anew
+            pass  # the known one serves until the next time
+        if route.info is known:  # else it proved wrong in the meantime, and was requested again
             route.info = info
 
     def _place_all(self, route: TopicRoute) -> None:
-        while route.waiting:
-            parcel = route.waiting.popleft()
-            if parcel.settled:
+        while route.unrouted:
+            pending = route.unrouted.popleft()
+            if pending.settled:
                 continue
             try:
-                outbox = route.place(parcel)
-            except Exception as error:  # a selector is the caller's code
-                parcel.fail(error)
+                outbox = route.place(pending)
+            except Exception as error:  # raised by a selector, which is the caller's code
+                pending.fail(error)
             else:
                 assert outbox is not None, "the route was just answered"
                 if not outbox.ready:
                     self._on_placed(outbox)
 
     def _fail(self, route: TopicRoute, error: WireError) -> None:
-        while route.waiting:
-            route.waiting.popleft().fail(error)
+        while route.unrouted:
+            route.unrouted.popleft().fail(error)

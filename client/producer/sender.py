@@ -1,23 +1,23 @@
 """
-The machine behind a producer: cuts batches from the outboxes, sends them in line, and follows each to its answer.
+The sending half of a producer: cuts batches from the outboxes, sends them in order, and follows each to its answer.
 
-**The rules it keeps.** A batch is cut, numbered and written in one synchronous step, only while the window has room and
-the socket takes it; until then messages wait uncut, where they can still be taken out. After a lost connection all
-that is in line goes out again, in order, before anything new. After a temporary refusal nothing is sent until all that
-is under way was answered; then, after a pause, everything from the refused one on goes out again.
+**Rules.** A batch is cut, numbered and written in one synchronous step, and only while the window has room and the
+socket accepts data; until then messages stay uncut, where they can still be taken back. After a lost connection
+everything in the window is sent again, in order, before anything new. After a temporary refusal nothing is sent until
+everything in flight was answered; then, after a pause, everything from the refused batch on is sent again.
 
-**Whoever makes room pumps**: an answer, a socket that takes more, a connection, the end of a pause, the end of a turn
-that was long enough. A message for an outbox that stands in the round already does not.
+**Every event that makes room pumps**: an answer, a socket that accepts more, a connection, the end of a pause, the end
+of a pump that was long enough. A message for an outbox that is already in the round does not.
 
-**After a new connection** the broker's hello says what became of each batch in line. These are answered; the others
-are certainly not stored and are cut anew, with the numbers that the broker expects.
+**After a new connection** the broker's hello reports the outcome of each batch in the window. These are settled; the
+others are certainly not stored and are cut again, with the numbers that the broker expects.
 
-**Two halves.** Many calls that were answered together would send together again, and each side would wait while the
-other works. So half of them are told, what they send next is on its way, then the others are told: from then on each
-side always has one of the halves. Where answers wait for the disk, that would be two waits instead of one.
+**Two halves.** Many callers that were answered together would send together again, and each side would wait while the
+other works. So half of them are notified, their next messages are sent, then the others are notified: from then on
+each side always has one of the halves. Where answers wait for the disk, that would be two waits instead of one.
 
-**A defect of the broker** (``INTERNAL``) is met with a few tries; then a new hello makes certain whether the batch was
-stored, and if not, its callers get the error and the line goes on without it.
+**A defect of the broker** (``INTERNAL``) is retried a few times; then a new hello makes certain whether the batch was
+stored, and if not, its callers get the error and the others are sent without it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from rmq.wire.stores import StoreIds
 from .outbox import Outbox
 from .pending import Cut
 from .receipts import Part
-from .window import Line, SentBatch, is_temporary
+from .window import InFlightWindow, SentBatch, is_temporary
 
 log = get_logger("rmq.client")
 
 FRAME_BYTES: Final = 1 << 20  # a frame is closed once it is as long; one more batch stays far below the limit
 FRAME_BATCHES: Final = 64
-LINE_BYTES: Final = 64 << 20
+WINDOW_BYTES: Final = 64 << 20
 TURN_S: Final = 0.002
 WORTH_HALVING: Final = 32  # calls that are answered together
 FIRST_PAUSE_S: Final = 0.1
@@ -70,7 +70,7 @@ MAX_DEFECTS: Final = 5
 
 
 class Sender:
-    """Sends what is in the outboxes; ``after_answers()`` runs whenever callers may have been told something."""
+    """Sends what is in the outboxes; ``after_answers()`` runs whenever callers may have been notified."""
 
     def __init__(self, producer_id: int, producer_epoch: int = 0, *, max_in_flight: int, linger_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,22 +78,22 @@ class Sender:
         self._producer_epoch = producer_epoch
         self._max_in_flight = max_in_flight
         self._linger_s = linger_s
-        self._line = Line()
+        self._window = InFlightWindow()
         self._ready: deque[Outbox] = deque()
         self._lingering: dict[Outbox, asyncio.TimerHandle] = {}
         self._pump_due = False
-        self._untold: list[tuple[Part, list[Cut], int]] = []  # of a stored batch the second half, and where that begins
+        self._unnotified: list[tuple[Part, list[Cut], int]] = []  # second halves of stored batches, and their starts
         self._stores = StoreIds(0)
         self._acknowledged = False  # the broker with this store has stored something of ours
-        self._miscounted = False  # a new hello must tell the next number
+        self._miscounted = False  # a new hello must report the next number
         self._fenced: ProducerFenced | None = None
-        self._most = max_in_flight  # batches in flight that this broker allows us
-        self._window = max_in_flight  # and that we allow ourselves now
+        self._limit = max_in_flight  # batches in flight that this broker allows
+        self._allowed = max_in_flight  # and how many are allowed now
         self._blocked = False  # by a temporary refusal
         self._pause_s = FIRST_PAUSE_S
         self._pause: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
-        self.refusal: WireError | None = None  # the temporary refusal under which messages wait
+        self.refusal: WireError | None = None  # the temporary refusal that holds messages back
         self._reported: int | None = None  # the code of the one that was reported last, until something is stored
         self.on_cut: Callable[[Outbox], None] = lambda outbox: None
         self.on_wrong_route: Callable[[str], None] = lambda topic: None
@@ -102,19 +102,18 @@ class Sender:
         self.after_answers: Callable[[], None] = lambda: None
 
     def attach(self, connection: Connection) -> None:
-        """Send over this connection, whose events come to the methods below."""
+        """Use this connection, which calls the methods below."""
         self._connection = connection
 
     def producer_hello(self) -> ProducerHello:
-        """Who sends, and from which number on the outcome is not known."""
-        return ProducerHello(self._producer_id, self._producer_epoch, self._line.first_unresolved)
+        """Return the identity of the producer, and the first number whose outcome is not known."""
+        return ProducerHello(self._producer_id, self._producer_epoch, self._window.first_unresolved)
 
-    # What the producer says
+    # Called by the producer
 
     def placed(self, outbox: Outbox) -> None:
         """
-        Something was put into an outbox that was not ``ready``: it is sent at the end of this turn, or when the linger
-        time is over.
+        Send from an outbox that was not ``ready`` at the end of this loop turn, or when the linger time is over.
         """
         if self._linger_s <= 0 or outbox.full:
             self._release(outbox)
@@ -122,7 +121,7 @@ class Sender:
             self._lingering[outbox] = self._loop.call_later(self._linger_s, self._release, outbox)
 
     def hurry(self) -> None:
-        """Linger no longer."""
+        """End all lingering."""
         for outbox in list(self._lingering):
             self._release(outbox)
 
@@ -133,7 +132,7 @@ class Sender:
             if timer is not None:
                 timer.cancel()
         self._ready.clear()
-        self._line.clear()
+        self._window.clear()
 
     def _release(self, outbox: Outbox) -> None:
         timer = self._lingering.pop(outbox, None)
@@ -174,23 +173,23 @@ class Sender:
             if frame:
                 self._transmit(connection, frame)
             connection.flush()
-        if self.refusal is not None and not (self._blocked or self._ready or self._line):
-            self.refusal = None  # those who waited are gone
-        self.after_answers()  # a message that cannot be encoded was told so
+        if self.refusal is not None and not (self._blocked or self._ready or self._window):
+            self.refusal = None  # the messages that it held back are gone
+        self.after_answers()  # a message that cannot be encoded has failed
 
     def _has_room(self, connection: Connection) -> bool:
-        line = self._line
-        return not self._blocked and connection.writable and line.span < self._window and line.size < LINE_BYTES
+        window = self._window
+        return not self._blocked and connection.writable and window.span < self._allowed and window.size < WINDOW_BYTES
 
     def _cut(self, outbox: Outbox) -> SentBatch | None:
-        cut = outbox.cut(ProducerMark(self._producer_id, self._line.next_sequence, self._producer_epoch))
-        outbox.ready = bool(outbox.parcels)
+        cut = outbox.cut(ProducerMark(self._producer_id, self._window.next_sequence, self._producer_epoch))
+        outbox.ready = bool(outbox.sends)
         if outbox.ready:
             self._ready.append(outbox)
         if cut is None:
             return None
         self.on_cut(outbox)
-        return self._line.add(cut[0], outbox, cut[1])
+        return self._window.add(cut[0], outbox, cut[1])
 
     def _transmit(self, connection: Connection, batches: list[SentBatch]) -> None:
         parts: list[Buffer] = [array_header(1) + array_header(len(batches))]
@@ -201,10 +200,10 @@ class Sender:
         connection.submit(Op.SEND, parts, partial(self._answered, batches))
 
     def _send_again(self, connection: Connection, frame_batches: int = FRAME_BATCHES) -> None:
-        """Send all that is in line, in order."""
+        """Send everything in the window again, in order."""
         frame: list[SentBatch] = []
         size = 0
-        for batch in self._line.resend():
+        for batch in self._window.resend():
             frame.append(batch)
             size += batch.size
             if size >= FRAME_BYTES or len(frame) == frame_batches:
@@ -213,19 +212,19 @@ class Sender:
         if frame:
             self._transmit(connection, frame)
 
-    # What the connection says
+    # Called by the connection
 
     def connected(self, hello: HelloReply) -> None:
-        """A new connection: its hello answers for what was in line; what has no answer yet goes first."""
+        """Settle the batches that the hello of a new connection reports; what is not settled is sent first."""
         connection = self._connection
         if connection is None:
             return
-        # What another store tells of our numbers is about other messages; a copy of the one before tells of ours.
+        # Another store reports numbers of other messages; a copy of the previous store reports ours.
         is_ours = not self._stores.current or hello.stores.has(self._stores.current)
         self._acknowledged &= self._stores.current == hello.store_id
         self._stores = hello.stores
-        self._most = max(1, min(self._max_in_flight, hello.limits.max_in_flight))
-        self._window = self._most
+        self._limit = max(1, min(self._max_in_flight, hello.limits.max_in_flight))
+        self._allowed = self._limit
         self._unblock()
         if hello.producer is not None:
             self._settle(hello.producer, believed=is_ours)
@@ -234,9 +233,9 @@ class Sender:
         self._pump_soon()
 
     def _settle(self, resumed: ProducerResumed, *, believed: bool) -> None:
-        """Take over what the broker reports of the numbers in line; what it does not report as spent is not stored."""
+        """Take over the outcomes that the broker reports; a number that it does not report as spent is not stored."""
         forgotten = not resumed.known and self._acknowledged
-        for batch in self._line.unresolved():
+        for batch in self._window.unresolved():
             if not believed or (not forgotten and batch.sequence >= resumed.next_sequence):
                 break
             place = batch.sequence - resumed.first
@@ -246,33 +245,33 @@ class Sender:
                 self._fail(batch, from_wire(outcome.status, outcome.text or ""))
             else:
                 self._stored(batch, *outcome[1:5])
-        left = self._line.restart(resumed.next_sequence)
+        left = self._window.restart(resumed.next_sequence)
         if left and left[-1].defects >= MAX_DEFECTS:
             self._give_up(left[-1])
         self._put_back(left)
-        self.tell_all()
+        self.notify_all()
         self.after_answers()
 
     def _unknown(self, batch: SentBatch) -> None:
-        self._line.resolved(batch)
+        self._window.resolved(batch)
         for piece in batch.pieces:
             text = f"the broker does not know any more whether messages for {batch.outbox.topic!r} were stored"
-            piece.parcel.fail(OutcomeUnknown(text))
+            piece.pending.fail(OutcomeUnknown(text))
 
     def _give_up(self, batch: SentBatch) -> None:
-        """It is not stored, and the broker fails at it each time: its callers are told, others go on one by one."""
+        """Fail a batch that is not stored, and at which the broker fails each time; send the others one by one."""
         log.error("producer.gave_up", topic=batch.outbox.topic, queue=batch.outbox.queue_id, error=batch.refusal)
         for piece in batch.pieces:
-            piece.parcel.fail(batch.refusal or OutcomeUnknown("the broker failed at this batch"))
-        self._window = 1
+            piece.pending.fail(batch.refusal or OutcomeUnknown("the broker failed at this batch"))
+        self._allowed = 1
 
     def lost(self, _error: Exception) -> None:
-        """The connection ended; what certainly was not stored waits with the others, where it can time out."""
-        self._line.lost()
+        """Record that the connection ended; what was certainly not stored returns to its outbox, and can time out."""
+        self._window.lost()
         self._take_back()
 
     def writable(self) -> None:
-        """The socket takes more."""
+        """Continue to send, as the socket accepts more."""
         self._pump_soon()
 
     def _answered(self, batches: list[SentBatch], status: int, payload: Any) -> None:
@@ -286,23 +285,23 @@ class Sender:
         except (TypeError, ValueError, IndexError) as error:
             if self._connection is not None:
                 self._connection.drop(BadFrame(f"the answer to a send cannot be read: {error}"))
-        if self._blocked and not self._line.flying:
+        if self._blocked and not self._window.flying:
             self._recover()
         self._pump_soon()
-        if self._untold:
-            self._loop.call_soon(self._tell_others)  # behind the pump, which sends what those told first had to send
+        if self._unnotified:
+            self._loop.call_soon(self._notify_others)  # after the pump, which sends what the first half had to send
         self.after_answers()
 
-    def _tell_others(self) -> None:
-        self.tell_all()
+    def _notify_others(self) -> None:
+        self.notify_all()
         self._pump_soon()
         self.after_answers()
 
-    def tell_all(self) -> None:
-        """Keep nobody waiting whose messages are stored."""
-        untold, self._untold = self._untold, []
-        for whole, pieces, first in untold:
-            self._tell(whole, pieces, first)
+    def notify_all(self) -> None:
+        """Notify all callers whose messages are stored."""
+        unnotified, self._unnotified = self._unnotified, []
+        for whole, pieces, first in unnotified:
+            self._notify(whole, pieces, first)
 
     def _judge(self, batch: SentBatch, result: Any) -> None:
         status, base_offset, physical_offset, stored_at, durable = result[:5]
@@ -310,23 +309,23 @@ class Sender:
             self._refused(batch, from_wire(status, str(result[6]) if len(result) > 6 else ""))
             return
         self._stored(batch, base_offset, physical_offset, stored_at, durable)
-        self._window, self._pause_s = self._most, FIRST_PAUSE_S
+        self._allowed, self._pause_s = self._limit, FIRST_PAUSE_S
         if self._reported is not None:
             self._accepted()
 
     def _stored(self, batch: SentBatch, base_offset: int, physical_offset: int, stored_at: int, durable: bool) -> None:
-        self._line.resolved(batch)
+        self._window.resolved(batch)
         self._acknowledged = True
         whole, pieces = Part(0, base_offset, physical_offset, 0, stored_at, durable), batch.pieces
-        idle = not self._line.flying and not self._pump_due  # nothing of ours is at the broker, or about to go there
-        if idle and len(pieces) >= WORTH_HALVING and not durable and self._window > 1:
+        idle = not self._window.flying and not self._pump_due  # nothing is at the broker, or about to be sent
+        if idle and len(pieces) >= WORTH_HALVING and not durable and self._allowed > 1:
             half = len(pieces) // 2
-            self._untold.append((whole, pieces[half:], self._tell(whole, pieces[:half], 0)))
+            self._unnotified.append((whole, pieces[half:], self._notify(whole, pieces[:half], 0)))
         else:
-            self._tell(whole, pieces, 0)
+            self._notify(whole, pieces, 0)
 
-    def _tell(self, whole: Part, pieces: list[Cut], first: int) -> int:
-        """Tell the callers of these pieces, which begin at the message ``first`` of their batch; where they end."""
+    def _notify(self, whole: Part, pieces: list[Cut], first: int) -> int:
+        """Notify the callers of pieces, which start at the message ``first`` of their batch; return where they end."""
         store_id = self._stores.at(whole.physical_offset)
         for piece in pieces:
             piece.stored(whole, first, store_id)
@@ -335,7 +334,7 @@ class Sender:
 
     def _refused(self, batch: SentBatch, error: WireError) -> None:
         if is_temporary(error.code):
-            self._line.refused(batch, error)
+            self._window.refused(batch, error)
             self._blocked = True
             return
         if isinstance(error, ProducerFenced):
@@ -346,24 +345,24 @@ class Sender:
         self._fail(batch, error)
 
     def _fail(self, batch: SentBatch, error: WireError) -> None:
-        self._line.resolved(batch)
+        self._window.resolved(batch)
         if isinstance(error, TopicNotFound | QueueNotFound):
             self.on_wrong_route(batch.outbox.topic)
         for piece in batch.pieces:
-            piece.parcel.fail(error)
+            piece.pending.fail(error)
 
     # After a temporary refusal
 
     def _recover(self) -> None:
-        """All that was under way is answered: pause, then send again what was refused, beginning with one batch."""
+        """Pause, now that everything is answered, then send again what was refused, starting with one batch."""
         if self._fenced is not None:
             self.on_fenced(self._fenced)  # nothing is stored from here on
             return
-        head = self._line.head
+        head = self._window.head
         why = None if head is None else head.refusal
         self._take_back()
-        self._window = 1
-        # Nothing is missing before the first in line, so the two sides count differently: a new hello tells it.
+        self._allowed = 1
+        # Nothing is missing before the first batch, so the two sides count differently: a new hello settles that.
         self._miscounted |= why is not None and why.code == OutOfSequence.code
         if self._connection is not None and (self._miscounted or (head is not None and head.defects >= MAX_DEFECTS)):
             self._miscounted = False
@@ -377,7 +376,7 @@ class Sender:
 
     def report(self, refusal: WireError) -> None:
         """
-        Report a temporary refusal at once, and no more until something is stored or another refusal takes its place.
+        Report a temporary refusal once, until something is stored or another refusal replaces it.
 
         Refusals of a hello or of a route are reported here, too.
         """
@@ -395,7 +394,7 @@ class Sender:
         self._unblock()
         connection = self._connection
         if connection is not None and connection.connected:
-            self._send_again(connection, 1)  # one that the broker fails at takes no other down with its frame
+            self._send_again(connection, 1)  # so that one that the broker fails at fails no other in its frame
             self._pump_soon()
 
     def _unblock(self) -> None:
@@ -405,10 +404,10 @@ class Sender:
             self._pause = None
 
     def _take_back(self) -> None:
-        self._put_back(self._line.take_back())
+        self._put_back(self._window.take_back())
 
     def _put_back(self, batches: list[SentBatch]) -> None:
-        """Let batches be cut anew; they come newest first."""
+        """Return batches to their outboxes, to be cut again; they come newest first."""
         for batch in batches:
             batch.outbox.put_back(batch.pieces)
             if not batch.outbox.ready:

@@ -1,10 +1,10 @@
 """
-The batches of a producer that were sent and not answered, in the order of their sequence numbers; no clock, no I/O.
+The in-flight window of a producer: batches that were sent and not settled, in the order of their numbers. Pure.
 
-**What is certain.** The broker stores a producer's batches strictly one behind the other. So a batch whose answer was
-lost is *doubtful*: it must be sent again, the same bytes under the same number, until it is answered. A batch that was
-refused without being stored is *absent*, and so is everything behind it: these may be cut anew under the same numbers.
-The broker's hello ends all doubt: what it does not tell as spent is absent.
+**What is certain.** The broker stores a producer's batches strictly in sequence. So a batch whose answer was lost is
+*doubtful*: it must be sent again, the same bytes under the same number, until it is answered. A batch that was refused
+without being stored is *absent*, and so is every later one: these may be cut again under the same numbers. The broker's
+hello ends all doubt: a number that it does not report as spent is absent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PERHAPS_STORED: Final = frozenset({StoreFailed.code, Internal.code, ShuttingDown
 
 
 def is_temporary(code: int) -> bool:
-    """Whether a batch refused with this code did not spend its number and is to be sent again."""
+    """Return whether a batch refused with this code did not spend its number and is to be sent again."""
     return code in NOT_STORED or code in PERHAPS_STORED
 
 
 class SentBatch:
-    """A batch in the line."""
+    """A batch in the window."""
 
     __slots__ = ("data", "defects", "done", "doubtful", "flying", "outbox", "pieces", "refusal", "sequence", "size")
 
@@ -42,15 +42,15 @@ class SentBatch:
         self.doubtful = False
         self.done = False
         self.refusal: WireError | None = None
-        self.defects = 0  # how often the broker failed to serve it
+        self.defects = 0  # how often the broker failed at it with INTERNAL
 
 
-class Line:
-    """Sequence numbers and what became of each."""
+class InFlightWindow:
+    """Gives batches their sequence numbers and tracks the outcome of each."""
 
     def __init__(self) -> None:
         self.next_sequence = 1
-        self.size = 0  # bytes of all batches in the line
+        self.size = 0  # bytes of all batches in the window
         self.flying = 0
         self._batches: deque[SentBatch] = deque()
 
@@ -59,21 +59,21 @@ class Line:
 
     @property
     def first_unresolved(self) -> int:
-        """The lowest number whose outcome is not known."""
+        """The lowest number without a known outcome."""
         return self._batches[0].sequence if self._batches else self.next_sequence
 
     @property
     def span(self) -> int:
-        """How many numbers lie between the first unresolved and the next; the broker remembers 256."""
+        """The distance from the first unresolved number to the next; the broker remembers 256."""
         return self.next_sequence - self.first_unresolved
 
     @property
     def head(self) -> SentBatch | None:
-        """The first batch of the line, which has no answer yet."""
+        """The first batch, which has no answer yet."""
         return self._batches[0] if self._batches else None
 
     def unresolved(self) -> list[SentBatch]:
-        """All without an answer, in order."""
+        """Return all batches without an answer, in order."""
         return [batch for batch in self._batches if not batch.done]
 
     def add(self, data: list[Buffer], outbox: Outbox, pieces: list[Cut]) -> SentBatch:
@@ -86,18 +86,18 @@ class Line:
         return batch
 
     def lost(self) -> None:
-        """The connection ended: no answer comes any more."""
+        """Record that the connection ended: no answer comes any more."""
         absent = False
         for batch in self._batches:
             if batch.flying:
                 batch.flying = False
-                # Behind one that is certainly not stored nothing can be.
+                # After one that is certainly not stored, no other can be.
                 batch.doubtful |= not absent
             absent |= not batch.doubtful and not batch.done
         self.flying = 0
 
     def resend(self) -> list[SentBatch]:
-        """Everything unresolved, in order, to be sent at once over a connection on which nothing is under way."""
+        """Return everything unresolved, in order, to be sent at once over an idle connection."""
         for batch in self._batches:
             batch.flying = not batch.done
             batch.refusal = None
@@ -106,25 +106,25 @@ class Line:
         return again
 
     def resolved(self, batch: SentBatch) -> None:
-        """The broker's last word on a batch: stored, or refused for good."""
+        """Record the final outcome of a batch: stored, or refused for good."""
         self._landed(batch)
         batch.done = True
         while self._batches and self._batches[0].done:
             self.size -= self._batches.popleft().size
 
     def refused(self, batch: SentBatch, error: WireError) -> None:
-        """A temporary refusal: the batch keeps its place."""
+        """Record a temporary refusal: the batch keeps its place."""
         self._landed(batch)
         batch.refusal = error
         batch.defects += error.code == Internal.code
-        # A number behind the expected one is certainly free, whatever happened to earlier copies of the batch.
+        # A number after the expected one is certainly free, whatever happened to earlier copies of the batch.
         batch.doubtful = error.code != OutOfSequence.code and (batch.doubtful or error.code in PERHAPS_STORED)
 
     def take_back(self) -> list[SentBatch]:
         """
-        Remove the batches that are certainly not stored, newest first; their numbers are given again.
+        Remove and return the batches that are certainly not stored, newest first; their numbers are reused.
 
-        Only while nothing is flying: a number under way must not change its meaning.
+        Does nothing while any is flying: a number on the wire must not change its meaning.
         """
         first = next((batch for batch in self._batches if not batch.doubtful and not batch.done), None)
         if self.flying or first is None:
@@ -140,9 +140,9 @@ class Line:
 
     def restart(self, next_sequence: int) -> list[SentBatch]:
         """
-        The broker said which number is next, so that what is still in line is certainly not stored: remove it.
+        Remove everything, as the broker reported the next number: what is still here is certainly not stored.
 
-        Returns it newest first. Only while nothing is flying.
+        Returns it newest first. Call it only while nothing is flying.
         """
         left = self.clear()
         left.reverse()
@@ -150,7 +150,7 @@ class Line:
         return left
 
     def clear(self) -> list[SentBatch]:
-        """Give everything up; returns what had no answer."""
+        """Remove everything, and return the batches that had no answer."""
         left = self.unresolved()
         self._batches.clear()
         self.size = self.flying = 0

@@ -49,7 +49,7 @@ async def in_flight(broker: HeldBroker, producer: Producer) -> list[asyncio.Task
     for number in range(1, FLYING + 1):
         tasks.append(send(producer, number))
         await asyncio.sleep(0.001)
-    assert producer._sender._line.flying == FLYING
+    assert producer._sender._window.flying == FLYING
     return tasks
 
 

@@ -312,14 +312,14 @@ async def test_an_answer_that_comes_in_the_turn_of_the_time_out_wins_or_loses_bu
         broker.holding = True
         sending = asyncio.create_task(producer.send(message(1), sharding_key="k"))
         await asyncio.sleep(0)
-        (parcel,) = producer._deadlines._parcels
-        parcel.deadline = loop.time() + 1.0
+        (pending,) = producer._deadlines._sends
+        pending.deadline = loop.time() + 1.0
         producer._deadlines._expire()
-        loop.call_at(parcel.deadline + late, broker.release)
+        loop.call_at(pending.deadline + late, broker.release)
         (outcome,) = await asyncio.gather(sending, return_exceptions=True)
 
         assert isinstance(outcome, Receipt if late < 0 else errors.OutcomeUnknown)
-        await until(lambda: not producer._sender._line.span)
+        await until(lambda: not producer._sender._window.span)
 
 
 # A defect of the broker
@@ -355,7 +355,7 @@ async def test_a_batch_that_was_stored_in_spite_of_the_defect_is_answered(
     broker.frame_refusals = [errors.Internal("id 7")] * 5
     sending = asyncio.create_task(producer.send(message(1), sharding_key="k"))
     await until(lambda: len(broker.frame_refusals) < 5)
-    broker.store(1, b"".join(producer._sender._line.unresolved()[0].data))
+    broker.store(1, b"".join(producer._sender._window.unresolved()[0].data))
 
     receipt = await sending
 

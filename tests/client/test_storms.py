@@ -75,9 +75,9 @@ async def weather(broker: FakeBroker, chance: random.Random) -> None:
 
 
 class Watch:
-    """After everything that happens to a sender: what can be sent is about to be, what cannot waits for somebody."""
+    """After every event of a sender: what can be sent is about to be sent, and the rest waits for an event."""
 
-    EVENTS = ("placed", "hurry", "connected", "lost", "writable", "_pump", "_answered", "_tell_others", "_resume")
+    EVENTS = ("placed", "hurry", "connected", "lost", "writable", "_pump", "_answered", "_notify_others", "_resume")
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited: Counter[str] = Counter()
@@ -103,20 +103,20 @@ class Watch:
         assert all(outbox.ready for outbox in in_round)
         if not in_round or sender._pump_due:
             return
-        assert not sender._has_room(connection), "nobody would send it"
+        assert not sender._has_room(connection), "nothing would send it"
         if not connection.connected:
             self.waited["for a connection"] += 1
         elif sender._blocked:
             self.waited["after a refusal"] += 1
-            assert sender._line.flying or sender._pause is not None
+            assert sender._window.flying or sender._pause is not None
         elif connection.writable:
             self.waited["for an answer"] += 1
-            assert sender._line.flying
+            assert sender._window.flying
 
 
 @pytest.mark.parametrize("window", [1, 256])
 @pytest.mark.parametrize("seed", range(10))
-async def test_whatever_waits_to_be_sent_waits_for_something_that_comes(
+async def test_every_pending_batch_has_a_wakeup(
     broker: FakeBroker, seed: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)

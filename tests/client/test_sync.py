@@ -92,7 +92,7 @@ def test_threads_that_send_at_once_share_batches(broker: BrokerThread) -> None:
         ]
         for thread in threads:
             thread.start()
-        eventually(lambda: len(producer._producer._deadlines._parcels) == 40, "40 messages that wait")
+        eventually(lambda: len(producer._producer._deadlines._sends) == 40, "40 messages that wait")
         before = broker.broker.broker._store.log.written
         broker.release()
         for thread in threads:
@@ -175,7 +175,7 @@ def test_a_close_tells_threads_that_wait(broker: BrokerThread) -> None:
     broker.hold()
     thread = threading.Thread(target=send)
     thread.start()
-    eventually(lambda: bool(producer._producer._deadlines._parcels), "a message that waits")
+    eventually(lambda: bool(producer._producer._deadlines._sends), "a message that waits")
     producer.close()
     thread.join(DEADLINE_S)
     broker.release()
@@ -190,7 +190,7 @@ def test_ctrl_c_ends_a_send_that_waits_and_nothing_else(broker: BrokerThread) ->
         broker.hold()
         waiting = threading.Thread(
             target=lambda: (
-                eventually(lambda: bool(producer._producer._deadlines._parcels), "a message that waits"),
+                eventually(lambda: bool(producer._producer._deadlines._sends), "a message that waits"),
                 interrupt(),
             )
         )

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq.client.producer.outbox import DUE_TOGETHER_US, PACKED_BYTES, WORTH_BYTES, Outbox
-from rmq.client.producer.pending import Cut, Parcel, Single
+from rmq.client.producer.pending import Cut, PendingMessage, PendingSend
 from rmq.client.producer.routing import Choice
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
@@ -33,12 +33,12 @@ from rigs.batches import BORN_AT
 BY = ProducerMark(7, 1)
 
 
-def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> Parcel:
-    return Parcel("orders", pack_bodies(bodies), None, choice=Choice(), ordering_key=key, born_at=born_at)
+def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> PendingSend:
+    return PendingSend("orders", pack_bodies(bodies), None, choice=Choice(), ordering_key=key, born_at=born_at)
 
 
-def waiting(delay: Delay, born_at: int = 5) -> Parcel:
-    return Parcel(
+def waiting(delay: Delay, born_at: int = 5) -> PendingSend:
+    return PendingSend(
         "orders",
         pack_bodies([b"x"]),
         None,
@@ -49,17 +49,17 @@ def waiting(delay: Delay, born_at: int = 5) -> Parcel:
     )
 
 
-def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> Parcel:
+def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> PendingSend:
     bodies, extras = gather(messages)
-    return Parcel(
+    return PendingSend(
         "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at, extras=extras
     )
 
 
-def outbox_of(*parcels: Parcel) -> Outbox:
+def outbox_of(*sends: PendingSend) -> Outbox:
     outbox = Outbox("orders", 3)
-    for parcel in parcels:
-        outbox.put(parcel)
+    for pending in sends:
+        outbox.put(pending)
     return outbox
 
 
@@ -77,7 +77,7 @@ def bodies_of(outbox: Outbox) -> list[list[bytes]]:
     return cuts
 
 
-def test_parcels_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
+def test_sends_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
     first = of_messages(Message("orders", b"1", tag="t", keys=("a", "b"), properties={"p": "q"}), key="k1", born_at=1)
     outbox = outbox_of(first, of_bodies(b"2", b"3", key="k2", born_at=2), of_messages(Message("orders", b"4")))
 
@@ -91,7 +91,7 @@ def test_parcels_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
     assert messages[0].keys == ("a", "b") and messages[0].properties == {"p": "q"}
     assert [message.born_at.microsecond for message in messages] == [1, 2, 2, 5]
     assert [(piece.start, piece.count) for piece in cut[1]] == [(0, 1), (0, 2), (0, 1)]
-    assert not outbox.parcels and outbox.cut(BY) is None
+    assert not outbox.sends and outbox.cut(BY) is None
 
 
 def test_what_nobody_waits_for_is_left_out() -> None:
@@ -124,8 +124,8 @@ def test_whatever_a_callers_own_mapping_raises_fails_that_message_alone() -> Non
     assert bad.settled
 
 
-def single(message: Message, key: str | None = None) -> Single:
-    return Single("orders", message, Choice(), key, BORN_AT)
+def single(message: Message, key: str | None = None) -> PendingMessage:
+    return PendingMessage("orders", message, Choice(), key, BORN_AT)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_a_batch_has_one_delay_whenever_its_messages_were_born() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
 def test_whatever_the_delays_are_each_message_leaves_with_its_own_and_in_order(levels: list[list[int]]) -> None:
-    parcels = [of_messages(*(Message("orders", b"%d" % level, delay_level=level) for level in run)) for run in levels]
-    outbox, sent, before = outbox_of(*parcels), [], None
+    sends = [of_messages(*(Message("orders", b"%d" % level, delay_level=level) for level in run)) for run in levels]
+    outbox, sent, before = outbox_of(*sends), [], None
     while (cut := outbox.cut(BY)) is not None:
         level = batches.check(b"".join(cut[0]), stamped=False).header.delay_level
         assert level != before, "messages with one delay were cut apart"
@@ -234,8 +234,8 @@ def test_whatever_the_delays_are_each_message_leaves_with_its_own_and_in_order(l
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=8), st.data())
 def test_whatever_is_cut_and_put_back_leaves_once_and_in_order(sizes: list[list[int]], data: st.DataObject) -> None:
     numbers = iter(range(1000))
-    parcels = [of_bodies(*(b"%d" % next(numbers) for _ in run)) for run in sizes]
-    outbox = outbox_of(*parcels)
+    sends = [of_bodies(*(b"%d" % next(numbers) for _ in run)) for run in sizes]
+    outbox = outbox_of(*sends)
     cuts: list[tuple[bytearray, Sequence[object]]] = []
     for step in data.draw(st.lists(st.booleans(), max_size=12)):
         if step and (cut := outbox.cut(BY)) is not None:
@@ -263,17 +263,19 @@ class LongWay(Outbox):
         return None
 
 
-def single_plain(body: bytes, born_at: int = BORN_AT_PLAIN, tag: str | None = None, key: str | None = None) -> Single:
-    return Single("orders", Message("orders", body, tag=tag), Choice(), key, born_at)
+def single_plain(
+    body: bytes, born_at: int = BORN_AT_PLAIN, tag: str | None = None, key: str | None = None
+) -> PendingMessage:
+    return PendingMessage("orders", Message("orders", body, tag=tag), Choice(), key, born_at)
 
 
-def cuts(outbox: Outbox, singles: list[Single]) -> list[tuple[bytes, list[Cut]]]:
+def cuts(outbox: Outbox, singles: list[PendingMessage]) -> list[tuple[bytes, list[Cut]]]:
     for one in singles:
         outbox.put(one)
     found = []
     while (cut := outbox.cut(BY_PLAIN)) is not None:
         found.append((b"".join(cut[0]), cut[1]))
-    assert not outbox.parcels
+    assert not outbox.sends
     return found
 
 
@@ -289,7 +291,7 @@ kinds = st.tuples(
 @settings(deadline=None)
 @given(st.lists(kinds, max_size=12))
 def test_both_ways_give_the_same_bytes(rows: list[tuple[bytes, int, str | None, str | None, bool]]) -> None:
-    def made() -> list[Single]:
+    def made() -> list[PendingMessage]:
         singles = [single_plain(body, born_at, tag, key) for body, born_at, tag, key, _ in rows]
         for one, (*_, is_over) in zip(singles, rows, strict=True):
             if is_over:
@@ -350,7 +352,7 @@ def test_what_is_put_back_keeps_what_it_has_besides_its_body() -> None:
 
 
 def test_one_that_cannot_be_encoded_fails_alone() -> None:
-    bad = Single("or\ud800ders", Message("orders", b"2"), Choice(), None, BORN_AT_PLAIN)
+    bad = PendingMessage("or\ud800ders", Message("orders", b"2"), Choice(), None, BORN_AT_PLAIN)
     outbox = Outbox("or\ud800ders", 3)
     outbox.put(bad)
 

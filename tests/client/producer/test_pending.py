@@ -1,7 +1,7 @@
 """
-Parcels: cut, put back, settled once.
+Sends: cut, put back, settled once.
 
-One timer for all parcels, and who waits for all of them.
+One timer for all sends, and who waits for all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmq.client.producer.pending import Deadlines, Parcel, Single
+from rmq.client.producer.pending import Deadlines, PendingMessage, PendingSend
 from rmq.client.producer.receipts import Part, Receipts
 from rmq.client.producer.routing import Choice
 from rmq.wire import errors
@@ -23,16 +23,18 @@ from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, Message, gather
 pytestmark = pytest.mark.virtual_time
 
 
-def parcel(*sizes: int) -> Parcel:
+def pending(*sizes: int) -> PendingSend:
     bodies = pack_bodies([bytes(size) for size in sizes])
-    made = Parcel("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0)
+    made = PendingSend("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0)
     made.future = asyncio.get_running_loop().create_future()
     return made
 
 
-def of_messages(*messages: Message) -> Parcel:
+def of_messages(*messages: Message) -> PendingSend:
     bodies, extras = gather(messages)
-    return Parcel("orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=None, born_at=0, extras=extras)
+    return PendingSend(
+        "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=None, born_at=0, extras=extras
+    )
 
 
 def part(count: int, offset: int = 0) -> Part:
@@ -40,7 +42,7 @@ def part(count: int, offset: int = 0) -> Part:
 
 
 async def test_as_many_fit_as_places_and_bytes_allow() -> None:
-    three = parcel(10, 20, 30)
+    three = pending(10, 20, 30)
 
     assert [three.fit(count, 1000) for count in (0, 1, 2, 9)] == [(0, 0), (1, 10), (2, 30), (3, 60)]
     assert [three.fit(9, size)[0] for size in (9, 10, 29, 30, 59, 60)] == [0, 1, 1, 2, 2, 3]
@@ -59,7 +61,7 @@ async def test_only_messages_with_one_delay_fit_together() -> None:
 
 
 async def test_it_is_stored_when_its_last_piece_is_in_whatever_order() -> None:
-    three = parcel(1, 1, 1)
+    three = pending(1, 1, 1)
     first, second = three.cut(2, 2), three.cut(1, 1)
     assert three.future is not None
 
@@ -72,7 +74,7 @@ async def test_it_is_stored_when_its_last_piece_is_in_whatever_order() -> None:
 
 
 async def test_what_is_put_back_is_cut_again() -> None:
-    three = parcel(1, 2, 3)
+    three = pending(1, 2, 3)
     first, second = three.cut(1, 1), three.cut(1, 2)
 
     three.put_back(second)
@@ -83,7 +85,9 @@ async def test_what_is_put_back_is_cut_again() -> None:
 
 
 async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
-    made = Parcel("orders", pack_bodies([b"a", b"bb", b"ccc"]), None, choice=Choice(), ordering_key=None, born_at=0)
+    made = PendingSend(
+        "orders", pack_bodies([b"a", b"bb", b"ccc"]), None, choice=Choice(), ordering_key=None, born_at=0
+    )
     made.cut(1, 1)
 
     ahead = made.ahead(2, 5)
@@ -97,18 +101,18 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
     [({}, 0), ({"tag": "t"}, TAG), ({"keys": ("k",)}, KEYS), ({"properties": {"n": "v"}}, PROPERTIES),
      ({"delay_level": 2}, DELAY), ({"delay_s": 0.0}, 0), ({"tag": "t", "delay_s": 5}, TAG | DELAY)],
 )  # fmt: skip
-async def test_a_parcel_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:
+async def test_a_send_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:
     messages = Message("orders", b"x"), Message("orders", b"x", **more)
 
     made = of_messages(*messages)
-    alone = Single("orders", messages[1], Choice(), None, 0)
+    alone = PendingMessage("orders", messages[1], Choice(), None, 0)
 
-    assert (made.extras, alone.extras, parcel(1).extras) == (extras, extras, 0)
+    assert (made.extras, alone.extras, pending(1).extras) == (extras, extras, 0)
     assert alone.is_plain is (extras == 0)
 
 
-async def test_a_settled_parcel_keeps_no_bytes_and_changes_no_more() -> None:
-    one = parcel(1)
+async def test_a_settled_send_keeps_no_bytes_and_changes_no_more() -> None:
+    one = pending(1)
     piece = one.cut(1, 1)
     one.fail(errors.BadBatch("no"))
 
@@ -124,7 +128,7 @@ async def test_a_settled_parcel_keeps_no_bytes_and_changes_no_more() -> None:
 
 
 async def test_only_what_was_never_sent_is_certainly_not_stored() -> None:
-    two = parcel(1, 1)
+    two = pending(1, 1)
     assert isinstance(two.overdue("late"), errors.RequestTimeout)
     first = two.cut(1, 1)
     assert isinstance(two.overdue("late"), errors.OutcomeUnknown)
@@ -136,7 +140,7 @@ async def test_only_what_was_never_sent_is_certainly_not_stored() -> None:
 
 
 async def test_an_error_that_ends_all_takes_the_place_of_being_late() -> None:
-    two = parcel(1, 1)
+    two = pending(1, 1)
     fenced = errors.ProducerFenced("replaced")
     assert two.overdue("replaced", fenced) is fenced
 
@@ -145,14 +149,14 @@ async def test_an_error_that_ends_all_takes_the_place_of_being_late() -> None:
     assert isinstance(two.overdue("replaced", fenced), errors.OutcomeUnknown)
 
 
-def added(deadlines: Deadlines) -> Parcel:
-    parcel = Parcel("orders", pack_bodies([b"x"]), None, choice=Choice(), ordering_key=None, born_at=0)
-    parcel.future = asyncio.get_running_loop().create_future()
-    deadlines.add(parcel)
-    return parcel
+def added(deadlines: Deadlines) -> PendingSend:
+    pending = PendingSend("orders", pack_bodies([b"x"]), None, choice=Choice(), ordering_key=None, born_at=0)
+    pending.future = asyncio.get_running_loop().create_future()
+    deadlines.add(pending)
+    return pending
 
 
-async def test_each_parcel_ends_at_its_own_time() -> None:
+async def test_each_send_ends_at_its_own_time() -> None:
     deadlines = Deadlines(30.0, lambda: ", at sea")
     first = added(deadlines)
     await asyncio.sleep(10)
@@ -195,13 +199,13 @@ async def test_waiting_for_all_does_not_wait_for_later_ones() -> None:
 
 async def test_a_waiter_that_was_cancelled_is_in_nobodys_way() -> None:
     deadlines = Deadlines(30.0, str)
-    parcel = added(deadlines)
+    pending = added(deadlines)
     waiting = asyncio.create_task(deadlines.all_settled())
     await asyncio.sleep(1)
     waiting.cancel()
     await asyncio.wait([waiting])
 
-    parcel.give_up()
+    pending.give_up()
     deadlines.tidy()
     await deadlines.all_settled()
 

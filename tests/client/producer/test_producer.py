@@ -651,8 +651,8 @@ async def test_cancelling_at_any_step_leaks_nothing_and_keeps_the_order_of_other
             others = [number for number in numbers(broker) if number < 500]
 
             assert others == ([0] if known else []) + [1, 2]
-            assert not producer._deadlines._parcels and not producer._sender._line._batches
-            assert all(not route.waiting for route in producer._router._topics.values())
+            assert not producer._deadlines._sends and not producer._sender._window._batches
+            assert all(not route.unrouted for route in producer._router._topics.values())
             theirs = [number for number in numbers(broker) if number >= 500]
             assert theirs == list(range(500, 500 + len(theirs))), "a first part, without a gap"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmq.client import Producer
-from rmq.client.producer.pending import Parcel
+from rmq.client.producer.pending import PendingSend
 from rmq.client.producer.routing import REFRESH_S, ROUND_ROBIN, Choice, TopicRoute, choice, choose
 from rmq.wire import errors
 from rmq.wire.batch.hashing import ShardingKey
@@ -98,8 +98,8 @@ def test_the_key_is_kept_with_the_message_as_text(key: ShardingKey | None, text:
 # ---- the route of a topic
 
 
-def parcel(wanted: Choice = ROUND_ROBIN, count: int = 1) -> Parcel:
-    return Parcel("orders", pack_bodies([b"x"] * count), None, choice=wanted, ordering_key=None, born_at=0)
+def pending(wanted: Choice = ROUND_ROBIN, count: int = 1) -> PendingSend:
+    return PendingSend("orders", pack_bodies([b"x"] * count), None, choice=wanted, ordering_key=None, born_at=0)
 
 
 def route_of(info: TopicInfo | None) -> TopicRoute:
@@ -110,11 +110,11 @@ def route_of(info: TopicInfo | None) -> TopicRoute:
 
 
 def placed(route: TopicRoute, wanted: Choice = ROUND_ROBIN, count: int = 1) -> int | None:
-    each = parcel(wanted, count)
+    each = pending(wanted, count)
     outbox = route.place(each)
     if outbox is None:
         return None
-    assert outbox.parcels[-1] is each
+    assert outbox.sends[-1] is each
     assert outbox.queue_id == each.queue_id
     return each.queue_id
 
@@ -167,7 +167,7 @@ def test_messages_for_a_topic_that_was_made_anew_do_not_join_those_of_the_old_on
     route.info = INFO._replace(generation=2)
     assert placed(route) == 0
     assert route._outboxes[0] is not old
-    assert (len(old.parcels), route._outboxes[0].generation) == (1, 2)
+    assert (len(old.sends), route._outboxes[0].generation) == (1, 2)
 
 
 def test_a_topic_that_grew_is_gone_round_as_it_is_now() -> None:

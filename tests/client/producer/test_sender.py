@@ -325,7 +325,7 @@ async def test_a_socket_that_takes_nothing_stops_the_sender_until_it_does(broker
         sending = asyncio.create_task(producer_plain.send_bodies(TOPIC, bodies, queue_id=0))
         await asyncio.sleep(1)
         assert not producer_plain._connection.writable
-        assert producer_plain._sender._line.size < 32 << 20, "most waits uncut"
+        assert producer_plain._sender._window.size < 32 << 20, "most waits uncut"
 
         server.transport.resume_reading()
         receipts = await sending

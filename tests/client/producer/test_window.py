@@ -1,19 +1,19 @@
-"""The line of sent batches: which may be cut anew, which must stay as they are."""
+"""The in-flight window: which batches may be cut again, which must stay as they are."""
 
 from __future__ import annotations
 
 import pytest
 
 from rmq.client.producer.outbox import Outbox
-from rmq.client.producer.window import Line, SentBatch, is_temporary
+from rmq.client.producer.window import InFlightWindow, SentBatch, is_temporary
 from rmq.wire import errors
 
 OUTBOX = Outbox("orders", 0)
 
 
-def line_of(count: int) -> tuple[Line, list[SentBatch]]:
-    line = Line()
-    return line, [line.add([bytearray(10)], OUTBOX, []) for _ in range(count)]
+def window_of(count: int) -> tuple[InFlightWindow, list[SentBatch]]:
+    window = InFlightWindow()
+    return window, [window.add([bytearray(10)], OUTBOX, []) for _ in range(count)]
 
 
 def numbers(batches: list[SentBatch]) -> list[int]:
@@ -21,93 +21,93 @@ def numbers(batches: list[SentBatch]) -> list[int]:
 
 
 def test_the_first_number_is_one_and_numbers_ascend() -> None:
-    line, batches = line_of(3)
+    window, batches = window_of(3)
 
     assert numbers(batches) == [1, 2, 3]
-    assert (line.first_unresolved, line.next_sequence, line.span, line.size, line.flying) == (1, 4, 3, 30, 3)
+    assert (window.first_unresolved, window.next_sequence, window.span, window.size, window.flying) == (1, 4, 3, 30, 3)
 
 
 def test_answers_may_come_in_any_order_and_the_first_unresolved_waits_for_all_before_it() -> None:
-    line, batches = line_of(3)
+    window, batches = window_of(3)
 
-    line.resolved(batches[1])
-    assert (line.first_unresolved, line.span, len(line)) == (1, 3, 3)
-    line.resolved(batches[0])
-    assert (line.first_unresolved, line.span, len(line), line.size, line.flying) == (3, 1, 1, 10, 1)
+    window.resolved(batches[1])
+    assert (window.first_unresolved, window.span, len(window)) == (1, 3, 3)
+    window.resolved(batches[0])
+    assert (window.first_unresolved, window.span, len(window), window.size, window.flying) == (3, 1, 1, 10, 1)
 
 
 def test_after_a_loss_all_unanswered_are_sent_again_under_their_numbers() -> None:
-    line, batches = line_of(4)
-    line.resolved(batches[1])
+    window, batches = window_of(4)
+    window.resolved(batches[1])
 
-    line.lost()
+    window.lost()
 
-    assert line.take_back() == []
-    assert numbers(line.resend()) == [1, 3, 4]
-    assert line.flying == 3
+    assert window.take_back() == []
+    assert numbers(window.resend()) == [1, 3, 4]
+    assert window.flying == 3
 
 
 def test_what_a_full_disk_refused_is_cut_anew_with_all_behind_it() -> None:
-    line, batches = line_of(3)
-    line.resolved(batches[0])
-    line.refused(batches[1], errors.DiskFull("full"))
-    assert line.take_back() == [], "one is still under way"
+    window, batches = window_of(3)
+    window.resolved(batches[0])
+    window.refused(batches[1], errors.DiskFull("full"))
+    assert window.take_back() == [], "one is still under way"
 
-    line.refused(batches[2], errors.OutOfSequence("gap"))
+    window.refused(batches[2], errors.OutOfSequence("gap"))
 
-    assert numbers(line.take_back()) == [3, 2]
-    assert (line.next_sequence, line.span, line.size) == (2, 0, 0)
+    assert numbers(window.take_back()) == [3, 2]
+    assert (window.next_sequence, window.span, window.size) == (2, 0, 0)
 
 
 @pytest.mark.parametrize("error", [errors.Internal("?"), errors.StoreFailed("?")])
 def test_what_may_be_stored_in_spite_of_the_refusal_keeps_its_number_and_bytes(error: errors.Refused) -> None:
-    line, batches = line_of(2)
-    line.refused(batches[0], error)
-    line.refused(batches[1], errors.OutOfSequence("gap"))
+    window, batches = window_of(2)
+    window.refused(batches[0], error)
+    window.refused(batches[1], errors.OutOfSequence("gap"))
 
-    assert numbers(line.take_back()) == [2]
-    assert line.head is batches[0] and batches[0].refusal is error
-    assert numbers(line.resend()) == [1]
+    assert numbers(window.take_back()) == [2]
+    assert window.head is batches[0] and batches[0].refusal is error
+    assert numbers(window.resend()) == [1]
 
 
 def test_one_whose_answer_was_lost_stays_doubtful_when_it_is_refused_later() -> None:
-    line, batches = line_of(1)
-    line.lost()
-    line.resend()
+    window, batches = window_of(1)
+    window.lost()
+    window.resend()
 
-    line.refused(batches[0], errors.DiskFull("full"))
+    window.refused(batches[0], errors.DiskFull("full"))
 
-    assert line.take_back() == []
+    assert window.take_back() == []
 
 
 def test_a_gap_proves_that_an_earlier_copy_was_not_stored() -> None:
-    line, batches = line_of(2)
-    line.lost()
-    line.resend()
-    line.refused(batches[0], errors.Internal("?"))
+    window, batches = window_of(2)
+    window.lost()
+    window.resend()
+    window.refused(batches[0], errors.Internal("?"))
 
-    line.refused(batches[1], errors.OutOfSequence("gap"))
+    window.refused(batches[1], errors.OutOfSequence("gap"))
 
-    assert numbers(line.take_back()) == [2]
+    assert numbers(window.take_back()) == [2]
 
 
 def test_behind_one_that_is_not_stored_nothing_is_doubtful_after_a_loss() -> None:
-    line, batches = line_of(3)
-    line.refused(batches[0], errors.DiskFull("full"))
+    window, batches = window_of(3)
+    window.refused(batches[0], errors.DiskFull("full"))
 
-    line.lost()
+    window.lost()
 
-    assert numbers(line.take_back()) == [3, 2, 1]
+    assert numbers(window.take_back()) == [3, 2, 1]
 
 
 def test_when_the_broker_says_which_number_is_next_the_line_is_empty_and_goes_on_there() -> None:
-    line, batches = line_of(4)
-    line.resolved(batches[2])
-    line.lost()
-    line.resolved(batches[0])
+    window, batches = window_of(4)
+    window.resolved(batches[2])
+    window.lost()
+    window.resolved(batches[0])
 
-    assert numbers(line.restart(2)) == [4, 2]
-    assert (line.next_sequence, line.first_unresolved, line.span, line.size, line.flying, len(line)) == (
+    assert numbers(window.restart(2)) == [4, 2]
+    assert (window.next_sequence, window.first_unresolved, window.span, window.size, window.flying, len(window)) == (
         2,
         2,
         0,
@@ -118,11 +118,11 @@ def test_when_the_broker_says_which_number_is_next_the_line_is_empty_and_goes_on
 
 
 def test_the_line_counts_how_often_the_broker_failed_at_a_batch() -> None:
-    line, batches = line_of(1)
+    window, batches = window_of(1)
 
     for error in (errors.Internal("?"), errors.DiskFull("full"), errors.Internal("?")):
-        line.refused(batches[0], error)
-        line.resend()
+        window.refused(batches[0], error)
+        window.resend()
 
     assert batches[0].defects == 2
 
@@ -134,8 +134,8 @@ def test_temporary_are_the_refusals_that_spend_no_number() -> None:
 
 
 def test_giving_up_returns_what_had_no_answer() -> None:
-    line, batches = line_of(3)
-    line.resolved(batches[1])
+    window, batches = window_of(3)
+    window.resolved(batches[1])
 
-    assert numbers(line.clear()) == [1, 3]
-    assert (len(line), line.size, line.flying) == (0, 0, 0)
+    assert numbers(window.clear()) == [1, 3]
+    assert (len(window), window.size, window.flying) == (0, 0, 0)
