@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rmq.broker.app import Broker
-from rmq.broker.jobs.deferred_delivery import Delivery, Due
+from rmq.broker.jobs.deferred_delivery import DeferredDelivery, Due
 from rmq.broker.state.dead_letters import CopiedTable
 from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.concurrent import ConcurrentService
@@ -116,7 +116,7 @@ class EarlyBroker(Broker):
         self._serving.delivery._now_us = lambda: honest() + 200_000
 
 
-class Unmarked(Delivery):
+class Unmarked(DeferredDelivery):
     """Delivers without a word of what it delivers."""
 
     def _stage(self, due: Due) -> str | None:

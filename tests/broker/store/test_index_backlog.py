@@ -11,7 +11,7 @@ from rmq.broker.store.files import Files, IndexFaults
 from rmq.broker.store.index_backlog import IndexBacklog, KeyedBatch, KeyWork
 from rmq.broker.store.key_index import Hit, KeyIndex, KeySearch
 
-from ..faulty_files import FaultyFiles
+from rigs.disk.faulty import FaultyFiles
 
 EXTENTS = (Extent(0, "0"),)
 ALL = 1 << 50
