@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,11 +18,15 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_readable, wrap
 
 from .config import ConsumerConfig, configure
+from .dispatch.concurrent import ConcurrentService
+from .dispatch.failures import SkipFailures
+from .dispatch.orderly import OrderlyScheduler
+from .fetch.concurrent_queue import ConcurrentQueue
+from .fetch.process_queue import ProcessQueue
 from .group.allocation import Allocate, Strategy, named
 from .group.tag_filter import Subscription
 from .listener import Hooks, Listener, adapt
-from .member import BaseConsumer
-from .running import Connect, ConsumerRuntime
+from .member import BaseConsumer, Connect, ConsumerRuntime, ConsumeService
 
 log = get_logger("rmq.consumer")
 
@@ -136,7 +141,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
 
     def _subscriptions_changed(self) -> None:
         if self._runtime is not None:
-            self._runtime.resubscribe()
+            self._runtime.rebalancer.subscribed()
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -194,16 +199,34 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         if self._runtime is None:
             self._runtime = ConsumerRuntime(
                 self.config,
-                self._adapted,
                 self._subscriptions,
+                make_service=self._make_service,
+                make_cache=ProcessQueue
+                if self.config.orderly
+                else partial(ConcurrentQueue, max_span=self.config.max_span),
                 connect=self._connect,
                 now=self._now,
                 on_failure=self._failed,
                 pauses=self._pauses,
-                hooks=self._hooks,
                 strategy=self._strategy,
             )
             self._runtime.start()
+
+    def _make_service(self, runtime: ConsumerRuntime) -> ConsumeService:
+        """Make what calls the listener."""
+        failures = SkipFailures() if runtime.is_broadcasting else None
+        Service = OrderlyScheduler if self.config.orderly else partial(ConcurrentService, failures=failures)
+        return Service(
+            self._adapted,
+            self.config,
+            runtime.broker,
+            tasks=runtime.tasks,
+            leases=runtime.keeper,
+            on_turn=runtime.reporter.turned,
+            hooks=self._hooks,
+            statistics=runtime.statistics,
+            stalled=runtime.stalls.stalled,
+        )
 
     async def run(self) -> None:
         """
@@ -222,7 +245,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         if not self._subscriptions:
             raise ConfigError("there is nothing to consume: call subscribe() before run()")
         self.start()
-        with self._stop_signals(self._hurry):
+        with self._stop_signals(self._cancel_calls):
             try:
                 await self._stopped.wait()
             finally:
@@ -238,7 +261,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         Called by a listener it returns at once, since it cannot wait for its own end. Cancelling it leaves the stop
         going on in the background; a further call waits for it.
         """
-        await self._end()
+        await self._stop_and_wait()
 
     async def _finish(self, runtime: ConsumerRuntime) -> None:
         # While the interpreter exits, those that run have ended, and the others would wait for ever.

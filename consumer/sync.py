@@ -59,12 +59,12 @@ from .fetch.flow_control import Target
 from .group.allocation import Allocate, Strategy
 from .introspection import TopicStatistics
 from .listener import Listener
+from .member import Connect
 from .poll.polls import RebalanceHook
 from .poll.pull_consumer import DEFAULT_POLL_S
 from .poll.pull_consumer import PullConsumer as AsyncPullConsumer
 from .poll.queue import PulledBatch
 from .poll.targets import Queue
-from .running import Connect
 
 __all__ = ["Consumer", "PullConsumer"]
 
@@ -335,7 +335,7 @@ class Consumer(BlockingConsumer):
             self._end()
 
     def _hurry(self) -> None:
-        self._thread.post(self._consumer._hurry)
+        self._thread.post(self._consumer._cancel_calls)
         self._thread.hurry()
 
     async def _run(self, signals: StopSignals | None) -> None:

@@ -118,6 +118,7 @@ def open_offsets(
     assignments: Mapping[MessageQueue, Assignment],
     *,
     now: Callable[[], float],
+    busy: Callable[[], bool],
 ) -> LocalOffsets:
     """
     The progress of a member as its file has it, locked from here on. Waits for the disk.
@@ -132,7 +133,8 @@ def open_offsets(
     except BaseException:
         file.close()
         raise
-    return LocalOffsets(assignments, config, LocalProgress(group, config.instance, found), file, now=now, found=found)
+    progress = LocalProgress(group, config.instance, found)
+    return LocalOffsets(assignments, config, progress, file, now=now, busy=busy, found=found)
 
 
 class File(Protocol):
@@ -160,21 +162,22 @@ class LocalOffsets:
         file: File,
         *,
         now: Callable[[], float],
+        busy: Callable[[], bool],
         found: OffsetsContent | None = None,
     ) -> None:
-        """``found`` is what the file holds."""
+        """``busy`` says whether turns are running; ``found`` is what the file has."""
         self.progress = progress
         self._assignments = assignments
         self._config = config
         self._file = file
         self._now = now
+        self._busy = busy
         self._turned = asyncio.Event()
         self._aside: list[OffsetsContent] = []  # the progress in stores that the broker does not have any more
         self._written = found
         self._closed = False
         self._writing: asyncio.Future[None] | None = None
         self._logged_at = float("-inf")
-        self.busy: Callable[[], bool] = lambda: False  # whether turns are running; set by the composition root
 
     def turned(self) -> None:
         """A turn began or ended, or progress was made without one."""
@@ -186,7 +189,7 @@ class LocalOffsets:
             await self._turned.wait()
             self._turned.clear()
             await asyncio.sleep(self._config.offsets_every_s)
-            if not await self.write() or self.busy():
+            if not await self.write() or self._busy():
                 self._turned.set()  # there is more to come, or the same again
 
     def enter(self, stores: StoreIds, before: StoreIds | None = None) -> None:

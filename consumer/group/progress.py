@@ -41,13 +41,15 @@ class OffsetReporter:
         broker: GroupClient,
         *,
         believed: Callable[[Assignment], bool],
+        busy: Callable[[], bool],
     ) -> None:
+        """``busy`` says whether turns are running."""
         self._assignments = assignments
         self._config = config
         self._broker = broker
         self._believed = believed
+        self._busy = busy
         self._turned = asyncio.Event()
-        self.busy: Callable[[], bool] = lambda: False  # whether turns are running; set by the composition root
 
     def turned(self) -> None:
         """A turn began or ended."""
@@ -59,7 +61,7 @@ class OffsetReporter:
             await self._turned.wait()
             self._turned.clear()
             await asyncio.sleep(self._config.commit_every_s)
-            if not await self.report() or self.busy():
+            if not await self.report() or self._busy():
                 self._turned.set()  # there is more to come, or the same again
 
     async def report(self) -> bool:

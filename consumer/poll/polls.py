@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
@@ -29,17 +29,12 @@ from ..dispatch.turns import RELOCK_FIRST_S, SLICE_S, YIELD_S
 from ..group.assignment import Assignment
 from ..group.leases import Leases, until_proven
 from ..introspection import Statistics
+from .commits import PullCommits
 from .queue import PulledBatch, cache_of
 from .watchdog import PollWatchdog
 
 log = get_logger("rmq.consumer")
 RebalanceHook = Callable[[list[MessageQueue]], Awaitable[None] | None]
-
-
-class Losses(Protocol):
-    """Whoever has to know of progress that cannot be committed any more."""
-
-    def note(self, assignment: Assignment) -> None: ...
 
 
 class _InHand(NamedTuple):
@@ -61,7 +56,7 @@ class PullService:
         *,
         tasks: TaskSet,
         leases: Leases,
-        losses: Losses,
+        commits: PullCommits,
         watchdog: PollWatchdog,
         statistics: Statistics,
         stalled: Callable[[float], bool] = lambda _: False,
@@ -73,8 +68,8 @@ class PullService:
         self._broker = broker
         self._tasks = tasks
         self._leases = leases
-        self._losses = losses
-        self._watchdog = watchdog
+        self.commits = commits
+        self.watchdog = watchdog
         self._statistics = statistics
         self._stalled = stalled
         self._on_assigned = on_assigned
@@ -139,7 +134,7 @@ class PullService:
         if self._config.auto_commit_every_s and not assignment.lease.lost:
             cache.mark_done()
         if cache.unmarked or (assignment.lease.lost and cache.finished_offset > cache.durable):
-            self._losses.note(assignment)
+            self.commits.note(assignment)
 
     def _give_back(self, assignment: Assignment, after_s: float) -> None:
         """Wait no longer for what is in hand: it was not done, and somebody else gets it."""
@@ -206,11 +201,11 @@ class PullService:
         Cancelling is safe: nothing was taken then.
         """
         self.finished()
-        self._watchdog.poll_began()
+        self.watchdog.poll_began()
         try:
             return await self._poll(timeout_s)
         finally:
-            self._watchdog.poll_ended()
+            self.watchdog.poll_ended()
 
     async def _poll(self, timeout_s: float | None) -> PulledBatch:
         now = self._broker.now()
@@ -266,7 +261,7 @@ class PullService:
         self._in_hand = None
         cache_of(assignment).commit()
         assignment.guard.release()
-        self._watchdog.active()
+        self.watchdog.active()
         now = self._broker.now()
         timed_out = now - since >= self._config.consume_timeout_s
         self._statistics.of(assignment.shown.topic).succeeded(now, count, 1, now - since, timed_out)
@@ -274,7 +269,7 @@ class PullService:
     def abandon(self) -> None:
         """What is in hand is not done, and others get it: the next commit reports that."""
         if self._in_hand is not None:
-            self._losses.note(self._in_hand.assignment)
+            self.commits.note(self._in_hand.assignment)
             self.let_go()
 
     def let_go(self, assignment: Assignment | None = None) -> None:

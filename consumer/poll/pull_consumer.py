@@ -19,17 +19,97 @@ from ..config import ConsumerConfig, configure
 from ..fetch.flow_control import Target
 from ..group.allocation import Allocate, Strategy, named
 from ..group.assignment import Assignment
-from ..member import BaseConsumer
-from ..running import Connect
-from .polls import RebalanceHook
-from .queue import NotAssigned, PulledBatch, cache_of
-from .running import PullRuntime
+from ..member import BaseConsumer, Connect, ConsumerRuntime
+from .commits import PullCommits
+from .polls import PullService, RebalanceHook
+from .queue import NotAssigned, PullCache, PulledBatch, cache_of
+from .seeks import Seeks
 from .targets import PullTargets, Queue, as_queue, check_hooks, check_timeout
+from .watchdog import PollWatchdog
 
 log = get_logger("rmq.consumer")
 
 DEFAULT_BATCH = 10
 DEFAULT_POLL_S = 5.0
+
+
+class PullRuntime(ConsumerRuntime):
+    """The parts of a started pull consumer: those of any consumer, with polls in the place of a listener."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        on_assigned: RebalanceHook | None,
+        on_revoked: RebalanceHook | None,
+        on_started: Callable[[], None],
+        **named: Any,
+    ) -> None:
+        """``on_started`` is called for each queue that came; the others are those of ``ConsumerRuntime``."""
+
+        def make_polls(runtime: ConsumerRuntime) -> PullService:
+            broker, keeper = runtime.broker, runtime.keeper
+            return PullService(
+                runtime.config,
+                broker,
+                tasks=runtime.tasks,
+                leases=keeper,
+                commits=PullCommits(
+                    runtime.assignments,
+                    runtime.config,
+                    broker,
+                    believed=keeper.believed,
+                    progressed=runtime.reporter.turned,
+                ),
+                watchdog=PollWatchdog(
+                    runtime.config.consume_timeout_s,
+                    now=broker.now,
+                    rest=self._rest,
+                ),
+                statistics=runtime.statistics,
+                stalled=runtime.stalls.stalled,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+            )
+
+        super().__init__(*arguments, make_service=make_polls, make_cache=PullCache, **named)
+        assert isinstance(self.service, PullService)
+        self.polls = self.service
+        self.seeks = Seeks(self.config, self.broker, tasks=self.tasks, service=self.polls, pull=self.puller.start)
+        self._on_started = on_started
+        self._has_last_word = on_revoked is not None
+
+    @property
+    def polled_ago_s(self) -> float:
+        """How long the user has not polled."""
+        return self.polls.watchdog.away_s
+
+    def start(self) -> None:
+        """Start every loop."""
+        super().start()
+        if self.config.auto_commit_every_s:
+            self.tasks.start(self.polls.commits.run(), "auto-commit")
+        self.tasks.start(self.polls.watchdog.watch(), "poll watchdog")
+
+    def start_assignment(self, assignment: Assignment) -> None:
+        """Pull a queue, unless the user has paused it."""
+        super().start_assignment(assignment)
+        self._on_started()
+
+    def _rest(self, resting: bool) -> None:
+        self.rebalancer.rest(resting)
+
+    def halt(self) -> None:
+        """Have no pass and no batch start, and end the poll under way."""
+        super().halt()
+        self.polls.close()
+
+    def _waits_for_user(self) -> bool:
+        return super()._waits_for_user() or (self._has_last_word and bool(self.assignments))
+
+    async def _leave(self) -> list[Assignment]:
+        taken = await super()._leave()
+        self.polls.commits.left(taken)
+        return taken
 
 
 class PullConsumer(BaseConsumer[PullRuntime]):
@@ -151,7 +231,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
 
     def _targets_changed(self) -> None:
         if self._runtime is not None:
-            self._runtime.resubscribe()
+            self._runtime.rebalancer.subscribed()
         elif self._started and not self._stopped.is_set():
             self._run()
 
@@ -229,9 +309,9 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         if self._is_settled():
             return
         runtime = self._in_operation(also_stopping=True)
-        if asyncio.current_task() not in runtime.owners():  # a hook does not know what the polling task is at
+        if asyncio.current_task() not in runtime.service.owners():  # a hook does not know what the polling task is at
             runtime.polls.finished()
-        await runtime.commits.commit()
+        await runtime.polls.commits.commit()
 
     def _is_settled(self) -> bool:
         """
@@ -242,7 +322,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         """
         if self._runtime is None or self._error is not None or not self._stopped.is_set():
             return False
-        self._runtime.commits.report_losses()
+        self._runtime.polls.commits.report_losses()
         return True
 
     # Positions
@@ -369,7 +449,6 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         on_assigned, on_revoked = self._hooks
         self._runtime = PullRuntime(
             self.config,
-            None,
             self._targets.subscriptions,
             connect=self._connect,
             now=self._now,
@@ -393,21 +472,16 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         """
         if self._runtime is not None and self._is_batch_free():
             self._runtime.polls.abandon()
-        await self._end()
+        await self._stop_and_wait()
 
     def _is_batch_free(self) -> bool:
         """Whether the task that has the batch in hand is this one, or has ended."""
         return self._poller is None or self._poller.done() or self._poller is asyncio.current_task()
 
-    def _halt(self, runtime: PullRuntime) -> None:
-        super()._halt(runtime)
-        runtime.polls.close()
-
     async def _finish(self, runtime: PullRuntime) -> None:
         try:
-            await runtime.stop()
+            await super()._finish(runtime)
         finally:
-            self._stopped.set()
             self._came.set()
 
     def _in_operation(self, *, also_stopping: bool = False) -> PullRuntime:

@@ -21,7 +21,6 @@ from rmq.wire.protocol.ops.core import NO_OFFSET
 
 from ..config import FIRST, LAST, ConsumerConfig, to_us
 from ..group.assignment import Assignment, Task
-from .commits import PullCommits
 from .polls import PullService
 from .queue import NotAssigned, cache_of
 
@@ -38,14 +37,12 @@ class Seeks:
         *,
         tasks: TaskSet,
         service: PullService,
-        commits: PullCommits,
         pull: Callable[[Assignment], None],
     ) -> None:
         self._config = config
         self._broker = broker
         self._tasks = tasks
         self._service = service
-        self._commits = commits
         self._pull = pull
 
     async def seek(self, assignment: Assignment, to: int | str) -> int:
@@ -94,7 +91,7 @@ class Seeks:
         if self._config.auto_commit_every_s and offset < cache.finished_offset:
             # The mark must be at the broker before its messages are let go: see PullCache.commit_offset.
             cache.mark_done()
-            await self._commits.commit_these([assignment])
+            await self._service.commits.commit_these([assignment])
         if assignment.dropped:
             raise NotAssigned(f"{assignment.shown} was taken away from this consumer: there is nothing to seek in")
         self._tasks.end(assignment.puller)

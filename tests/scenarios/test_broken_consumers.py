@@ -15,7 +15,7 @@ from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.group.assignment import Assignment, QueueGates
 from rmq.consumer.group.handover import Workers
-from rmq.consumer.running import ConsumerRuntime
+from rmq.consumer.member import ConsumerRuntime
 from rmq.engine.native.connection import Connection
 from rmq.wire.model import MessageQueue
 

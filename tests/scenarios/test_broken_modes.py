@@ -23,7 +23,7 @@ from rmq.consumer.dispatch.failures import Fate
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.group.assignment import Assignment
 from rmq.consumer.group.handover import Workers
-from rmq.consumer.running import ConsumerRuntime
+from rmq.consumer.member import ConsumerRuntime
 from rmq.wire.model import MessageQueue
 
 from rigs.disk.crash import KEPT

@@ -25,7 +25,7 @@ from rmq.broker.app import Broker
 from rmq.broker.config import BrokerConfig
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import Consumer
-from rmq.consumer.running import ConsumerRuntime
+from rmq.consumer.member import ConsumerRuntime
 from rmq.engine.native.connection import Connection
 from rmq.wire.errors import OK
 from rmq.wire.model import MessageQueue

@@ -336,7 +336,7 @@ class Silent:
 
 async def silent(directory: Path, *, queues: int = 0) -> tuple[Silent, Broadcaster, LocalOffsets]:
     """A member that wants two topics, or knows one with some queues."""
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(directory)), "g", {}, now=lambda: 0.0)
+    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(directory)), "g", {}, now=lambda: 0.0, busy=bool)
     offsets.enter(StoreIds(7))
     link, config, topics = Silent(), ConsumerConfig(group="g"), KnownTopics()
     broadcaster = Broadcaster(cast(Link, link), "g", config, offsets, topics=lambda: topics, now=lambda: 0.0)
@@ -358,7 +358,7 @@ def pull(broadcaster: Broadcaster, topic: str) -> asyncio.Task[PullResult | None
 @pytest.mark.parametrize("when", ["asked", "written"])
 async def test_what_was_found_out_of_a_store_that_is_gone_is_no_grant(tmp_path: Path, when: str) -> None:
     """The broker is another one before the answer is read, or before it is on the disk."""
-    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0)
+    offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(tmp_path)), "g", {}, now=lambda: 0.0, busy=bool)
     offsets.enter(StoreIds(7))
 
     class Replaced:

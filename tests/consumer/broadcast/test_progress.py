@@ -172,7 +172,9 @@ class Rig:
         progress = LocalProgress("g", "a")
         progress.enter(7)
         config = ConsumerConfig(group="g", **settings)
-        self.offsets = LocalOffsets(self.assignments, config, progress, self.file, now=asyncio.get_running_loop().time)
+        self.busy = False
+        time = asyncio.get_running_loop().time
+        self.offsets = LocalOffsets(self.assignments, config, progress, self.file, now=time, busy=lambda: self.busy)
         self.at(0)
 
     def at(self, offset: int, log_epoch: int = 0) -> Assignment:
@@ -221,12 +223,12 @@ async def test_progress_is_written_5_s_after_it_began_and_not_before() -> None:
 async def test_while_turns_run_it_is_written_every_5_s_and_once_after_the_last() -> None:
     rig = Rig()
     stop = await running(rig)
-    rig.offsets.busy = lambda: True
+    rig.busy = True
     rig.progressed(1)
     await asyncio.sleep(7)
     rig.at(2)
     await asyncio.sleep(7)
-    rig.offsets.busy = lambda: False
+    rig.busy = False
     rig.at(3)
     await asyncio.sleep(60)
 
@@ -240,7 +242,7 @@ async def test_while_turns_run_it_is_written_every_5_s_and_once_after_the_last()
 async def test_nothing_is_written_while_nothing_changes() -> None:
     rig = Rig()
     stop = await running(rig)
-    rig.offsets.busy = lambda: True
+    rig.busy = True
     rig.progressed(1)
 
     await asyncio.sleep(60)
