@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgpack
 
-from rmq.engine.native.connection import version
-from rmq.engine.native.group import BROADCASTING, GroupClient, Link
+from rmq.engine.native.connection import Connection, version
+from rmq.engine.native.group import BROADCASTING, GroupClient
 from rmq.runtime.clock import boottime
 from rmq.runtime.logging import get_logger
 from rmq.runtime.stop_signals import StopSignals
@@ -62,7 +62,7 @@ class Connect(Protocol):
         keep_alive: bool,
         now: Callable[[], float],
         room: str = "",
-    ) -> Link: ...
+    ) -> Connection: ...
 
 
 class ConsumeService(Protocol):

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from rmq.engine.native.group import BROADCASTING, GroupClient, Link
+from rmq.engine.native.connection import Connection
+from rmq.engine.native.group import BROADCASTING, GroupClient
 from rmq.runtime.logging import get_logger
 from rmq.wire.batch.tags import ALL
 from rmq.wire.errors import OK, BadRequest, ConnectionLost, StoreFailed, TopicNotFound
@@ -26,20 +27,13 @@ from rmq.wire.protocol.ops.messages import OffsetAt, OffsetsAt
 
 from ..config import FIRST, LAST, ConsumerConfig, parse_start, to_us
 from ..group.assignment import Assignment
+from ..group.topics import KnownTopics
 from .offsets_file import QueueProgress
 from .progress import LocalOffsets
 
 log = get_logger("rmq.consumer")
 
 NO_EPOCH = 0  # the fencing token of a queue that is nobody's
-
-
-class Topics(Protocol):
-    """What is known of topics; see :class:`~rmq.consumer.group.topics.KnownTopics`."""
-
-    def generation(self, topic: str) -> int | None: ...
-    def queues(self, topic: str) -> list[MessageQueue]: ...
-    def is_new(self, queue: MessageQueue) -> bool: ...
 
 
 class _Start(NamedTuple):
@@ -64,12 +58,12 @@ class Broadcaster(GroupClient):
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         group: str,
         config: ConsumerConfig,
         offsets: LocalOffsets,
         *,
-        topics: Callable[[], Topics],
+        topics: Callable[[], KnownTopics],
         now: Callable[[], float],
     ) -> None:
         super().__init__(

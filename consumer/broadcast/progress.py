@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rmq.runtime.logging import get_logger
 from rmq.wire.model import MessageQueue
@@ -137,15 +136,6 @@ def open_offsets(
     return LocalOffsets(assignments, config, progress, file, now=now, busy=busy, found=found)
 
 
-class File(Protocol):
-    """Where it is kept; see :class:`~rmq.consumer.broadcast.offsets_file.OffsetsFile`."""
-
-    def write(self, content: OffsetsContent) -> None: ...
-    def put_aside(self, content: OffsetsContent) -> Path | None: ...
-    def kept(self, store_id: int) -> OffsetsContent | None: ...
-    def close(self) -> None: ...
-
-
 class LocalOffsets:
     """
     Writes the progress of all queues, only while there is any, in a thread: one write at a time, whoever asks for it.
@@ -159,7 +149,7 @@ class LocalOffsets:
         assignments: Mapping[MessageQueue, Assignment],
         config: ConsumerConfig,
         progress: LocalProgress,
-        file: File,
+        file: OffsetsFile,
         *,
         now: Callable[[], float],
         busy: Callable[[], bool],

@@ -39,10 +39,11 @@ from ..config import ConsumerConfig
 from ..dispatch.turns import SLICE_S
 from ..group.assignment import Assignment, LogGap, Stopped, gap_of
 from ..group.progress import AGREEING
+from ..group.rebalancer import Rebalancer
 from ..group.topics import GONE
 from ..introspection import Statistics
 from .flow_control import FlowControl, stands_still
-from .start_offset import StartOffset, Topics, after_failure, says_gone
+from .start_offset import StartOffset, after_failure, says_gone
 
 log = get_logger("rmq.consumer")
 FEW = 16  # messages for which a listener was idle: it would be late for them, while many more are not held up
@@ -66,7 +67,7 @@ class Puller:
         tasks: TaskSet,
         believed: Callable[[Assignment], bool],
         progressed: Callable[[], None],
-        topics: Topics,
+        topics: Rebalancer,
         statistics: Statistics,
     ) -> None:
         self._config = config
@@ -183,7 +184,7 @@ class Intake:
         config: ConsumerConfig,
         broker: GroupClient,
         *,
-        topics: Topics,
+        topics: Rebalancer,
         progressed: Callable[[], None],
         room: Callable[[Assignment], Awaitable[None]],
     ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
@@ -26,16 +25,10 @@ from rmq.wire.model import MessageQueue
 
 from ..config import FIRST, LAST, ConsumerConfig, parse_start, to_us
 from ..group.assignment import Assignment
+from ..group.rebalancer import Rebalancer
 from ..group.topics import GONE
 
 log = get_logger("rmq.consumer")
-
-
-class Topics(Protocol):
-    """What is asked and learned about topics; see :class:`~rmq.consumer.group.rebalancer.Rebalancer`."""
-
-    def is_new(self, queue: MessageQueue) -> bool: ...
-    def topic_missing(self, topic: str, topic_generation: int | None) -> None: ...
 
 
 class StartOffset:
@@ -48,7 +41,7 @@ class StartOffset:
     """
 
     def __init__(
-        self, config: ConsumerConfig, broker: GroupClient, *, topics: Topics, progressed: Callable[[], None]
+        self, config: ConsumerConfig, broker: GroupClient, *, topics: Rebalancer, progressed: Callable[[], None]
     ) -> None:
         self._config = config
         self._broker = broker

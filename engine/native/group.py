@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rmq.wire import names
-from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import BadRequest, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol import hello
@@ -18,30 +17,13 @@ from rmq.wire.protocol.ops.messages import OffsetAt, OffsetsAt
 from rmq.wire.protocol.ops.redelivery import SendBack, SentBack
 from rmq.wire.stores import StoreIds
 
+from .connection import Connection
+
 T = TypeVar("T")
 CLUSTERING = "clustering"  # each message goes to one member of the group
 BROADCASTING = "broadcasting"  # each message goes to every member of the group
 _NO_STORE = StoreIds(0)
 SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
-
-
-class Link(Protocol):
-    """What a consumer needs of :class:`rmq.engine.native.connection.Connection`."""
-
-    @property
-    def member(self) -> str: ...
-    @property
-    def hello(self) -> hello.HelloReply | None: ...
-    @property
-    def connected(self) -> bool: ...
-    @property
-    def answered_sent_at(self) -> float: ...
-
-    def start(self) -> None: ...
-    async def wait_connected(self) -> None: ...
-    async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float = 3.0) -> Any: ...
-    def submit(self, op: Op, payload_parts: Sequence[Buffer], on_reply: Callable[[int, Any], None]) -> int: ...
-    async def close(self) -> None: ...
 
 
 class GroupClient:
@@ -53,7 +35,7 @@ class GroupClient:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         group: str,
         *,
         now: Callable[[], float],

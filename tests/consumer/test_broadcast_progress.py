@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq.consumer import Consumer
-from rmq.engine.native.group import Link
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import ConfigError, GroupMismatch
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
@@ -254,7 +254,7 @@ async def test_a_second_member_of_the_same_instance_is_refused_when_it_starts(br
 
 
 async def test_a_member_that_cannot_be_made_has_locked_nothing(member: Make, tmp_path: Path) -> None:
-    def nowhere(*_: object, **__: object) -> Link:
+    def nowhere(*_: object, **__: object) -> Connection:
         raise ConfigError("no such address")
 
     consumer = Consumer(

@@ -17,7 +17,7 @@ from rmq.consumer.broadcast.member import Broadcaster
 from rmq.consumer.broadcast.progress import LocalOffsets, open_offsets
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.group.topics import KnownTopics
-from rmq.engine.native.group import Link
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import BadRequest, ConfigError, ConnectionLost, GroupMismatch, RequestTimeout, TopicNotFound
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import (
@@ -339,7 +339,7 @@ async def silent(directory: Path, *, queues: int = 0) -> tuple[Silent, Broadcast
     offsets = open_offsets(ConsumerConfig(group="g", offsets_dir=str(directory)), "g", {}, now=lambda: 0.0, busy=bool)
     offsets.enter(StoreIds(7))
     link, config, topics = Silent(), ConsumerConfig(group="g"), KnownTopics()
-    broadcaster = Broadcaster(cast(Link, link), "g", config, offsets, topics=lambda: topics, now=lambda: 0.0)
+    broadcaster = Broadcaster(cast(Connection, link), "g", config, offsets, topics=lambda: topics, now=lambda: 0.0)
     if queues:
         topics.joined(["t"], [TopicInfo("t", 1, queues, [QueueInfo(i, "fake") for i in range(queues)])])
     else:
@@ -374,7 +374,7 @@ async def test_what_was_found_out_of_a_store_that_is_gone_is_no_grant(tmp_path: 
     topics = KnownTopics()
     topics.joined(["t"], [TopicInfo("t", 1, 1, [QueueInfo(0, "fake")])])
     broadcaster = Broadcaster(
-        cast(Link, Replaced()), "g", ConsumerConfig(group="g"), offsets, topics=lambda: topics, now=lambda: 0.0
+        cast(Connection, Replaced()), "g", ConsumerConfig(group="g"), offsets, topics=lambda: topics, now=lambda: 0.0
     )
 
     with pytest.raises(ConnectionLost, match="another store"):
