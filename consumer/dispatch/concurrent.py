@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
@@ -45,17 +44,11 @@ from ..listener import (
     result_type,
 )
 from .failures import EXPIRED_LEVEL, Failures, Fate, SendBacks, reason_of
+from .invoke import Raised, Warnings, log_raised
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S
 
 log = get_logger("rmq.consumer")
 Worker = asyncio.Task[None]
-
-
-class Raised(NamedTuple):
-    """What stands for the answer of a listener that raised; ``counts`` is False if we made it do so."""
-
-    error: BaseException
-    counts: bool = True
 
 
 class ConcurrentService:
@@ -96,7 +89,7 @@ class ConcurrentService:
         self._waking = False  # a worker was woken and has not run yet
         self._slice_end = float("-inf")  # when the workers have to give the loop to others
         self._yielding = False  # they do so
-        self._warned: set[str] = set()
+        self._warn = Warnings()
         self._running = 0  # calls that run or are being recorded
 
     @property
@@ -205,7 +198,7 @@ class ConcurrentService:
                 # A listener that cancels its task and returns leaves us the exception, wherever we wait next.
                 if not self._undo_cancel(worker):
                     raise
-                self._warn_cancelled()
+                self._warn.cancelled_its_task()
 
     async def _call_on(self, worker: Worker) -> None:
         """
@@ -325,7 +318,7 @@ class ConcurrentService:
         else:
             read, warning = read_concurrent_status(status)
             if warning is not None:
-                self._warn_once(*warning)
+                self._warn.once(*warning)
         if context.is_left and error is None:
             return
         given, left = chunk.gone + chunk.count, cache.messages_of(chunk)
@@ -374,14 +367,14 @@ class ConcurrentService:
         done = acknowledged(context.ack_index, given)
         if done is None:
             advice = f"context.ack_index = {context.ack_index!r} is no index of a message; all are tried again"
-            self._warn_once("listener.bad_ack_index", advice)
+            self._warn.once("listener.bad_ack_index", advice)
         return done or 0
 
     def _level(self, context: ConcurrentContext) -> int:
         level: object = context.delay_level
         if isinstance(level, int) and not isinstance(level, bool):
             return level
-        self._warn_once("listener.bad_delay_level", f"context.delay_level = {level!r} is no level; left out")
+        self._warn.once("listener.bad_delay_level", f"context.delay_level = {level!r} is no level; left out")
         return 0
 
     # Exceptions and cancellations
@@ -397,18 +390,12 @@ class ConcurrentService:
             if call.worker.cancelling():
                 if not self._undo_cancel(call.worker):
                     raise error
-                self._warn_cancelled()
+                self._warn.cancelled_its_task()
         elif not isinstance(error, Exception):
             raise error
         messages = active.cache.messages_of(call.chunk)
-        if messages and messages[0].attempt & (messages[0].attempt - 1) == 0:
-            log.error(
-                "listener.raised",
-                queue=str(active.assignment.queue),
-                queue_offset=messages[0].queue_offset,
-                attempt=messages[0].attempt,
-                exc_info=error,
-            )
+        if messages:
+            log_raised(active.assignment.queue, messages[0], error)
         return Raised(error)
 
     async def _let_cancel_pass(self, call: Call) -> None:
@@ -420,7 +407,7 @@ class ConcurrentService:
         if not self._undo_cancel(call.worker):
             raise asyncio.CancelledError
         if not call.interrupted:
-            self._warn_cancelled()
+            self._warn.cancelled_its_task()
 
     def _undo_cancel(self, worker: Worker) -> bool:
         """Take a cancellation back that is meant for a call, not for its worker; False if it is for good."""
@@ -429,14 +416,6 @@ class ConcurrentService:
         while worker.cancelling():
             worker.uncancel()
         return True
-
-    def _warn_cancelled(self) -> None:
-        self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
-
-    def _warn_once(self, event: str, advice: str) -> None:
-        if event not in self._warned:
-            self._warned.add(event)
-            log.warning(event, advice=advice)
 
 
 COUNT_AFTER_S = 0.002  # calls are added to the statistics together, not one by one

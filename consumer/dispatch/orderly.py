@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
@@ -46,6 +45,7 @@ from ..listener import (
 )
 from .crash_guard import CrashGuard
 from .failures import AWAY_S, Failed, Retries, reason_of
+from .invoke import Raised, Warnings, is_cancelled, log_raised
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")
@@ -377,13 +377,6 @@ class OrderlyScheduler:
         return step, now, min(assignment.believed_until, began + config.max_continuous_s, now + slice_s)
 
 
-class Raised(NamedTuple):
-    """What stands for the answer of a listener that raised; ``counts`` is False if we made it do so."""
-
-    error: BaseException
-    counts: bool = True
-
-
 class OrderlyResults:
     """Reads answers, exceptions and cancellations of calls; warns once of each kind of misuse."""
 
@@ -391,7 +384,7 @@ class OrderlyResults:
         self._config = config
         self._tasks = tasks
         self._statistics = statistics
-        self._warned: set[str] = set()
+        self._warn = Warnings()
 
     def settle(
         self, assignment: Assignment, count: int, status: object, context: ConsumeContext, now: float
@@ -408,7 +401,7 @@ class OrderlyResults:
         else:
             read, warning = read_status(status, context.auto_commit)
             if warning is not None:
-                self._warn_once(*warning)
+                self._warn.once(*warning)
         if read is COMMIT:
             cache.commit()
         if read is COMMIT or read is SUCCESS:
@@ -426,7 +419,7 @@ class OrderlyResults:
         asked: object = context.suspend_s
         if asked is None or (isinstance(asked, int | float) and not isinstance(asked, bool)):
             return asked
-        self._warn_once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
+        self._warn.once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
         return None
 
     def caught(self, assignment: Assignment, count: int, error: BaseException) -> Raised:
@@ -441,15 +434,7 @@ class OrderlyResults:
                 raise error
         elif not isinstance(error, Exception):
             raise error
-        head = assignment.cache.in_flight[-count]
-        if head.attempt & (head.attempt - 1) == 0:
-            log.error(
-                "listener.raised",
-                queue=str(assignment.queue),
-                queue_offset=head.queue_offset,
-                attempt=head.attempt,
-                exc_info=error,
-            )
+        log_raised(assignment.queue, assignment.cache.in_flight[-count], error)
         return Raised(error)
 
     def undo_cancel(self, assignment: Assignment) -> bool:
@@ -462,7 +447,7 @@ class OrderlyResults:
         if assignment.interrupted:
             assignment.interrupted = False
         else:
-            self._warn_once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
+            self._warn.cancelled_its_task()
         return True
 
     async def let_cancel_pass(self, assignment: Assignment) -> None:
@@ -475,14 +460,3 @@ class OrderlyResults:
             if not self.undo_cancel(assignment):
                 assignment.guard.release()
                 raise
-
-    def _warn_once(self, event: str, advice: str) -> None:
-        if event not in self._warned:
-            self._warned.add(event)
-            log.warning(event, advice=advice)
-
-
-def is_cancelled() -> bool:
-    """Whether the running task itself was cancelled, rather than something it awaited."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
