@@ -18,6 +18,7 @@ from rmq.wire.stores import MAX_LOG_EPOCH, StoreIds
 
 from ..config import ConsumerConfig
 from ..group.assignment import Assignment
+from ..group.progress import ProgressLoop
 from .offsets_file import OffsetsContent, OffsetsFile, QueueProgress, directory_of
 
 OF_ANOTHER_LOG: Final = MAX_LOG_EPOCH  # a broker refuses positions of epochs above its own, and none gets to this one
@@ -136,12 +137,11 @@ def open_offsets(
     return LocalOffsets(assignments, config, progress, file, now=now, busy=busy, found=found)
 
 
-class LocalOffsets:
+class LocalOffsets(ProgressLoop):
     """
-    Writes the progress of all queues, only while there is any, in a thread: one write at a time, whoever asks for it.
+    Writes the progress of all queues to a file, in a thread: one write at a time, whichever task asks for it.
 
-    It sleeps until a turn begins, writes every ``offsets_every_s`` while turns run, and once more after the last. What
-    a member that is killed did since the last write is delivered to it again.
+    What a member that is killed did since the last write is delivered to it again.
     """
 
     def __init__(
@@ -155,32 +155,17 @@ class LocalOffsets:
         busy: Callable[[], bool],
         found: OffsetsContent | None = None,
     ) -> None:
-        """``busy`` says whether turns are running; ``found`` is what the file has."""
+        """``found`` is what the file has."""
+        super().__init__(config.offsets_every_s, busy)
         self.progress = progress
         self._assignments = assignments
-        self._config = config
         self._file = file
         self._now = now
-        self._busy = busy
-        self._turned = asyncio.Event()
         self._aside: list[OffsetsContent] = []  # the progress in stores that the broker does not have any more
         self._written = found
         self._closed = False
         self._writing: asyncio.Future[None] | None = None
         self._logged_at = float("-inf")
-
-    def turned(self) -> None:
-        """A turn began or ended, or progress was made without one."""
-        self._turned.set()
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await self._turned.wait()
-            self._turned.clear()
-            await asyncio.sleep(self._config.offsets_every_s)
-            if not await self.write() or self._busy():
-                self._turned.set()  # there is more to come, or the same again
 
     def enter(self, stores: StoreIds, before: StoreIds | None = None) -> None:
         """
@@ -280,6 +265,8 @@ class LocalOffsets:
         self._written = content
         self._mark(content)
         return True
+
+    report = write
 
     def _mark(self, content: OffsetsContent) -> None:
         """Tell each queue what the disk has of it."""

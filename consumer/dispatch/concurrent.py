@@ -29,7 +29,7 @@ from rmq.wire.model import StoredMessage
 from ..config import ConsumerConfig
 from ..fetch.concurrent_queue import Chunk, ConcurrentQueue
 from ..group.assignment import Assignment, ConsumeGuard
-from ..group.leases import Leases, until_proven
+from ..group.leases import Leases, is_proven, until_proven
 from ..introspection import Statistics, TopicMeter
 from ..listener import (
     RETRY,
@@ -139,7 +139,7 @@ class ConcurrentService:
     async def _own(self, active: ActiveQueue) -> None:
         assignment = active.assignment
         while await assignment.work():
-            if not self._is_proven(assignment, self._broker.now()):
+            if not is_proven(assignment, self._leases, self._broker.now()):
                 first_s = RELOCK_FIRST_S if active.doubted else RELOCK_ENTRY_S
                 active.doubted = False
                 await until_proven(assignment, self._leases, first_s=first_s, retry_s=self._config.lock_retry_s)
@@ -151,16 +151,6 @@ class ConcurrentService:
             await active.until_withdrawn()
             if active.cache.ready:
                 await asyncio.sleep(0)  # a long run of unwanted messages: others may have the loop
-
-    def _is_proven(self, assignment: Assignment, now: float) -> bool:
-        """Whether a call may start under the lease."""
-        if now > assignment.believed_until:
-            assignment.believed_until = self._leases.believed_until(assignment)
-            if now > assignment.believed_until:
-                return False
-        if assignment.lost.was_set:
-            self._leases.proven(assignment)
-        return True
 
     # Workers
 
@@ -234,7 +224,7 @@ class ConcurrentService:
             return None
         active = self._ready.popleft()
         assignment = active.assignment
-        active.doubted = now > assignment.believed_until and not self._is_proven(assignment, now)
+        active.doubted = now > assignment.believed_until and not is_proven(assignment, self._leases, now)
         taken = None if assignment.halted or active.doubted else active.cache.take_chunk(self._config.batch)
         if taken is None:
             active.withdraw()

@@ -252,33 +252,27 @@ class Assignment:
 
     async def pause(self, seconds: float) -> None:
         """Sleep, cut short when the assignment is dropped; arriving messages do not cut it. Cancelling is safe."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._dropped.wait()
-        except TimeoutError:
-            pass
+        await _wait(self._dropped, seconds)
 
     async def pause_asking(self, seconds: float) -> None:
-        """Sleep, cut short when :meth:`ask_now` says so or the assignment is dropped. Cancelling is safe."""
+        """Sleep, cut short by :meth:`ask_now` or when the assignment is dropped. Cancelling is safe."""
         self._ask.clear()
-        if self.dropped:
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._ask.wait()
-        except TimeoutError:
-            pass
+        if not self.dropped:
+            await _wait(self._ask, seconds)
 
     async def wait_resumed(self, seconds: float) -> None:
         """Sleep, cut short when the broker confirms the lease or the assignment is dropped. Cancelling is safe."""
         self._proven.clear()
-        if self.dropped:
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._proven.wait()
-        except TimeoutError:
-            pass
+        if not self.dropped:
+            await _wait(self._proven, seconds)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
 
 
 # The broker gives a queue away `grace` after the last request it answered; we stop believing this much earlier.

@@ -50,6 +50,17 @@ async def until_proven(assignment: Assignment, leases: Leases, *, first_s: float
         await assignment.wait_resumed(retry_s)
 
 
+def is_proven(assignment: Assignment, leases: Leases, now: float) -> bool:
+    """Return whether a call may start under the lease; one that was doubted before counts as proven again."""
+    if now > assignment.believed_until:
+        assignment.believed_until = leases.believed_until(assignment)
+        if now > assignment.believed_until:
+            return False
+    if assignment.lost.was_set:
+        leases.proven(assignment)
+    return True
+
+
 class LeaseKeeper:
     """The leases of a consumer: renewed, believed in for a while, or lost."""
 

@@ -11,6 +11,7 @@ given up has none: what was done in it while the broker was away would not be sa
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -26,11 +27,41 @@ from .assignment import Assignment
 log = get_logger("rmq.consumer")
 
 
-class OffsetReporter:
+class ProgressLoop(ABC):
     """
-    Reports the progress of all queues in one request, only while there is any.
+    Reports progress only while there is any.
 
-    It sleeps until a turn begins, looks every ``commit_every_s`` while turns run, and once more after the last.
+    It sleeps until a turn begins, reports every ``every_s`` while turns run, and once more after the last.
+    """
+
+    def __init__(self, every_s: float, busy: Callable[[], bool]) -> None:
+        """``busy`` says whether turns are running."""
+        self._every_s = every_s
+        self._busy = busy
+        self._turned = asyncio.Event()
+
+    def turned(self) -> None:
+        """A turn began or ended, or progress was made without one."""
+        self._turned.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self._turned.wait()
+            self._turned.clear()
+            await asyncio.sleep(self._every_s)
+            if not await self.report() or self._busy():
+                self._turned.set()  # there is more to come, or the same again
+
+    @abstractmethod
+    async def report(self) -> bool:
+        """Report what is new; says whether nothing is left to be reported."""
+
+
+class OffsetReporter(ProgressLoop):
+    """
+    Reports the progress of all queues to the broker, in one request.
+
     ``Assignment.reported`` is what was sent last, by a pull or from here; a failed request sets it back.
     """
 
@@ -43,26 +74,10 @@ class OffsetReporter:
         believed: Callable[[Assignment], bool],
         busy: Callable[[], bool],
     ) -> None:
-        """``busy`` says whether turns are running."""
+        super().__init__(config.commit_every_s, busy)
         self._assignments = assignments
-        self._config = config
         self._broker = broker
         self._believed = believed
-        self._busy = busy
-        self._turned = asyncio.Event()
-
-    def turned(self) -> None:
-        """A turn began or ended."""
-        self._turned.set()
-
-    async def run(self) -> None:
-        """Report until cancelled."""
-        while True:
-            await self._turned.wait()
-            self._turned.clear()
-            await asyncio.sleep(self._config.commit_every_s)
-            if not await self.report() or self._busy():
-                self._turned.set()  # there is more to come, or the same again
 
     async def report(self) -> bool:
         """Send what is new; says whether nothing is left to be sent."""

@@ -27,7 +27,7 @@ from rmq.wire.model import MessageQueue
 from ..config import ConsumerConfig
 from ..dispatch.turns import RELOCK_FIRST_S, SLICE_S, YIELD_S
 from ..group.assignment import Assignment
-from ..group.leases import Leases, until_proven
+from ..group.leases import Leases, is_proven, until_proven
 from ..introspection import Statistics
 from .commits import PullCommits
 from .queue import PulledBatch, cache_of
@@ -239,7 +239,7 @@ class PullService:
         while (assignment := self._ready.take()) is not None:
             if assignment.halted:
                 continue  # it stands in line again when it is resumed
-            if not self._is_proven(assignment, now):
+            if not is_proven(assignment, self._leases, now):
                 self._doubt(assignment)
                 continue
             messages = cache_of(assignment).take(self._config.batch)
@@ -279,15 +279,6 @@ class PullService:
             assignment.guard.release()
 
     # Leases
-
-    def _is_proven(self, assignment: Assignment, now: float) -> bool:
-        if now > assignment.believed_until:
-            assignment.believed_until = self._leases.believed_until(assignment)
-        if now > assignment.believed_until:
-            return False
-        if assignment.lost.was_set:
-            self._leases.proven(assignment)
-        return True
 
     def _doubt(self, assignment: Assignment) -> None:
         """Have the lease proven before anything more of the queue is returned."""
