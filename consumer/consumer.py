@@ -17,13 +17,13 @@ from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_readable, wrap
 
-from .config import ConsumerConfig, configure
+from .config import ConsumerConfig
 from .dispatch.concurrent import ConcurrentService
 from .dispatch.failures import SkipFailures
 from .dispatch.orderly import OrderlyScheduler
 from .fetch.concurrent_queue import ConcurrentQueue
 from .fetch.process_queue import ProcessQueue
-from .group.allocation import Allocate, Strategy, named
+from .group.allocation import Allocate, Strategy
 from .group.tag_filter import Subscription
 from .listener import Hooks, Listener, adapt
 from .member import BaseConsumer, Connect, ConsumerRuntime, ConsumeService
@@ -80,21 +80,21 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         """
         if orderly is not None:
             settings["orderly"] = orderly
-        if address is not None:
-            settings["broker"] = address
-        if group is not None:
-            settings["group"] = group
-        if config is None and "group" not in settings:
-            raise ConfigError("a consumer needs a group: Consumer(address, group=..., listener=...)")
-        if isinstance(strategy, str):
-            settings["strategy"] = strategy
-        super().__init__(configure(config, **settings), now=now, handle_signals=handle_signals)
-        self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
+        super().__init__(
+            "Consumer(address, group=..., listener=...)",
+            config,
+            settings,
+            address=address,
+            group=group,
+            strategy=strategy,
+            connect=connect,
+            now=now,
+            handle_signals=handle_signals,
+        )
         if self._strategy is not None and self.config.model == BROADCASTING:
             raise ConfigError("a broadcasting member has every queue: leave strategy out")
         self._adapted, self._threads = adapt(listener, self.config.slots)
         self._hooks = Hooks(self.config.group, consume_timeout_s=self.config.consume_timeout_s)
-        self._connect = connect
         self._subscriptions: dict[str, Subscription] = {}
         if topics is not None and not isinstance(topics, Mapping):
             raise ConfigError(f"topics must be a dictionary such as {{'orders': '*'}}, not {topics!r}")

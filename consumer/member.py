@@ -22,7 +22,7 @@ from rmq.runtime.clock import boottime
 from rmq.runtime.logging import get_logger
 from rmq.runtime.stop_signals import StopSignals
 from rmq.runtime.tasks import TaskSet
-from rmq.wire.errors import OK, BadRequest, ConnectionLost, RmqError, code_name
+from rmq.wire.errors import OK, BadRequest, ConfigError, ConnectionLost, RmqError, code_name
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import wrap
 from rmq.wire.protocol.codec import decode
@@ -33,12 +33,12 @@ from rmq.wire.protocol.ops.groups import RunningInfo
 
 from .broadcast.member import Broadcaster
 from .broadcast.progress import LocalOffsets, open_offsets
-from .config import ConsumerConfig
+from .config import ConsumerConfig, configure
 from .dispatch.stall_watch import StallWatch
 from .fetch.flow_control import Pauses, Target
 from .fetch.process_queue import MakeCache
 from .fetch.puller import Puller
-from .group.allocation import EVERYTHING, Strategy
+from .group.allocation import EVERYTHING, Allocate, Strategy, named
 from .group.assignment import Assignment
 from .group.leases import LeaseKeeper, NoLeases
 from .group.progress import OffsetReporter, agree, lease_end
@@ -451,8 +451,27 @@ R = TypeVar("R", bound=ConsumerRuntime)
 class BaseConsumer(ABC, Generic[R]):
     """A consumer of a group, which runs once: it cannot be started again."""
 
-    def __init__(self, config: ConsumerConfig, *, now: Callable[[], float], handle_signals: bool) -> None:
-        self.config = config
+    def __init__(
+        self,
+        example: str,
+        config: ConsumerConfig | None,
+        settings: dict[str, Any],
+        *,
+        address: str | None,
+        group: str | None,
+        strategy: str | Strategy | Allocate | None,
+        connect: Connect,
+        now: Callable[[], float],
+        handle_signals: bool,
+    ) -> None:
+        """``example`` is a call with a group, for the user who left that out."""
+        given = {"broker": address, "group": group, "strategy": strategy if isinstance(strategy, str) else None}
+        settings |= {name: value for name, value in given.items() if value is not None}
+        if config is None and "group" not in settings:
+            raise ConfigError(f"a consumer needs a group: {example}")
+        self.config = configure(config, **settings)
+        self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
+        self._connect = connect
         self._handles_signals = handle_signals
         self._now = now
         self._pauses = Pauses()

@@ -1,10 +1,10 @@
 """
-A consumer for code without asyncio: the same names, arguments, promises and errors, and calls that block.
+Consumers for code without asyncio: the same names, arguments, promises and errors, and calls that block.
 
 ::
 
     from rmq.consumer import ConsumeStatus
-    from rmq.consumer.sync import Consumer
+    from rmq.consumer.sync import Consumer, PullConsumer
 
     def on_order(messages, context):
         for message in messages:
@@ -15,21 +15,13 @@ A consumer for code without asyncio: the same names, arguments, promises and err
         consumer.subscribe("orders", "created || paid")
         consumer.run()
 
-All calls may be made by any thread, by the listener and by handlers of signals. :class:`PullConsumer` is for those who
-ask for messages instead.
-
-What the consumers for code without asyncio share: calls on the loop of their thread, and the life of that thread.
-
-A pull consumer for code without asyncio.
-
-::
-
-    from rmq.consumer.sync import PullConsumer
-
     with PullConsumer("127.0.0.1:10911", group="billing", topics={"orders": "*"}) as consumer:
         for batch in consumer:
             for message in batch:
                 print(message.body)
+
+A consumer runs on an event loop in a thread of its own. All calls may be made by any thread, by the listener and by
+signal handlers. A method that only waits for that loop is made of the one it is named after, and has its docstring.
 """
 
 from __future__ import annotations
@@ -39,12 +31,11 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from rmq.engine.native.connection import Connection
 from rmq.runtime.clock import boottime
@@ -55,32 +46,65 @@ from rmq.wire.model import MessageQueue
 
 from .config import ConsumerConfig
 from .consumer import Consumer as AsyncConsumer
-from .fetch.flow_control import Target
 from .group.allocation import Allocate, Strategy
-from .introspection import TopicStatistics
 from .listener import Listener
-from .member import Connect
+from .member import BaseConsumer, Connect
 from .poll.polls import RebalanceHook
 from .poll.pull_consumer import DEFAULT_POLL_S
 from .poll.pull_consumer import PullConsumer as AsyncPullConsumer
 from .poll.queue import PulledBatch
-from .poll.targets import Queue
 
 __all__ = ["Consumer", "PullConsumer"]
 
 
-class BlockingConsumer:
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound=AsyncConsumer | AsyncPullConsumer)
+STOPPED = "this consumer was stopped: make another one"
+log = get_logger("rmq.consumer")
+
+
+def _changes(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Make a method that runs another one on the loop; once the consumer has stopped it does nothing."""
+
+    @functools.wraps(method)
+    def change(self: BlockingConsumer[Any], /, *args: P.args, **named: P.kwargs) -> None:
+        try:
+            self._thread.run(method, self._consumer, *args, **named)
+        except LoopEnded:
+            pass
+
+    return change
+
+
+def _asks(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Make a method that reads on the loop; once the consumer has stopped nothing changes any more."""
+
+    @functools.wraps(method)
+    def ask(self: BlockingConsumer[Any], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._ask(partial(method, self._consumer, *args, **named))
+
+    return ask
+
+
+def _awaits(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Make a method that waits for a coroutine function of a pull consumer that runs."""
+
+    @functools.wraps(method)
+    def wait(self: PullConsumer, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._now_or_never(method, self._consumer, *args, **named)
+
+    return wait
+
+
+class BlockingConsumer(Generic[C]):
     """A consumer, and the thread in which it runs."""
 
-    def __init__(
-        self,
-        consumer: AsyncConsumer | AsyncPullConsumer,
-        *,
-        close: Callable[[], Coroutine[Any, Any, None]],
-        handle_signals: bool,
-    ) -> None:
+    def __init__(self, consumer: C, *, close: Callable[[], Coroutine[Any, Any, None]], handle_signals: bool) -> None:
         """``close`` stops the consumer; it must not refer to this object."""
-        self._member = consumer
+        self._consumer = consumer
         self._handles_signals = handle_signals
         self._is_entered = False
         self._thread = LoopThread("consumer", instead=f"rmq.consumer.{type(consumer).__name__}", close=close)
@@ -89,82 +113,27 @@ class BlockingConsumer:
     @property
     def config(self) -> ConsumerConfig:
         """Its settings."""
-        return self._member.config
+        return self._consumer.config
 
-    # What is consumed
-
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """
-        Consume a topic, or the messages of it whose tag is in ``expression``; may be called at any time.
-
-        All members of a group subscribe alike.
-
-        Raises:
-            ConfigError: the name or the expression is not legal.
-        """
-        self._change(self._member.subscribe, topic, expression)
-
-    def unsubscribe(self, topic: str) -> None:
-        """
-        Stop consuming a topic: its queues are handed over as in a rebalance.
-
-        Raises:
-            ConfigError: the topic is no text.
-        """
-        self._change(self._member.unsubscribe, topic)
-
-    def pause(self, *targets: Target) -> None:
-        """
-        Stop giving messages of topics or queues to the listener, of everything if none is named; at any time.
-
-        Raises:
-            ConfigError: something that is neither a topic nor a queue.
-        """
-        self._change(self._member.pause, *targets)
-
-    def resume(self, *targets: Target) -> None:
-        """
-        Go on at once with what :meth:`pause` has stopped, with everything if nothing is named.
-
-        Raises:
-            ConfigError: something that is neither a topic nor a queue.
-        """
-        self._change(self._member.resume, *targets)
-
-    # What it does
+    pause = _changes(BaseConsumer.pause)
+    resume = _changes(BaseConsumer.resume)
+    statistics = _asks(BaseConsumer.statistics)
+    running_info = _asks(BaseConsumer.running_info)
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this consumer holds the locks of, sorted."""
-        return self._ask(lambda: self._member.assignment)
+        return self._ask(lambda: self._consumer.assignment)
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
         """The queues that wait for somebody, each with the reason and the offsets."""
-        return self._ask(lambda: self._member.stopped_queues)
-
-    def statistics(self) -> dict[str, TopicStatistics]:
-        """What was consumed and pulled, and how long that took, by ``topic@group``; empty before the start."""
-        return self._ask(self._member.statistics)
-
-    def running_info(self) -> dict[str, Any]:
-        """
-        What this consumer does now, as ``rmq-admin group members --verbose`` shows it; empty before the start.
-
-        It is for people and their dashboards: names may come and go with versions.
-        """
-        return self._ask(self._member.running_info)
+        return self._ask(lambda: self._consumer.stopped_queues)
 
     @property
     def stopping(self) -> bool:
         """Whether it was told to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
-        return self._ask(lambda: self._member.stopping)
-
-    def _change(self, function: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
-        try:
-            self._thread.run(function, *args, **named)
-        except LoopEnded:
-            pass  # as of the other consumer: after the stop nobody asks for it
+        return self._ask(lambda: self._consumer.stopping)
 
     def _ask(self, function: Callable[[], T]) -> T:
         try:
@@ -186,7 +155,7 @@ class BlockingConsumer:
         if self._thread.is_forked():
             return  # the consumer is the other process's
         try:
-            self._call(self._member.__aexit__, kind, error, trace)
+            self._call(self._consumer.__aexit__, kind, error, trace)
         except LoopEnded:
             pass  # by a second Ctrl-C
         finally:
@@ -200,7 +169,7 @@ class BlockingConsumer:
             RuntimeError: it was stopped, an event loop is running here, or this process is a fork.
         """
         self._start_thread()
-        self._thread.run(self._member.start)
+        self._thread.run(self._consumer.start)
 
     def stop(self) -> None:
         """
@@ -209,14 +178,14 @@ class BlockingConsumer:
         Called by what the consumer itself calls it returns at once, since that cannot wait for its own end.
         """
         if self._thread.is_inside():
-            self._thread.post(self._member.stop)
+            self._thread.post(self._consumer.stop)
             return
         try:
             self._thread.start()  # what was never started is told, too
         except LoopEnded:
             return  # it has stopped
         try:
-            self._call(self._member.stop)
+            self._call(self._consumer.stop)
         except LoopEnded:
             pass  # it has stopped meanwhile
         finally:
@@ -226,7 +195,7 @@ class BlockingConsumer:
         """Within the block a signal stops the consumer, and a second one has ``insist`` called in the main thread."""
         if not self._handles_signals:
             return nullcontext()
-        return StopSignals(lambda number: self._thread.post(self._member._signalled, number), insist)
+        return StopSignals(lambda number: self._thread.post(self._consumer._signalled, number), insist)
 
     def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs) -> T:
         """Run something on the loop that depends on who calls."""
@@ -244,11 +213,11 @@ class BlockingConsumer:
 
     def _end(self) -> None:
         """End the thread of one that has stopped; within a ``with`` block its end has to ask what happened."""
-        if not self._is_entered and self._member._stopped.is_set():
+        if not self._is_entered and self._consumer._stopped.is_set():
             self._thread.end()
 
 
-class Consumer(BlockingConsumer):
+class Consumer(BlockingConsumer[AsyncConsumer]):
     """
     A member of a consumer group, as :class:`rmq.consumer.Consumer` is, whose arguments it has.
 
@@ -283,7 +252,7 @@ class Consumer(BlockingConsumer):
         Raises:
             ConfigError: a setting that is unknown or cannot be.
         """
-        self._consumer = AsyncConsumer(
+        consumer = AsyncConsumer(
             address,
             group=group,
             listener=listener,
@@ -295,18 +264,11 @@ class Consumer(BlockingConsumer):
             now=now,
             **settings,
         )
-        super().__init__(self._consumer, close=self._consumer.stop, handle_signals=handle_signals)
+        super().__init__(consumer, close=consumer.stop, handle_signals=handle_signals)
 
-    def add_hook(self, hook: object) -> None:
-        """
-        Have ``hook.before(info)`` and ``hook.after(info)``, either may be missing, called around each listener call.
-
-        They are called on the loop, so they must not block. What a hook raises is logged.
-
-        Raises:
-            ConfigError: it has neither method, or one of them is a coroutine function.
-        """
-        self._change(self._consumer.add_hook, hook)
+    subscribe = _changes(AsyncConsumer.subscribe)
+    unsubscribe = _changes(AsyncConsumer.unsubscribe)
+    add_hook = _changes(AsyncConsumer.add_hook)
 
     def run(self) -> None:
         """
@@ -346,13 +308,7 @@ class Consumer(BlockingConsumer):
             await self._consumer.run()
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-STOPPED = "this consumer was stopped: make another one"
-log = get_logger("rmq.consumer")
-
-
-class PullConsumer(BlockingConsumer):
+class PullConsumer(BlockingConsumer[AsyncPullConsumer]):
     """
     A member of a consumer group whose user asks for messages, as :class:`rmq.consumer.PullConsumer` is.
 
@@ -390,7 +346,7 @@ class PullConsumer(BlockingConsumer):
         Raises:
             ConfigError: a setting that is unknown or cannot be.
         """
-        self._consumer = AsyncPullConsumer(
+        consumer = AsyncPullConsumer(
             address,
             group=group,
             strategy=strategy,
@@ -403,8 +359,8 @@ class PullConsumer(BlockingConsumer):
             **settings,
         )
         self._tasks = ThreadTasks()
-        close = partial(_close, self._consumer, self._tasks)
-        super().__init__(self._consumer, close=close, handle_signals=handle_signals)
+        close = partial(_close, consumer, self._tasks)
+        super().__init__(consumer, close=close, handle_signals=handle_signals)
         self._signals = ExitStack()  # what the ``with`` block has installed
         self._handler: StopSignals | None = None
 
@@ -423,15 +379,6 @@ class PullConsumer(BlockingConsumer):
         with self._signals:
             super().__exit__(kind, error, trace)
         self._handler = None
-
-    def assign(self, queues: Iterable[Queue]) -> None:
-        """
-        Consume exactly these queues, ``(topic, queue_id)`` each; may be called again, with all that is wanted then.
-
-        Raises:
-            ConfigError: something that is no queue, or a topic was subscribed.
-        """
-        self._change(self._consumer.assign, queues)
 
     # Messages
 
@@ -483,46 +430,13 @@ class PullConsumer(BlockingConsumer):
             if not self._consumer._is_settled():
                 raise RuntimeError(STOPPED) from None
 
-    # Positions
-
-    def position(self, queue: Queue) -> int | None:
-        """
-        The offset behind what was returned last of a queue; None until it is known where the group begins.
-
-        Raises:
-            NotAssigned: this consumer does not hold the queue.
-        """
-        return self._ask(partial(self._consumer.position, queue))
-
-    def committed(self, queue: Queue) -> int | None:
-        """
-        The offset that the next owner of a queue begins at, as the broker has it; None if the group has no progress.
-
-        Raises:
-            RmqError: the broker could not be asked, or there is no such queue.
-        """
-        return self._now_or_never(self._consumer.committed, queue)
-
-    def seek(self, queue: Queue, to: int | str) -> int:
-        """
-        Go on at an offset of a queue, at its ``"first"`` message, or behind its ``"last"``; returns the offset.
-
-        What it does to progress is told at :meth:`rmq.consumer.PullConsumer.seek`.
-
-        Raises:
-            OffsetOutOfRange: the queue does not hold that offset.
-            NotAssigned: this consumer does not hold the queue.
-            RmqError: the broker could not be asked.
-        """
-        return self._now_or_never(self._consumer.seek, queue, to)
-
-    def seek_to_time(self, target: Target | Queue, time: datetime) -> dict[MessageQueue, int]:
-        """
-        Go on at the first message of a queue, or of each queue held of a topic, that was stored at ``time`` or later.
-
-        Where there is none, at the end. A time without a zone is local. Returns the offsets. As :meth:`seek` otherwise.
-        """
-        return self._now_or_never(self._consumer.seek_to_time, target, time)
+    subscribe = _changes(AsyncPullConsumer.subscribe)
+    unsubscribe = _changes(AsyncPullConsumer.unsubscribe)
+    assign = _changes(AsyncPullConsumer.assign)
+    position = _asks(AsyncPullConsumer.position)
+    committed = _awaits(AsyncPullConsumer.committed)
+    seek = _awaits(AsyncPullConsumer.seek)
+    seek_to_time = _awaits(AsyncPullConsumer.seek_to_time)
 
     # Inside
 

@@ -15,9 +15,9 @@ from rmq.runtime.logging import get_logger
 from rmq.wire.errors import ConfigError
 from rmq.wire.model import MessageQueue
 
-from ..config import ConsumerConfig, configure
+from ..config import ConsumerConfig
 from ..fetch.flow_control import Target
-from ..group.allocation import Allocate, Strategy, named
+from ..group.allocation import Allocate, Strategy
 from ..group.assignment import Assignment
 from ..member import BaseConsumer, Connect, ConsumerRuntime
 from .commits import PullCommits
@@ -165,23 +165,23 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         Raises:
             ConfigError: a setting that is unknown or cannot be.
         """
-        if address is not None:
-            settings["broker"] = address
-        if group is not None:
-            settings["group"] = group
-        if config is None and "group" not in settings:
-            raise ConfigError("a consumer needs a group: PullConsumer(address, group=...)")
         if config is None:
             settings.setdefault("batch", DEFAULT_BATCH)
-        if isinstance(strategy, str):
-            settings["strategy"] = strategy
-        super().__init__(configure(config, **settings), now=now, handle_signals=handle_signals)
+        super().__init__(
+            "PullConsumer(address, group=...)",
+            config,
+            settings,
+            address=address,
+            group=group,
+            strategy=strategy,
+            connect=connect,
+            now=now,
+            handle_signals=handle_signals,
+        )
         if not self.config.orderly or self.config.model != "clustering":
             raise ConfigError("a pull consumer is an ordered member of a clustering group: leave orderly and model out")
         check_hooks(on_assigned=on_assigned, on_revoked=on_revoked)
         self._hooks = (on_assigned, on_revoked)
-        self._strategy = None if strategy is None or isinstance(strategy, str) else named(strategy)
-        self._connect = connect
         self._targets = PullTargets(self.config.namespace)
         self._started = False
         self._polling = False

@@ -118,7 +118,7 @@ def test_a_listener_may_stop_it_before_run_is_called(broker: BrokerThread, topic
     heard.then = running.stop
 
     with running:
-        asyncio.run_coroutine_threadsafe(running._member._stopped.wait(), running._thread._loop).result(
+        asyncio.run_coroutine_threadsafe(running._consumer._stopped.wait(), running._thread._loop).result(
             DEADLINE_S_PLAIN
         )
         running.run()
