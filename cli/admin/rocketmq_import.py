@@ -25,8 +25,8 @@ from ..shell.options import admin_options
 if TYPE_CHECKING:
     from rmq.client.importer.plan import Plan, Wishes
     from rmq.client.importer.store_files import BadStore
-    from rmq.client.importer.survey import Store, Waiting
-    from rmq.client.importer.take_over import Outcome
+    from rmq.client.importer.survey import DeferredRecord, RocketMQStore
+    from rmq.client.importer.take_over import ImportResult
 
 
 def _names(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -95,21 +95,21 @@ def import_rocketmq(
         raise Failure(f"{places} left out: the report tells which", exit_codes.PARTIAL)
 
 
-def _read(root: Path, wishes: Wishes) -> tuple[Store, Plan]:
+def _read(root: Path, wishes: Wishes) -> tuple[RocketMQStore, Plan]:
     """The store, and what is to be done with it."""
     from rmq.client.importer.plan import make_plan
     from rmq.client.importer.store_files import BadStore
-    from rmq.client.importer.survey import Store
+    from rmq.client.importer.survey import RocketMQStore
 
     try:
-        store = Store(root)
+        store = RocketMQStore(root)
         with progress_bar("reading", store.log.end - store.log.start) as step:
             return store, make_plan(store, wishes, step)
     except BadStore as error:
         _refuse(error)
 
 
-async def _take_over(store: Store, plan: Plan, wishes: Wishes, broker: str) -> Outcome:
+async def _take_over(store: RocketMQStore, plan: Plan, wishes: Wishes, broker: str) -> ImportResult:
     from rmq.client.importer.present import ImportRefused
     from rmq.client.importer.store_files import BadStore
     from rmq.client.importer.take_over import TakeOver
@@ -143,11 +143,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_YEAR_MS = 253_402_300_799_999  # no calendar here shows more
 
 
-def report_object(plan: Plan, outcome: Outcome | None) -> dict[str, Any]:
+def report_object(plan: Plan, outcome: ImportResult | None) -> dict[str, Any]:
     """All of it as JSON; ``outcome`` is None of a run that sent nothing."""
     return {
         "messages": plan.messages,
-        "waiting": len(plan.waiting),
+        "waiting": len(plan.deferred),
         "result": None if outcome is None else _result(outcome),
         "log": {"end": plan.end.physical_offset, "torn_bytes": plan.end.torn_bytes},
         "topics": [topic._asdict() for topic in plan.topics.values()],
@@ -160,7 +160,7 @@ def report_object(plan: Plan, outcome: Outcome | None) -> dict[str, Any]:
     }
 
 
-def report_text(plan: Plan, outcome: Outcome | None) -> str:
+def report_text(plan: Plan, outcome: ImportResult | None) -> str:
     """All of it for people: what there is, then what is left out, damaged or worth to know."""
     parts = [
         _section("messages", _queue_cells(plan)),
@@ -174,22 +174,22 @@ def report_text(plan: Plan, outcome: Outcome | None) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def summary(plan: Plan, outcome: Outcome | None) -> str:
+def summary(plan: Plan, outcome: ImportResult | None) -> str:
     """The last line: what was done, or would be."""
-    what = f"{plan.messages} messages of {counted(len(plan.topics), 'topic')}, {len(plan.waiting)} delayed"
+    what = f"{plan.messages} messages of {counted(len(plan.topics), 'topic')}, {len(plan.deferred)} delayed"
     if outcome is None:
         return f"{what}: nothing was sent"
-    before = outcome.before + outcome.waiting_before
+    before = outcome.before + outcome.deferred_before
     earlier = f"; {before} of them by an earlier run" if before else ""
     return f"{what}: all are stored{earlier}"
 
 
-def _result(outcome: Outcome) -> dict[str, int]:
+def _result(outcome: ImportResult) -> dict[str, int]:
     return {
         "sent": outcome.sent,
         "sent_before": outcome.before,
-        "waiting_sent": outcome.waiting_sent,
-        "waiting_sent_before": outcome.waiting_before,
+        "waiting_sent": outcome.deferred_sent,
+        "waiting_sent_before": outcome.deferred_before,
     }
 
 
@@ -222,8 +222,8 @@ def _queue_cells(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def _delay_rows(plan: Plan) -> Iterator[dict[str, Any]]:
-    by_queue: dict[tuple[str, int], list[Waiting]] = {}
-    for each in plan.waiting:
+    by_queue: dict[tuple[str, int], list[DeferredRecord]] = {}
+    for each in plan.deferred:
         by_queue.setdefault((each.topic, each.queue_id), []).append(each)
     for (topic, queue_id), rows in sorted(by_queue.items()):
         yield {
@@ -235,7 +235,7 @@ def _delay_rows(plan: Plan) -> Iterator[dict[str, Any]]:
         }
 
 
-def _group_rows(plan: Plan, outcome: Outcome | None) -> Iterator[dict[str, Any]]:
+def _group_rows(plan: Plan, outcome: ImportResult | None) -> Iterator[dict[str, Any]]:
     rows = outcome.groups if outcome is not None else [(row, row.new_offset) for row in plan.groups]
     for row, now in rows:
         yield {
@@ -249,7 +249,7 @@ def _group_rows(plan: Plan, outcome: Outcome | None) -> Iterator[dict[str, Any]]
         }
 
 
-def _group_cells(plan: Plan, outcome: Outcome | None) -> Iterator[dict[str, Any]]:
+def _group_cells(plan: Plan, outcome: ImportResult | None) -> Iterator[dict[str, Any]]:
     for row in _group_rows(plan, outcome):
         yield row | {"old_group": row["old_group"] if row["old_group"] != row["group"] else ""}
 

@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 
 from rmq.wire.rocketmq.record import BLANK_MAGIC, MAX_SIZE, MESSAGE_MAGIC, MIN_SIZE, START, BadRecord, Record, decode
 
-from .queue_index import Entry, QueueEntries, QueueIndex
-from .store_files import WINDOW, CommitLog, LogFile, faults
+from .queue_index import QueueEntries, QueueEntry, QueueIndex
+from .store_files import WINDOW, LogFile, RocketMQLog, faults
 
 _NOTHING: Final = bytes(START.size)
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 _MAGIC_AT: Final = 4
 
 
-class Lost(NamedTuple):
+class LostMessage(NamedTuple):
     """A message that is known to have been there."""
 
     topic: str
@@ -35,14 +35,14 @@ class Lost(NamedTuple):
         return f"{self.topic}/{self.queue_id} @{self.queue_offset}"
 
 
-class Damage(NamedTuple):
+class LogDamage(NamedTuple):
     """A place of the log that is not sound; ``lost`` are the messages that consume queues knew to begin there."""
 
     file: str
     position: int  # within the file
     physical_offset: int
     text: str
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostMessage, ...] = ()
 
     def __str__(self) -> str:
         lost = f" (lost: {', '.join(map(str, self.lost))})" if self.lost else ""
@@ -59,19 +59,19 @@ class End(NamedTuple):
 class LogWalk:
     """Walks over a log; ``clean``: its broker was stopped in order, so that nothing may be torn."""
 
-    def __init__(self, log: CommitLog, index: QueueIndex, *, clean: bool) -> None:
+    def __init__(self, log: RocketMQLog, index: QueueIndex, *, clean: bool) -> None:
         self._log = log
         self._index = index
         self._clean = clean
         self.position = log.start  # how far the walk is
         self._stored_at = 0  # of the last sound record
 
-    def __iter__(self) -> Iterator[Record | Damage | End]:
+    def __iter__(self) -> Iterator[Record | LogDamage | End]:
         """Everything in the order of the log; the last is the :class:`End`."""
         wrong = faults(self._log.files)
         end: End | None = None
         for number, file in enumerate(self._log.files):
-            yield from (Damage(file.path.name, 0, file.start, text) for which, text in wrong if which is file)
+            yield from (LogDamage(file.path.name, 0, file.start, text) for which, text in wrong if which is file)
             for found in self._file(file, self._log.files[number + 1 :]):
                 if isinstance(found, End):
                     end = found
@@ -103,7 +103,7 @@ class LogWalk:
         assert file is not None  # the record was read there
         return file
 
-    def _file(self, file: LogFile, later: list[LogFile]) -> Iterator[Record | Damage | End]:
+    def _file(self, file: LogFile, later: list[LogFile]) -> Iterator[Record | LogDamage | End]:
         """What a file holds, up to its end or that of the log."""
         position, end = file.start, file.start + min(file.length, file.room)
         while position < end:
@@ -129,7 +129,7 @@ class LogWalk:
                 position += record.size
                 if end - position < START.size and file.length == file.room:
                     text = "the file ends without the record that closes it: it was cut"
-                    yield Damage(file.path.name, position - file.start, position, text)
+                    yield LogDamage(file.path.name, position - file.start, position, text)
                     return
 
     def _decode(self, file: LogFile, position: int) -> Record:
@@ -148,7 +148,7 @@ class LogWalk:
         """The end of the log, if a place without a sound record is that; None if it is damage."""
         if any(self._log.read(each, each.start, START.size) != _NOTHING for each in later):
             return None
-        known = self._index.at_or_behind(position)
+        known = self._index.at_or_after(position)
         if known and (self._clean or self._is_any_sound(position, known) or _is_cut(file, known[0][2], position)):
             return None
         if written and self._clean and not self._index.exists:
@@ -175,7 +175,7 @@ class LogWalk:
             position += max(len(part) - START.size - len(_MAGIC), START.size)
         return False
 
-    def _is_any_sound(self, position: int, known: list[tuple[QueueEntries, int, Entry]]) -> bool:
+    def _is_any_sound(self, position: int, known: list[tuple[QueueEntries, int, QueueEntry]]) -> bool:
         """Whether a whole record lies behind a place, which a torn tail does not have."""
         for queue, offset, _ in known:
             for each in {offset, offset + 1, queue.end - 1}:
@@ -184,25 +184,25 @@ class LogWalk:
                     return True
         return False
 
-    def _is_sound(self, entry: Entry) -> bool:
+    def _is_sound(self, entry: QueueEntry) -> bool:
         try:
             self.record_at(entry.physical_offset, entry.size)
         except BadRecord:
             return False
         return True
 
-    def _damage(self, file: LogFile, position: int, text: str) -> Damage:
-        known = self._index.at_or_behind(position)
-        lost = [Lost(*queue.queue, n) for queue, n, at in known if at.physical_offset == position]
-        return Damage(file.path.name, position - file.start, position, f"the record {text}", tuple(lost))
+    def _damage(self, file: LogFile, position: int, text: str) -> LogDamage:
+        known = self._index.at_or_after(position)
+        lost = [LostMessage(*queue.queue, n) for queue, n, at in known if at.physical_offset == position]
+        return LogDamage(file.path.name, position - file.start, position, f"the record {text}", tuple(lost))
 
     def _next_known(self, position: int, end: int) -> int:
         """The next place within a file at which a consume queue says that a record begins; else its end."""
-        known = self._index.at_or_behind(position + 1)
+        known = self._index.at_or_after(position + 1)
         return min([end, *(entry.physical_offset for _, _, entry in known)])
 
 
-def _is_cut(file: LogFile, entry: Entry, position: int) -> bool:
+def _is_cut(file: LogFile, entry: QueueEntry, position: int) -> bool:
     """Whether a consume queue names a record here for which the file is too short: no crash makes files shorter."""
     return entry.physical_offset == position and position + entry.size > file.end - START.size
 

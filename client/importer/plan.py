@@ -17,10 +17,10 @@ from rmq.wire.errors import BadName
 from rmq.wire.names import MAX_QUEUES
 from rmq.wire.rocketmq.record import Record
 
-from .log_walk import Damage, End
+from .log_walk import End, LogDamage
 from .messages import GROUP_PREFIXES, is_system_group, is_system_topic, new_group, new_topic
 from .store_files import BadStore, StoreMissing
-from .survey import DELAYED, DELETED, QUEUED, DelayedMessages, Item, Store, Survey, Waiting
+from .survey import DELAYED, DELETED, QUEUED, DeferredRecord, DeferredRecords, RocketMQStore, Survey, SurveyedRecord
 
 _STEP: Final = 1 << 20  # bytes between two steps of a progress bar
 _DEFAULT_RETRIES: Final = 16
@@ -111,10 +111,10 @@ class Plan:
 
     topics: dict[str, TopicPlan] = field(default_factory=dict)
     queues: dict[Queue, QueuePlan] = field(default_factory=dict)
-    waiting: list[Waiting] = field(default_factory=list)
+    deferred: list[DeferredRecord] = field(default_factory=list)
     groups: list[GroupPlan] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[LogDamage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     end: End = field(default=End(0, 0))
     first: Record | None = None  # the first record of the log, which tells stores apart
@@ -129,7 +129,7 @@ class Plan:
         return self.topics[topic].new
 
 
-def make_plan(store: Store, wishes: Wishes, step: Callable[[int], None] = lambda more: None) -> Plan:
+def make_plan(store: RocketMQStore, wishes: Wishes, step: Callable[[int], None] = lambda more: None) -> Plan:
     """
     Read the whole log once; ``step`` is told how many bytes were read since it was told before.
 
@@ -138,7 +138,7 @@ def make_plan(store: Store, wishes: Wishes, step: Callable[[int], None] = lambda
     """
     plan = Plan()
     survey = Survey(store, wishes.topics)
-    delays = DelayedMessages(store.config.delays or {})
+    delays = DeferredRecords(store.config.delays or {})
     told = store.log.start
     for found in survey:
         _take(plan, delays, found)
@@ -146,19 +146,19 @@ def make_plan(store: Store, wishes: Wishes, step: Callable[[int], None] = lambda
             step(survey.walk.position - told)
             told = survey.walk.position
     step(store.log.end - told)
-    plan.waiting = delays.waiting()
+    plan.deferred = delays.undelivered()
     _name_topics(plan, store, wishes)
     _place_groups(plan, store, wishes)
     _cross_check(plan, store, survey)
-    _tell(plan, store, survey, delays)
+    _add_notes(plan, store, survey, delays)
     return plan
 
 
-def _take(plan: Plan, delays: DelayedMessages, found: Item | Damage | End) -> None:
+def _take(plan: Plan, delays: DeferredRecords, found: SurveyedRecord | LogDamage | End) -> None:
     if isinstance(found, End):
         plan.end = found
         return
-    if isinstance(found, Damage):
+    if isinstance(found, LogDamage):
         plan.damage.append(found)
         return
     kind, record = found.kind, found.record
@@ -173,7 +173,7 @@ def _take(plan: Plan, delays: DelayedMessages, found: Item | Damage | End) -> No
     plan.queues.setdefault((record.topic, record.queue_id), QueuePlan()).add(record.queue_offset)
 
 
-def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
+def _name_topics(plan: Plan, store: RocketMQStore, wishes: Wishes) -> None:
     """Which topics there are here, and that their names are good and different."""
     known = store.config.topics or {}
     needed: dict[str, int] = {}
@@ -182,7 +182,7 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
         wanted = not topic.startswith(GROUP_PREFIXES) if wishes.topics is None else topic in wishes.topics
         if wanted and topic not in store.clusters and not is_system_topic(topic, store.clusters):
             needed[topic] = max(1, config.queues)
-    for topic, queue_id in [*plan.queues, *((each.topic, each.queue_id) for each in plan.waiting)]:
+    for topic, queue_id in [*plan.queues, *((each.topic, each.queue_id) for each in plan.deferred)]:
         needed[topic] = max(needed.get(topic, 1), queue_id + 1)
     for topic in [*(wishes.topics or ()), *wishes.topic_names]:
         if topic not in needed:
@@ -203,7 +203,7 @@ def _name_topics(plan: Plan, store: Store, wishes: Wishes) -> None:
         plan.topics[topic] = TopicPlan(topic, new, needed[topic])
 
 
-def _no_topic(topic: str, store: Store) -> str:
+def _no_topic(topic: str, store: RocketMQStore) -> str:
     there = {*(store.config.topics or {}), *(queue.queue[0] for queue in store.index.queues())}
     names = sorted(name for name in there - store.clusters if not is_system_topic(name, store.clusters))
     some = ", ".join(names[:_SOME]) + (f" and {len(names) - _SOME} more" if len(names) > _SOME else "")
@@ -212,7 +212,7 @@ def _no_topic(topic: str, store: Store) -> str:
     return f"the store has no topic {topic!r}: it has {some or 'none that can be taken over'}"
 
 
-def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
+def _place_groups(plan: Plan, store: RocketMQStore, wishes: Wishes) -> None:
     """Where each group goes on."""
     for name in wishes.group_names:
         if not any(name == group for _, group in store.config.offsets or {}):
@@ -239,7 +239,7 @@ def _place_groups(plan: Plan, store: Store, wishes: Wishes) -> None:
             raise BadStore(f"{text}: choose another name with --map-group '{row.group}=NAME'")
 
 
-def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
+def _cross_check(plan: Plan, store: RocketMQStore, survey: Survey) -> None:
     """Whether everything that consume queues name was found, or was told to be lost."""
     ahead = older = 0
     lost: dict[Queue, set[int]] = defaultdict(set)
@@ -254,21 +254,21 @@ def _cross_check(plan: Plan, store: Store, survey: Survey) -> None:
         if missing > 0:
             topic, queue_id = queue.queue
             text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
-            plan.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
+            plan.damage.append(LogDamage(f"consumequeue/{topic}/{queue_id}", 0, 0, text))
     if older:
         text = f"{older} messages that consume queues name are older than the log, which begins at {store.log.start}"
         plan.notes.append(f"{text}: gone")
     _check_holes(plan, store)
     absent = sum(queue.end - queue.from_position(store.log.end) for queue in store.index.queues())
     if absent:
-        plan.damage.append(Damage("consumequeue", 0, 0, f"names {absent} messages behind the last file of the log"))
+        plan.damage.append(LogDamage("consumequeue", 0, 0, f"names {absent} messages behind the last file of the log"))
     elif ahead and store.is_clean:
-        plan.damage.append(Damage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))
+        plan.damage.append(LogDamage("consumequeue", 0, 0, f"names {ahead} messages behind the end of the log"))
     elif ahead:
         plan.notes.append(f"consume queues name {ahead} messages behind the end of the log: the crash took them")
 
 
-def _check_holes(plan: Plan, store: Store) -> None:
+def _check_holes(plan: Plan, store: RocketMQStore) -> None:
     """Offsets of a queue follow each other; where they do not, something is lost, or a record tells a wrong place."""
     if plan.damage:
         return  # that is why
@@ -280,10 +280,10 @@ def _check_holes(plan: Plan, store: Store) -> None:
         elif queue.first and not store.log.start:
             text = f"has no messages of {topic}/{queue_id} before the queue offset {queue.first}, and begins at 0"
         if text:
-            plan.damage.append(Damage("commitlog", 0, 0, text))
+            plan.damage.append(LogDamage("commitlog", 0, 0, text))
 
 
-def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> None:
+def _add_notes(plan: Plan, store: RocketMQStore, survey: Survey, delays: DeferredRecords) -> None:
     """What somebody should know, though nothing is wrong."""
     notes = plan.notes
     notes += store.config.notes
@@ -301,23 +301,23 @@ def _tell(plan: Plan, store: Store, survey: Survey, delays: DelayedMessages) -> 
         notes.append(f"{survey.not_indexed} messages are in the log and not yet in a consume queue: taken over")
     if survey.times_by_level:
         notes.append(f"{survey.times_by_level} delayed messages have no time in a consume queue: default levels used")
-    _tell_deleted(plan, store)
-    if delays.delivered or delays.missing or plan.waiting:
-        _tell_delays(plan, store, delays)
+    _note_deleted(plan, store)
+    if delays.delivered or delays.missing or plan.deferred:
+        _note_deferred(plan, store, delays)
     for name, group in sorted((store.config.groups or {}).items()):
         if not group.enabled or group.max_retries != _DEFAULT_RETRIES:
             state = f"retryMaxTimes {group.max_retries}{'' if group.enabled else ', consuming disabled'}"
             notes.append(f"settings of the group {name} are not taken over: {state}")
 
 
-def _tell_deleted(plan: Plan, store: Store) -> None:
+def _note_deleted(plan: Plan, store: RocketMQStore) -> None:
     for topic in sorted(kind.removeprefix(DELETED) for kind in plan.skipped if kind.startswith(DELETED)):
         if store.index.has(topic):
             text = f"{topic} is not in topics.json and has consume queues: left out"
             plan.notes.append(f"{text}, --topic '{topic}' takes it")
 
 
-def _tell_delays(plan: Plan, store: Store, delays: DelayedMessages) -> None:
+def _note_deferred(plan: Plan, store: RocketMQStore, delays: DeferredRecords) -> None:
     if store.config.delays is None:
         plan.notes.append("without delayOffset.json every delayed message waits that has no delivered copy in the log")
     if delays.missing:

@@ -21,7 +21,7 @@ from rmq.wire.model import MessageQueue
 from .log_walk import LogWalk
 from .messages import identity, identity_of
 from .plan import Plan, Queue
-from .survey import QUEUED, Item, Survey
+from .survey import QUEUED, Survey, SurveyedRecord
 
 if TYPE_CHECKING:
     from ..admin.admin import Admin
@@ -39,7 +39,7 @@ class Present:
     """How many messages each queue has of the plan, and which waiting ones were sent (by their physical offset)."""
 
     messages: dict[Queue, int] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
+    deferred: set[int] = field(default_factory=set)
 
 
 async def look(admin: Admin, plan: Plan, survey: Callable[[], Survey]) -> Present:
@@ -58,7 +58,7 @@ async def look(admin: Admin, plan: Plan, survey: Callable[[], Survey]) -> Presen
         if len(info.queues) < topic.queues:
             text = f"the topic {topic.new!r} exists with {len(info.queues)} queues, and {topic.queues} are needed"
             raise ImportRefused(f"{text}: `rmq-admin topic grow {topic.new} --queues {topic.queues}` makes them")
-        await looking.at_parked(topic.old)  # first: what becomes due meanwhile is then seen in its queue
+        await looking.at_deferred(topic.old)  # first: what becomes due meanwhile is then seen in its queue
         for queue_id in range(len(info.queues)):
             await looking.at_queue((topic.old, queue_id))
     await _compare(looking, survey())
@@ -76,7 +76,7 @@ class _Looking:
         self.found = Present()
         self.digests: dict[Queue, Any] = {}
 
-    async def at_parked(self, topic: str) -> None:
+    async def at_deferred(self, topic: str) -> None:
         """What waits for its time."""
         new = self._plan.target(topic)
         for row in (await self._admin.delays(new, limit=_ALL)).rows:
@@ -86,7 +86,7 @@ class _Looking:
                     message = await self._admin.message(message_id(store_id, handle(position, index)))
                 except MessageNotFound:
                     continue  # it became due, and is found in its queue
-                self._is_waiting(topic, f"{new} has a delayed message", identity(message.properties))
+                self._note_deferred(topic, f"{new} has a delayed message", identity(message.properties))
 
     async def at_queue(self, queue: Queue) -> None:
         """What a queue holds."""
@@ -104,21 +104,21 @@ class _Looking:
                 if count < planned and name is not None:
                     digest.update(name.encode())
                 else:
-                    self._is_waiting(queue[0], f"{where} has a message at offset {count}", name)
+                    self._note_deferred(queue[0], f"{where} has a message at offset {count}", name)
                 count += 1
         self.found.messages[queue] = min(count, planned)
         self.digests[queue] = digest
 
-    def _is_waiting(self, topic: str, what: str, name: str | None) -> None:
+    def _note_deferred(self, topic: str, what: str, name: str | None) -> None:
         """Note that a waiting message of the plan was sent; anything else is refused."""
         if topic not in self._planned:
-            mine = [each for each in self._plan.waiting if each.topic == topic]
+            mine = [each for each in self._plan.deferred if each.topic == topic]
             records = [self._walk.record_at(each.physical_offset) for each in mine]
             self._planned[topic] = {identity_of(record): record.physical_offset for record in records}
         position = self._planned[topic].get(name or "")
         if position is None:
             raise _refusal(f"{what} that this import did not send")
-        self.found.waiting.add(position)
+        self.found.deferred.add(position)
 
 
 async def _compare(looking: _Looking, survey: Survey) -> None:
@@ -128,7 +128,7 @@ async def _compare(looking: _Looking, survey: Survey) -> None:
     for number, found in enumerate(survey if left else ()):
         if not number % TURN:
             await asyncio.sleep(0)
-        if isinstance(found, Item) and found.kind == QUEUED and left.get(found.target, 0):
+        if isinstance(found, SurveyedRecord) and found.kind == QUEUED and left.get(found.target, 0):
             left[found.target] -= 1
             expected[found.target].update(identity_of(found.record).encode())
     for queue, digest in expected.items():

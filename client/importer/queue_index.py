@@ -27,7 +27,7 @@ _BLOCK: Final = 200 * ENTRY.size
 _BLOCKS: Final = 4096  # kept in memory of all queues together: 16 MiB
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """Where the record of a message lies."""
 
     physical_offset: int
@@ -73,7 +73,7 @@ class QueueEntries:
         self.end = low + bisect_left(range(low, high), True, key=lambda n: self._at(n).size <= 0)
         self.first = low + bisect_left(range(low, self.end), True, key=lambda n: not self._at(n).is_filler)
 
-    def entry(self, queue_offset: int) -> Entry | None:
+    def entry(self, queue_offset: int) -> QueueEntry | None:
         """The entry of a message; None if the queue has none."""
         return self._at(queue_offset) if self.first <= queue_offset < self.end else None
 
@@ -82,13 +82,13 @@ class QueueEntries:
         key = lambda n: self._at(n).physical_offset  # noqa: E731
         return self.first + bisect_left(range(self.first, self.end), position, key=key)
 
-    def _at(self, queue_offset: int) -> Entry:
+    def _at(self, queue_offset: int) -> QueueEntry:
         at = queue_offset * ENTRY.size
         index = bisect_right(self._starts, at) - 1
         start, path, _ = self._files[index]
         block, within = divmod(at - start, _BLOCK)
         data = self._blocks.read(path, block)
-        return Entry(*ENTRY.unpack_from(data, within))
+        return QueueEntry(*ENTRY.unpack_from(data, within))
 
 
 class _Blocks:
@@ -134,7 +134,7 @@ class QueueIndex:
         """All of them, by topic and number."""
         return [self._queues[queue] for queue in sorted(self._queues)]
 
-    def at_or_behind(self, position: int) -> list[tuple[QueueEntries, int, Entry]]:
+    def at_or_after(self, position: int) -> list[tuple[QueueEntries, int, QueueEntry]]:
         """Of each queue the first entry whose record lies at ``position`` or behind, in the order of the log."""
         found = []
         for queue in self._queues.values():
@@ -148,7 +148,7 @@ class Named:
     """Which queue names the record at a place; places are asked for in the order of the log."""
 
     def __init__(self, index: QueueIndex) -> None:
-        self._next = [(at.physical_offset, *queue.queue, queue) for queue, _, at in index.at_or_behind(0)]
+        self._next = [(at.physical_offset, *queue.queue, queue) for queue, _, at in index.at_or_after(0)]
         heapify(self._next)
 
     def at(self, position: int) -> tuple[str, int] | None:

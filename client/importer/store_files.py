@@ -109,7 +109,7 @@ def cannot_read(path: Path, error: OSError) -> StoreUnreadable:
     return StoreUnreadable(f"{path} cannot be read: {error.strerror}; import as a user who may read the store")
 
 
-class CommitLog:
+class RocketMQLog:
     """The commit log of a store; a file is open only while a part of it is read."""
 
     def __init__(self, folder: Path) -> None:

@@ -26,10 +26,10 @@ from rmq.wire.rocketmq.record import PREPARED, BadRecord, Record
 
 from .config_files import Config, TopicConfig
 from .config_files import read as read_config
-from .log_walk import Damage, End, LogWalk, Lost
+from .log_walk import End, LogDamage, LogWalk, LostMessage
 from .messages import SCHEDULE, BodyTooLarge, content, is_system_topic
-from .queue_index import Entry, Named, QueueIndex
-from .store_files import CommitLog, StoreInUse, StoreMissing, holder, is_folder
+from .queue_index import Named, QueueEntry, QueueIndex
+from .store_files import RocketMQLog, StoreInUse, StoreMissing, holder, is_folder
 
 QUEUED: Final = "queued"
 DELAYED: Final = "delayed"
@@ -37,7 +37,7 @@ DELETED: Final = "deleted topic "  # and its name: a kind that is left out
 INHERIT: Final = 1
 
 
-class Item(NamedTuple):
+class SurveyedRecord(NamedTuple):
     """A record and what it is: ``QUEUED``, ``DELAYED``, or the kind under which it is left out."""
 
     kind: str
@@ -47,7 +47,7 @@ class Item(NamedTuple):
     due_ms: int = 0
 
 
-class Store:
+class RocketMQStore:
     """A store that is not in use, opened for reading."""
 
     def __init__(self, root: Path) -> None:
@@ -60,7 +60,7 @@ class Store:
             raise StoreInUse(f"the broker of {root} is running ({where}): stop it first, or import a copy")
         self.lock_is_known = process is not None
         self.is_clean = not (root / "abort").exists()
-        self.log = CommitLog(root / "commitlog")
+        self.log = RocketMQLog(root / "commitlog")
         self.index = QueueIndex(root / "consumequeue")
         self.config: Config = read_config(root / "config")
 
@@ -77,7 +77,7 @@ class Store:
 class Survey:
     """One pass over a store; ``wanted`` are the only topics to take over, or None for all."""
 
-    def __init__(self, store: Store, wanted: Collection[str] | None = None) -> None:
+    def __init__(self, store: RocketMQStore, wanted: Collection[str] | None = None) -> None:
         self._index = store.index
         self._topics: Mapping[str, TopicConfig] | None = store.config.topics
         self._clusters = store.clusters
@@ -91,11 +91,11 @@ class Survey:
         self.not_indexed = 0
         self.times_by_level = 0  # delayed messages whose time no consume queue tells
 
-    def __iter__(self) -> Iterator[Item | Damage | End]:
+    def __iter__(self) -> Iterator[SurveyedRecord | LogDamage | End]:
         for found in self.walk:
             yield self._item(found) if isinstance(found, Record) else found
 
-    def _item(self, record: Record) -> Item | Damage:
+    def _item(self, record: Record) -> SurveyedRecord | LogDamage:
         queue = record.topic, record.queue_id
         found = self.found[queue]
         try:
@@ -103,38 +103,38 @@ class Survey:
         except (BadRecord, BodyTooLarge) as error:
             self.found[queue] = found  # it is told as lost instead
             file = self.walk.file_of(record.physical_offset)
-            lost = Lost(record.topic, record.queue_id, record.queue_offset)
+            lost = LostMessage(record.topic, record.queue_id, record.queue_offset)
             at = record.physical_offset
-            return Damage(file.path.name, at - file.start, at, f"the record {error}", (lost,))
+            return LogDamage(file.path.name, at - file.start, at, f"the record {error}", (lost,))
 
-    def _sort(self, record: Record) -> Item:
+    def _sort(self, record: Record) -> SurveyedRecord:
         if not record.has_place:
-            return Item("prepared" if record.transaction == PREPARED else "rolled back", record)
+            return SurveyedRecord("prepared" if record.transaction == PREPARED else "rolled back", record)
         entry = self._place(record)
         if entry is not None and entry.physical_offset != record.physical_offset:
-            return Item("superseded", record)
+            return SurveyedRecord("superseded", record)
         item = self._delayed(record, entry) if record.topic == SCHEDULE else self._queued(record)
         self.not_indexed += entry is None and item.kind in (QUEUED, DELAYED)
         return item
 
-    def _queued(self, record: Record) -> Item:
+    def _queued(self, record: Record) -> SurveyedRecord:
         kind = self._left_out(record.topic)
         if kind:
-            return Item(kind, record)
-        return Item(QUEUED, record, content(record, MAX_BODY), (record.topic, record.queue_id))
+            return SurveyedRecord(kind, record)
+        return SurveyedRecord(QUEUED, record, content(record, MAX_BODY), (record.topic, record.queue_id))
 
-    def _delayed(self, record: Record, entry: Entry | None) -> Item:
+    def _delayed(self, record: Record, entry: QueueEntry | None) -> SurveyedRecord:
         target = target_of(record)
         if target is None:
             raise BadRecord("waits for its time and does not tell its real topic and queue")
         kind = self._left_out(target[0])
         if kind:
-            return Item(f"delayed, {kind}", record)
+            return SurveyedRecord(f"delayed, {kind}", record)
         due_ms = entry.tags_code if entry is not None else 0
         if due_ms <= 0:
             self.times_by_level += 1
             due_ms = due_by_level(record)
-        return Item(DELAYED, record, content(record, MAX_BODY), target, due_ms)
+        return SurveyedRecord(DELAYED, record, content(record, MAX_BODY), target, due_ms)
 
     def _left_out(self, topic: str) -> str:
         """Why a topic is not taken over; empty if it is."""
@@ -146,7 +146,7 @@ class Survey:
             return DELETED + topic
         return ""
 
-    def _place(self, record: Record) -> Entry | None:
+    def _place(self, record: Record) -> QueueEntry | None:
         """
         The entry of the consume queue at a record's place; None if the record was not indexed yet.
 
@@ -186,7 +186,7 @@ class Survey:
             return False
         return self._wanted is None or topic == SCHEDULE or self._index.has(topic)  # else it was asked for, though gone
 
-    def _check_later(self, entry: Entry, place: tuple[str, int, int]) -> None:
+    def _check_later(self, entry: QueueEntry, place: tuple[str, int, int]) -> None:
         """A place was given away only if the record that has it now is there."""
         try:
             found = self._later.record_at(entry.physical_offset, entry.size)
@@ -205,7 +205,7 @@ _UNKNOWN_LEVEL_MS: Final = 1000
 _SAME: Final = ("DELAY", "UNIQ_KEY", "KEYS", "TAGS", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC")
 
 
-class Waiting(NamedTuple):
+class DeferredRecord(NamedTuple):
     """A message that waits: where its record lies, when it is due (ms), and where it goes then."""
 
     due_ms: int
@@ -229,19 +229,19 @@ def due_by_level(record: Record) -> int:
     return record.stored_at + (LEVELS_MS[level - 1] if level <= len(LEVELS_MS) else _UNKNOWN_LEVEL_MS)
 
 
-class DelayedMessages:
+class DeferredRecords:
     """Given every record in the order of the log, knows in the end what waits; ``offsets`` are those written down."""
 
     def __init__(self, offsets: Mapping[int, int]) -> None:
         self._offsets = offsets
-        self._open: dict[tuple[object, ...], deque[Waiting]] = {}
+        self._open: dict[tuple[object, ...], deque[DeferredRecord]] = {}
         self.delivered = 0  # copies that were found behind their originals
 
     def delay(self, record: Record, target: tuple[str, int], due_ms: int) -> None:
         """A record of the schedule topic."""
         passed = record.queue_offset < self._offsets.get(record.queue_id + 1, 0)
-        waiting = Waiting(due_ms, record.physical_offset, *target, passed)
-        self._open.setdefault(_fingerprint(record, target), deque()).append(waiting)
+        found = DeferredRecord(due_ms, record.physical_offset, *target, passed)
+        self._open.setdefault(_fingerprint(record, target), deque()).append(found)
 
     def deliver(self, record: Record) -> None:
         """A record of any other topic: perhaps the copy of one that waits. Of equal ones the first is meant."""
@@ -255,7 +255,7 @@ class DelayedMessages:
             if not same:
                 del self._open[key]
 
-    def waiting(self) -> list[Waiting]:
+    def undelivered(self) -> list[DeferredRecord]:
         """What waits, in the order it becomes due."""
         return sorted(each for same in self._open.values() for each in same if not each.is_passed)
 

@@ -26,7 +26,7 @@ from ..producer.producer import Producer
 from .messages import born_us, content, identity_of, message_of
 from .plan import GroupPlan, Plan, Queue, Wishes
 from .present import TURN, ImportRefused, Present, look
-from .survey import QUEUED, Item, Store, Survey
+from .survey import QUEUED, RocketMQStore, Survey, SurveyedRecord
 
 PORTION: Final = 1024  # messages sent and awaited together
 PORTION_BYTES: Final = 8 << 20
@@ -44,13 +44,13 @@ WHOLE: Final = Portion()
 
 
 @dataclass(slots=True)
-class Outcome:
+class ImportResult:
     """What was done: by this run, and by runs before it."""
 
     sent: int = 0
     before: int = 0
-    waiting_sent: int = 0
-    waiting_before: int = 0
+    deferred_sent: int = 0
+    deferred_before: int = 0
     groups: list[tuple[GroupPlan, int]] = field(default_factory=list)  # with the committed offset now
 
 
@@ -58,7 +58,7 @@ class TakeOver:
     """One run; ``progress`` counts messages, those of earlier runs too. ``after_portion`` is called behind each one."""
 
     def __init__(
-        self, store: Store, plan: Plan, wishes: Wishes, address: str, *,
+        self, store: RocketMQStore, plan: Plan, wishes: Wishes, address: str, *,
         portion: Portion = WHOLE, after_portion: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._store = store
@@ -69,20 +69,20 @@ class TakeOver:
         self._after_portion = after_portion
         self._born = 0
         self._producer: Producer
-        self.outcome = Outcome()
+        self.outcome = ImportResult()
 
     @property
     def total(self) -> int:
         """What ``progress`` ends with."""
-        return self._plan.messages + len(self._plan.waiting)
+        return self._plan.messages + len(self._plan.deferred)
 
     @property
     def progress(self) -> int:
         """How many messages the broker has."""
         done = self.outcome
-        return done.sent + done.before + done.waiting_sent + done.waiting_before
+        return done.sent + done.before + done.deferred_sent + done.deferred_before
 
-    async def run(self) -> Outcome:
+    async def run(self) -> ImportResult:
         """
         Do all of it. Cancelling leaves a beginning, which the next run completes.
 
@@ -110,7 +110,7 @@ class TakeOver:
                 await self._check_delays(admin)
                 await self._make_topics(admin)
                 await self._send_queued(present)
-                await self._send_waiting(present)
+                await self._send_deferred(present)
             finally:
                 await self._producer.close()
 
@@ -137,10 +137,10 @@ class TakeOver:
 
     async def _check_delays(self, admin: Admin) -> None:
         """Before anything is sent: whether the broker lets all messages wait for as long as they have to."""
-        if not self._plan.waiting:
+        if not self._plan.deferred:
             return
         most_s, now_us = (await admin.config())["max_delay_s"], (await admin.stats())["broker"]["time_us"]
-        too_late = sum(each.due_ms * 1000 > now_us + most_s * 1_000_000 for each in self._plan.waiting)
+        too_late = sum(each.due_ms * 1000 > now_us + most_s * 1_000_000 for each in self._plan.deferred)
         if too_late:
             text = f"{too_late} messages wait for longer than this broker lets them (max_delay_s = {most_s:g})"
             raise ImportRefused(f"{text}: start it with a larger one, then import")
@@ -156,7 +156,7 @@ class TakeOver:
         numbers: Counter[Queue] = Counter()
         load = _Load(self._portion)
         for found in self._survey():
-            if not (isinstance(found, Item) and found.kind == QUEUED):
+            if not (isinstance(found, SurveyedRecord) and found.kind == QUEUED):
                 continue
             queue, number = found.target, numbers[found.target]
             numbers[queue] += 1
@@ -177,19 +177,19 @@ class TakeOver:
                     f"{text}when they were sent: stop whatever writes there, delete the topic here, and import again"
                 )
 
-    async def _send_waiting(self, present: Present) -> None:
-        self.outcome.waiting_before = len(present.waiting)
+    async def _send_deferred(self, present: Present) -> None:
+        self.outcome.deferred_before = len(present.deferred)
         walk, load = self._store.walk(), _Load(self._portion)
-        for each in self._plan.waiting:
-            if each.physical_offset in present.waiting:
+        for each in self._plan.deferred:
+            if each.physical_offset in present.deferred:
                 continue
             record = walk.record_at(each.physical_offset)
             topic = self._plan.target(each.topic)
             message = message_of(record, content(record, MAX_BODY), topic, each.due_ms)
             load.add((each.topic, each.queue_id), None, record, message)
             if load.is_full:
-                self.outcome.waiting_sent += await self._deliver(load)
-        self.outcome.waiting_sent += await self._deliver(load)
+                self.outcome.deferred_sent += await self._deliver(load)
+        self.outcome.deferred_sent += await self._deliver(load)
 
     async def _deliver(self, load: _Load) -> int:
         """Send a portion, wait until it is stored, and empty it."""

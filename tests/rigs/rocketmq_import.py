@@ -7,18 +7,18 @@ from typing import Any
 
 from rmq.client.admin.admin import Admin
 from rmq.client.importer.plan import Wishes, make_plan
-from rmq.client.importer.survey import Store
-from rmq.client.importer.take_over import Outcome, TakeOver
+from rmq.client.importer.survey import RocketMQStore
+from rmq.client.importer.take_over import ImportResult, TakeOver
 from rmq.wire.model import MessageQueue, StoredMessage
 
 
 def take_over(root: Path, address: str, wishes: Wishes | None = None, **more: Any) -> TakeOver:
     """An import, ready to run."""
-    store, wishes = Store(root), wishes or Wishes()
+    store, wishes = RocketMQStore(root), wishes or Wishes()
     return TakeOver(store, make_plan(store, wishes), wishes, address, **more)
 
 
-async def imported(root: Path, address: str, wishes: Wishes | None = None) -> Outcome:
+async def imported(root: Path, address: str, wishes: Wishes | None = None) -> ImportResult:
     """Import a store to its end."""
     return await take_over(root, address, wishes).run()
 

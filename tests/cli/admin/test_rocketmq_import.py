@@ -23,8 +23,8 @@ from rmq.cli.output.render import to_json
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client.importer.plan import Plan, Wishes, make_plan
-from rmq.client.importer.survey import Store
-from rmq.client.importer.take_over import Outcome
+from rmq.client.importer.survey import RocketMQStore
+from rmq.client.importer.take_over import ImportResult
 
 from rigs.processes import Running
 from rigs.rocketmq_store import StoreBuilder
@@ -261,7 +261,7 @@ def plan_of(root: Path) -> Plan:
         store.offsets({"orders@billing": {0: 2, 1: 72}})
         store.delays({3: 0})
         store.config["subscriptionGroup.json"] = "{}"
-    return make_plan(Store(root), Wishes())
+    return make_plan(RocketMQStore(root), Wishes())
 
 
 REPORT = """\
@@ -299,7 +299,7 @@ def test_a_report_for_people_fits_a_terminal(tmp_path: Path) -> None:
 def test_a_report_for_programs_has_all_of_it(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
 
-    told = json.loads(to_json(report_object(plan, Outcome(sent=4, before=3, waiting_sent=1))))
+    told = json.loads(to_json(report_object(plan, ImportResult(sent=4, before=3, deferred_sent=1))))
 
     assert (told["messages"], told["waiting"]) == (7, 1)
     assert told["result"] == {"sent": 4, "sent_before": 3, "waiting_sent": 1, "waiting_sent_before": 0}
@@ -315,7 +315,7 @@ def test_a_report_for_programs_has_all_of_it(tmp_path: Path) -> None:
 def test_progress_that_was_not_moved_is_told(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
 
-    text = report_text(plan, Outcome(sent=7, waiting_sent=1, groups=[(plan.groups[0], 9)]))
+    text = report_text(plan, ImportResult(sent=7, deferred_sent=1, groups=[(plan.groups[0], 9)]))
 
     assert "billing  orders      0           2           9  was here before: not moved to 2" in text
 
@@ -323,8 +323,10 @@ def test_progress_that_was_not_moved_is_told(tmp_path: Path) -> None:
 def test_what_an_earlier_run_did_is_told(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
 
-    assert summary(plan, Outcome(sent=7, waiting_sent=1)).endswith("7 messages of 2 topics, 1 delayed: all are stored")
-    assert summary(plan, Outcome(sent=4, before=3, waiting_sent=1)).endswith("; 3 of them by an earlier run")
+    assert summary(plan, ImportResult(sent=7, deferred_sent=1)).endswith(
+        "7 messages of 2 topics, 1 delayed: all are stored"
+    )
+    assert summary(plan, ImportResult(sent=4, before=3, deferred_sent=1)).endswith("; 3 of them by an earlier run")
 
 
 def test_damage_and_notes_are_lines_that_no_terminal_obeys(tmp_path: Path) -> None:
@@ -333,7 +335,7 @@ def test_damage_and_notes_are_lines_that_no_terminal_obeys(tmp_path: Path) -> No
         store.put("t", 0, b"body")
     path = tmp_path / "commitlog" / f"{0:020}"
     path.write_bytes(path.read_bytes().replace(b"body", b"\x1bdoy", 1))
-    plan = make_plan(Store(tmp_path), Wishes())
+    plan = make_plan(RocketMQStore(tmp_path), Wishes())
     plan.notes = ["a note \x1b[2J"]
 
     text = report_text(plan, None)

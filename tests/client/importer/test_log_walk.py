@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.client.importer.log_walk import Damage, End
-from rmq.client.importer.survey import Store
+from rmq.client.importer.log_walk import End, LogDamage
+from rmq.client.importer.survey import RocketMQStore
 from rmq.wire.rocketmq.record import BadRecord, Record
 
 from rigs.rocketmq_store import StoreBuilder
@@ -27,12 +27,12 @@ def build(root: Path, count: int = 30, *, clean: bool = True, indexed: bool = Tr
         return [store.put("t", n % 3, b"body %03d" % n, tags="a", indexed=indexed) for n in range(count)]
 
 
-def walk(root: Path) -> tuple[list[Record], list[Damage], End]:
-    *found, end = Store(root).walk()
+def walk(root: Path) -> tuple[list[Record], list[LogDamage], End]:
+    *found, end = RocketMQStore(root).walk()
     assert isinstance(end, End)
     return (
         [one for one in found if isinstance(one, Record)],
-        [one for one in found if isinstance(one, Damage)],
+        [one for one in found if isinstance(one, LogDamage)],
         end,
     )
 
@@ -187,7 +187,7 @@ def test_a_file_that_is_missing_a_file_that_is_short_and_one_that_is_empty(tmp_p
 
 def test_a_record_is_read_at_its_place(tmp_path: Path) -> None:
     places = build(tmp_path)
-    store = Store(tmp_path).walk()
+    store = RocketMQStore(tmp_path).walk()
 
     assert store.record_at(places[7]).body == b"body 007"
     for position, size in ((places[7] + 1, 0), (1 << 30, 0), (places[7], 5)):

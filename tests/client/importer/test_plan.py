@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from rmq.client.importer.plan import GroupPlan, Plan, QueuePlan, TopicPlan, Wishes, make_plan
 from rmq.client.importer.store_files import BadStore, StoreMissing
-from rmq.client.importer.survey import Store
+from rmq.client.importer.survey import RocketMQStore
 
 from rigs.rocketmq_store import StoreBuilder
 
 
 def plan_of(root: Path, **wishes: Any) -> Plan:
-    return make_plan(Store(root), Wishes(**wishes))
+    return make_plan(RocketMQStore(root), Wishes(**wishes))
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 50))
@@ -67,7 +67,7 @@ def test_only_the_topics_that_are_asked_for(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, topics={"b"})
 
     assert list(plan.topics) == ["b"]
-    assert (plan.messages, plan.waiting) == (1, [])
+    assert (plan.messages, plan.deferred) == (1, [])
     assert plan.groups == [GroupPlan("g", "g", "b", 0, 1, 1)]
     assert plan.skipped == {
         "other topics": 1, "delayed, other topics": 1, "progress in topics that are not taken over": 1
@@ -126,7 +126,7 @@ def test_retries_and_dead_letters_go_to_plain_topics_with_their_progress(tmp_pat
     plan = plan_of(tmp_path)
 
     assert [topic.new for topic in plan.topics.values()] == ["DLQ-g", "RETRY-g"]
-    assert plan.waiting[0].topic == "%RETRY%g"
+    assert plan.deferred[0].topic == "%RETRY%g"
     assert plan.groups == [GroupPlan("g", "g", "%RETRY%g", 0, 1, 1)]
 
 
@@ -281,7 +281,7 @@ def test_the_bar_gets_to_its_end(tmp_path: Path) -> None:
             store.put("t", 0, bytes(600_000))
     steps: list[int] = []
 
-    make_plan(Store(tmp_path), Wishes(), steps.append)
+    make_plan(RocketMQStore(tmp_path), Wishes(), steps.append)
 
     assert sum(steps) == 3 << 20
     assert len(steps) > 1

@@ -11,7 +11,7 @@ import pytest
 from rmq.client import Admin, Message, Producer
 from rmq.client.importer.plan import Plan, Wishes, make_plan
 from rmq.client.importer.present import ImportRefused, Present, look
-from rmq.client.importer.survey import Store, Survey
+from rmq.client.importer.survey import RocketMQStore, Survey
 from rmq.testing.broker import InMemoryBroker
 
 from rigs.rocketmq_import import imported
@@ -33,7 +33,7 @@ def build(root: Path, bodies: int = 6, *, stored_at: int = NOW_MS) -> Path:
 
 
 async def look_at(root: Path, broker: InMemoryBroker) -> Present:
-    store = Store(root)
+    store = RocketMQStore(root)
     plan: Plan = make_plan(store, Wishes())
     async with Admin(broker.address) as admin:
         return await look(admin, plan, lambda: Survey(store))
@@ -71,7 +71,7 @@ async def test_all_of_it_is_there(tmp_path: Path, broker: InMemoryBroker) -> Non
     present = await look_at(tmp_path, broker)
 
     assert present.messages == {("t", 0): 3, ("t", 1): 3}
-    assert len(present.waiting) == 1
+    assert len(present.deferred) == 1
 
 
 async def test_the_beginning_of_a_longer_store_is_there(tmp_path: Path, broker: InMemoryBroker) -> None:

@@ -46,7 +46,7 @@ def test_places_are_found_by_halving(tmp_path: Path) -> None:
         for at, queue, n in places:
             if at >= position:
                 expected.setdefault(queue, (n, at))
-        found = index.at_or_behind(position)
+        found = index.at_or_after(position)
         assert {queue.queue: (n, entry.physical_offset) for queue, n, entry in found} == expected
         assert [entry.physical_offset for _, _, entry in found] == sorted(at for _, at in expected.values())
 
@@ -56,7 +56,7 @@ def test_a_store_without_consume_queues(tmp_path: Path) -> None:
 
     assert not index.exists
     assert index.queue("t", 0) is None
-    assert index.at_or_behind(0) == []
+    assert index.at_or_after(0) == []
 
 
 def test_an_empty_queue_and_strange_names_are_passed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rmq.client.importer.store_files import (
     BadStore,
-    CommitLog,
+    RocketMQLog,
     StoreInUse,
     StoreMissing,
     StoreUnreadable,
@@ -21,7 +21,7 @@ from rmq.client.importer.store_files import (
     holder,
     numbered_files,
 )
-from rmq.client.importer.survey import Store
+from rmq.client.importer.survey import RocketMQStore
 
 HOLD = """
 import fcntl, sys
@@ -32,10 +32,10 @@ sys.stdin.read()
 """
 
 
-def log_of(folder: Path, files: dict[int, bytes]) -> CommitLog:
+def log_of(folder: Path, files: dict[int, bytes]) -> RocketMQLog:
     for start, data in files.items():
         (folder / f"{start:020}").write_bytes(data)
-    return CommitLog(folder)
+    return RocketMQLog(folder)
 
 
 def test_files_are_one_address_room(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_last_byte_that_was_written_is_found(tmp_path: Path) -> None:
 
 
 def test_nothing_is_a_log_too(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path)
+    log = RocketMQLog(tmp_path)
 
     assert (log.start, log.end, log.files) == (0, 0, [])
 
@@ -89,7 +89,7 @@ def test_a_file_that_does_not_belong_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match="give the root folder of a store"):
-        CommitLog(tmp_path / "commitlog")
+        RocketMQLog(tmp_path / "commitlog")
     with pytest.raises(StoreUnreadable, match="cannot be read"):
         numbered_files(tmp_path / "commitlog")
 
@@ -138,4 +138,4 @@ def test_a_lock_of_a_process_that_is_not_seen_from_here_is_held_too(tmp_path: Pa
 
         assert holder(tmp_path) == -1
         with pytest.raises(StoreInUse, match="is running \\(in a container or on another machine\\)"):
-            Store(tmp_path)
+            RocketMQStore(tmp_path)

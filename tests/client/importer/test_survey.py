@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from rmq.client.importer.log_walk import Damage
+from rmq.client.importer.log_walk import LogDamage
 from rmq.client.importer.store_files import StoreMissing, StoreUnreadable
 from rmq.client.importer.survey import (
     DELAYED,
     QUEUED,
-    DelayedMessages,
-    Item,
-    Store,
+    DeferredRecord,
+    DeferredRecords,
+    RocketMQStore,
     Survey,
-    Waiting,
+    SurveyedRecord,
     due_by_level,
     target_of,
 )
@@ -34,17 +34,17 @@ from rigs.rocketmq_store import NOW_MS, StoreBuilder, encode_record, java_hash
 
 
 def kinds(root: Path, wanted: Collection[str] | None = None) -> list[str]:
-    found = list(Survey(Store(root), wanted))[:-1]
-    return [one.kind if isinstance(one, Item) else str(one) for one in found]
+    found = list(Survey(RocketMQStore(root), wanted))[:-1]
+    return [one.kind if isinstance(one, SurveyedRecord) else str(one) for one in found]
 
 
 def test_a_message_of_a_queue_comes_with_its_body_and_place(tmp_path: Path) -> None:
     with StoreBuilder(tmp_path) as store:
         store.put("t", 2, b"hello")
 
-    (item, _) = Survey(Store(tmp_path))
+    (item, _) = Survey(RocketMQStore(tmp_path))
 
-    assert isinstance(item, Item)
+    assert isinstance(item, SurveyedRecord)
     assert (item.kind, item.body, item.target) == (QUEUED, b"hello", ("t", 2))
 
 
@@ -69,13 +69,13 @@ def test_a_delayed_message_has_the_time_of_its_entry(tmp_path: Path) -> None:
         store.delay("t", 1, b"y", 4, indexed=False)
         store.delay("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"z", 3)
         store.put("SCHEDULE_TOPIC_XXXX", 9, b"where to?")
-    survey = Survey(Store(tmp_path))
+    survey = Survey(RocketMQStore(tmp_path))
 
     first, second, third, fourth, _ = survey
 
-    assert isinstance(first, Item)
-    assert isinstance(second, Item)
-    assert isinstance(third, Item)
+    assert isinstance(first, SurveyedRecord)
+    assert isinstance(second, SurveyedRecord)
+    assert isinstance(third, SurveyedRecord)
     assert (first.kind, first.target, first.due_ms) == (DELAYED, ("t", 1), NOW_MS + 10_000)
     assert (second.kind, second.due_ms, survey.times_by_level) == (DELAYED, NOW_MS + 30_000, 1)
     assert third.kind == "delayed, system topic RMQ_SYS_TRANS_HALF_TOPIC"
@@ -111,9 +111,9 @@ def test_a_place_was_given_away_only_to_a_record_that_is_there(tmp_path: Path, p
             store.put("t", 0, b"abc")
     entry(tmp_path, 0, position, 95, 0)
 
-    first, *_ = Survey(Store(tmp_path))
+    first, *_ = Survey(RocketMQStore(tmp_path))
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, LogDamage)
     assert f"is not the one its consume queue names: nor is one at {position}" in first.text
 
 
@@ -123,12 +123,12 @@ def test_the_first_file_of_a_consume_queue_that_is_missing_costs_no_message_unse
             store.put("t", 0)
     (tmp_path / "consumequeue" / "t" / "0" / f"{0:020}").unlink()
 
-    first, second, *rest, _ = Survey(Store(tmp_path))
+    first, second, *rest, _ = Survey(RocketMQStore(tmp_path))
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, LogDamage)
     assert "has the queue offset 0, and its consume queue begins at 2" in first.text
-    assert isinstance(second, Damage)
-    assert [each.kind for each in rest if isinstance(each, Item)] == [QUEUED, QUEUED]
+    assert isinstance(second, LogDamage)
+    assert [each.kind for each in rest if isinstance(each, SurveyedRecord)] == [QUEUED, QUEUED]
 
 
 def test_a_tag_that_its_consume_queue_does_not_know_is_a_disagreement(tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ def test_a_tag_that_its_consume_queue_does_not_know_is_a_disagreement(tmp_path: 
         store.put("t", 0, tags="paid", tags_code=java_hash("said"))
         store.put("t", 0, tags="paid", tags_code=-(1 << 63))  # where more is told of it
 
-    first, second, third, _ = Survey(Store(tmp_path))
+    first, second, third, _ = Survey(RocketMQStore(tmp_path))
 
-    assert isinstance(first, Item)
-    assert isinstance(second, Damage)
+    assert isinstance(first, SurveyedRecord)
+    assert isinstance(second, LogDamage)
     assert "has another tag than its consume queue says" in second.text
-    assert isinstance(third, Item)
+    assert isinstance(third, SurveyedRecord)
 
 
 def test_in_a_clean_store_every_message_is_in_a_consume_queue(tmp_path: Path) -> None:
@@ -154,13 +154,13 @@ def test_in_a_clean_store_every_message_is_in_a_consume_queue(tmp_path: Path) ->
         store.put("gone", 0, indexed=False)
         store.delay("t", 0, b"later", 3, indexed=False)
 
-    queued, second, third, gone, fifth, _ = Survey(Store(tmp_path))
+    queued, second, third, gone, fifth, _ = Survey(RocketMQStore(tmp_path))
 
-    assert isinstance(queued, Item)
+    assert isinstance(queued, SurveyedRecord)
     for lost in (second, third, fifth):
-        assert isinstance(lost, Damage)
+        assert isinstance(lost, LogDamage)
         assert "is in no consume queue, though its broker was stopped in order" in lost.text
-    assert isinstance(gone, Item)
+    assert isinstance(gone, SurveyedRecord)
     assert kinds(tmp_path, {"gone"})[3] == QUEUED, "it was asked for by name"
 
 
@@ -176,11 +176,11 @@ def test_a_record_that_another_consume_queue_names_is_not_taken_over_where_it_sa
     data[2 * 92 + 14] = 1  # queue 256 instead of 0
     path.write_bytes(data)
 
-    found = list(Survey(Store(tmp_path)))
+    found = list(Survey(RocketMQStore(tmp_path)))
 
-    assert isinstance(found[2], Damage)
+    assert isinstance(found[2], LogDamage)
     assert found[2].text == "the record tells another place than the consume queue of t/0, which names it"
-    assert [each.kind for each in found if isinstance(each, Item)] == [QUEUED] * 5
+    assert [each.kind for each in found if isinstance(each, SurveyedRecord)] == [QUEUED] * 5
 
 
 def test_a_consume_queue_whose_only_entry_is_gone_costs_no_message_unseen(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_a_consume_queue_whose_only_entry_is_gone_costs_no_message_unseen(tmp_pa
         store.put("t", 1)
     entry(tmp_path, 0, 0, -1, 0)
 
-    first, *_ = Survey(Store(tmp_path))
+    first, *_ = Survey(RocketMQStore(tmp_path))
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, LogDamage)
 
 
 def test_what_is_left_out_is_not_counted_as_taken_over(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_what_is_left_out_is_not_counted_as_taken_over(tmp_path: Path) -> None:
         store.topics(t=1)
         store.put("t", 0, indexed=False)
         store.put("gone", 0, indexed=False)
-    survey = Survey(Store(tmp_path))
+    survey = Survey(RocketMQStore(tmp_path))
 
     list(survey)
 
@@ -225,9 +225,9 @@ def test_a_consume_queue_that_names_another_record_is_a_disagreement(
             store.put("t", 0, b"abc")
     entry(tmp_path, 1, *values)
 
-    found = list(Survey(Store(tmp_path)))
+    found = list(Survey(RocketMQStore(tmp_path)))
 
-    assert isinstance(found[1], Damage)
+    assert isinstance(found[1], LogDamage)
     assert text in found[1].text
     assert found[1].lost == (("t", 0, 1),)
 
@@ -237,12 +237,12 @@ def test_without_its_entry_a_record_is_counted_and_an_offset_that_comes_again_is
         store.put("t", 0, indexed=False)
         store._offsets["t", 0] = 0
         store.put("t", 0, indexed=False)
-    survey = Survey(Store(tmp_path))
+    survey = Survey(RocketMQStore(tmp_path))
 
     first, second, _ = survey
 
-    assert isinstance(first, Item)
-    assert isinstance(second, Damage)
+    assert isinstance(first, SurveyedRecord)
+    assert isinstance(second, LogDamage)
     assert "has the queue offset 0, which an earlier one has" in second.text
     assert survey.not_indexed == 1
 
@@ -252,7 +252,7 @@ def test_a_body_that_is_too_large_or_cannot_be_unpacked_is_told(tmp_path: Path) 
         store.put("t", 0, bytes((4 << 20) + 1))
         store.put("t", 0, b"no zlib", sysflag=1)
 
-    first, second, _ = Survey(Store(tmp_path))
+    first, second, _ = Survey(RocketMQStore(tmp_path))
 
     assert "has a body of 4194305 bytes, and a message here has at most 4194304" in str(first)
     assert "has a body that is not zlib" in str(second)
@@ -260,14 +260,14 @@ def test_a_body_that_is_too_large_or_cannot_be_unpacked_is_told(tmp_path: Path) 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match="is not a folder"):
-        Store(tmp_path / "nothing")
+        RocketMQStore(tmp_path / "nothing")
     with pytest.raises(StoreMissing, match="commitlog does not exist"):
-        Store(tmp_path)
+        RocketMQStore(tmp_path)
 
 
 def test_a_folder_that_the_system_does_not_let_us_look_into_is_no_defect(tmp_path: Path) -> None:
     with pytest.raises(StoreUnreadable, match="cannot be read: File name too long; import as a user who may"):
-        Store(tmp_path / ("x" * 256))  # as without the right to enter the folder above, which a test may always
+        RocketMQStore(tmp_path / ("x" * 256))  # as without the right to enter the folder above, which a test may always
 
 
 def test_a_store_is_read_without_the_right_to_write(tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def copy(body: bytes = b"x", topic: str = "orders", queue_id: int = 1, **more: A
     return decode(encode_record(topic=topic, queue_id=queue_id, body=body, properties=properties, **more))
 
 
-def waiting(offsets: dict[int, int], *records: Record) -> DelayedMessages:
-    table = DelayedMessages(offsets)
+def table_of(offsets: dict[int, int], *records: Record) -> DeferredRecords:
+    table = DeferredRecords(offsets)
     for number, record in enumerate(records):
         if record.topic == "SCHEDULE_TOPIC_XXXX":
             table.delay(record, ("orders", 1), 1000 - number)
@@ -312,30 +312,30 @@ def waiting(offsets: dict[int, int], *records: Record) -> DelayedMessages:
     return table
 
 
-def places(table: DelayedMessages) -> list[int]:
-    return [each.physical_offset for each in table.waiting()]
+def places(table: DeferredRecords) -> list[int]:
+    return [each.physical_offset for each in table.undelivered()]
 
 
 def test_what_has_no_copy_waits_in_the_order_it_is_due() -> None:
-    table = waiting({}, delayed(0, 10), delayed(1, 20, b"y"))
+    table = table_of({}, delayed(0, 10), delayed(1, 20, b"y"))
 
-    assert table.waiting() == [Waiting(999, 20, "orders", 1), Waiting(1000, 10, "orders", 1)]
+    assert table.undelivered() == [DeferredRecord(999, 20, "orders", 1), DeferredRecord(1000, 10, "orders", 1)]
     assert (table.delivered, table.missing) == (0, 0)
 
 
 def test_what_has_a_copy_behind_it_does_not_wait() -> None:
-    table = waiting({}, delayed(0, 10), delayed(1, 20, b"y"), copy())
+    table = table_of({}, delayed(0, 10), delayed(1, 20, b"y"), copy())
 
     assert places(table) == [20]
     assert table.delivered == 1
 
 
 def test_a_copy_before_its_original_is_none() -> None:
-    assert places(waiting({}, copy(), delayed(0, 10))) == [10]
+    assert places(table_of({}, copy(), delayed(0, 10))) == [10]
 
 
 def test_of_equal_messages_each_has_a_copy_of_its_own() -> None:
-    assert places(waiting({}, delayed(0, 10), delayed(1, 20), delayed(2, 30), copy(), copy())) == [30]
+    assert places(table_of({}, delayed(0, 10), delayed(1, 20), delayed(2, 30), copy(), copy())) == [30]
 
 
 @pytest.mark.parametrize(
@@ -346,18 +346,18 @@ def test_of_equal_messages_each_has_a_copy_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_another_message_is_no_copy(other: Record) -> None:
-    assert places(waiting({}, delayed(0, 10), other)) == [10]
+    assert places(table_of({}, delayed(0, 10), other)) == [10]
 
 
 def test_what_lies_before_the_offset_of_its_level_does_not_wait() -> None:
-    table = waiting({3: 1, 4: 9}, delayed(0, 10), delayed(1, 20, b"y"), copy())
+    table = table_of({3: 1, 4: 9}, delayed(0, 10), delayed(1, 20, b"y"), copy())
 
     assert places(table) == [20]
     assert table.missing == 0
 
 
 def test_what_is_said_to_be_delivered_and_has_no_copy_is_counted() -> None:
-    table = waiting({3: 2}, delayed(0, 10), delayed(1, 20, b"y"), copy())
+    table = table_of({3: 2}, delayed(0, 10), delayed(1, 20, b"y"), copy())
 
     assert places(table) == []
     assert table.missing == 1

@@ -80,7 +80,7 @@ async def test_what_is_due_is_delivered_and_what_is_not_waits(tmp_path: Path, br
         (row,) = (await admin.delays("t")).rows
         assert (row.due_at, row.queue_id, row.messages) == ((NOW_MS + 7_200_000) * 1000, 1, 1)
         assert (await admin.message(row.message_id)).body == b"future"
-    assert outcome.waiting_sent == 2
+    assert outcome.deferred_sent == 2
 
 
 async def test_a_delay_that_the_broker_does_not_allow_is_refused_before_anything_is_sent(
@@ -176,7 +176,7 @@ async def test_a_run_that_is_cut_off_anywhere_is_completed_by_the_next(tmp_path:
             outcome = await imported(tmp_path, broker.address, wishes)
 
             assert await everything(admin, f"t{cut}") == whole
-            assert outcome.before + outcome.waiting_before == min(3 * cut, 20) + max(0, 3 * (cut - 7))
+            assert outcome.before + outcome.deferred_before == min(3 * cut, 20) + max(0, 3 * (cut - 7))
         assert cut > 7, "also while the delayed ones were sent"
 
 
@@ -209,7 +209,7 @@ async def test_what_became_due_since_a_run_was_cut_off_is_not_sent_again(tmp_pat
         async with Admin(broker.address) as admin:
             assert await bodies_in(admin, "t") == [b"0", b"level 4", b"level 5", b"level 6"]
 
-    assert (outcome.before, outcome.waiting_before, outcome.waiting_sent) == (1, 2, 1)
+    assert (outcome.before, outcome.deferred_before, outcome.deferred_sent) == (1, 2, 1)
 
 
 async def test_a_run_that_still_has_something_on_its_way_is_fenced(tmp_path: Path, broker: InMemoryBroker) -> None:
