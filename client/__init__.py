@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rmq.engine.native.connection import Connection
 
     from .admin.admin import Admin
-    from .admin.deferrals import WaitingDelays
+    from .admin.deferrals import DeferredBatches
     from .admin.messages import FoundMessages, Head
     from .admin.tail import Tail
     from .explain.collect import Explanation
@@ -65,7 +65,7 @@ else:
         "SendStatus": ".producer.receipts",
         "Tail": ".admin.tail",
         "Urgency": ".explain.wording",
-        "WaitingDelays": ".admin.deferrals",
+        "DeferredBatches": ".admin.deferrals",
         "starting_offsets": ".scan.bounds",
     }
 
@@ -83,7 +83,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
     # asking
     "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
-    "TopicDescription", "WaitingDelays", "starting_offsets",
+    "TopicDescription", "DeferredBatches", "starting_offsets",
     # explaining
     "Explanation", "QueueStory", "Reason", "Urgency",
     # errors

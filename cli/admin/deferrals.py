@@ -15,7 +15,7 @@ from ..shell.connect import ask
 from ..shell.options import admin_options
 
 if TYPE_CHECKING:
-    from rmq.client import WaitingDelays
+    from rmq.client import DeferredBatches
     from rmq.wire.protocol.ops.deferrals import DelayRow
 
 COLUMNS = ("due_at", "due_in", "topic", "queue", "level", "messages", "deferred_at", "message_id")
@@ -71,7 +71,7 @@ def delays_text(rows: Sequence[DelayRow], now: datetime, columns: int = 0) -> st
     return text if terminal.fits(text, columns) else table(NARROW_COLUMNS, [_narrow_cells(row, now) for row in rows])
 
 
-def remarks(found: WaitingDelays) -> list[str]:
+def remarks(found: DeferredBatches) -> list[str]:
     """What stands beside the list."""
     said = [f"there may be more than these {len(found.rows)}: raise --limit"] if found.more else []
     messages, batches = counted(found.total_messages, "message"), found.total_batches

@@ -13,7 +13,7 @@ from ..shell.connect import ask
 from ..shell.options import admin_options, message_id_argument
 
 if TYPE_CHECKING:
-    from rmq.client.admin.trace import Copy, Standing, Trace
+    from rmq.client.admin.trace import MessageCopy, Standing, Trace
     from rmq.wire.model import StoredMessage
 
 _POSITIONS: Final = {
@@ -134,7 +134,7 @@ def _source(message_id: str, source: StoredMessage | None) -> str:
     return f"{_where(source)}, id {message_id}"
 
 
-def standing_lines(standing: Standing, copies: list[Copy], *, unsure: bool = False) -> list[str]:
+def standing_lines(standing: Standing, copies: list[MessageCopy], *, unsure: bool = False) -> list[str]:
     """Where a group stands with the message, and who has its queue; ``unsure``: not all copies were looked at."""
     own = sum(copy.group == standing.group for copy in copies)
     is_doubtful = unsure and not own and standing.position == "past"
@@ -172,7 +172,7 @@ def _owner(standing: Standing) -> str:
     return f"{owner}, epoch {standing.epoch}, {seconds(standing.lease_left_s)} left"
 
 
-def copy_line(copy: Copy, now: datetime) -> str:
+def copy_line(copy: MessageCopy, now: datetime) -> str:
     """A copy, and what became of it."""
     if copy.kind == "dead_letter":
         times = copy.delivery or 0
@@ -185,7 +185,7 @@ def copy_line(copy: Copy, now: datetime) -> str:
     return f"{what}, {_STATES.get(copy.state or '', 'unknown')}"
 
 
-def _copy_place(copy: Copy) -> str:
+def _copy_place(copy: MessageCopy) -> str:
     return f"{copy.topic}/{copy.queue_id}" + ("" if copy.queue_offset is None else f" @{copy.queue_offset}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from rmq.client.overview.rates import Flow, Span
+from rmq.client.overview.rates import Span, TopicRates
 from rmq.client.overview.sample import MOST_LEASES, Sample
 from rmq.wire.protocol.ops.core import LockRow
 from rmq.wire.protocol.ops.groups import GroupRow
@@ -38,7 +38,7 @@ class TopicLine:
     """A topic with its rates."""
 
     topic: str
-    flow: Flow
+    flow: TopicRates
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class View:
     address: str
     flush: str
     up_s: float
-    traffic: Flow
+    traffic: TopicRates
     log_bytes_per_s: float | None
     syncs_per_s: float | None
     sync_s: float | None  # the mean of those since the last look, as the wait
@@ -100,7 +100,7 @@ def view_of(before: Sample | None, after: Sample) -> View:
         address=str(broker["address"]),
         flush=str(broker["flush"]),
         up_s=broker["up_s"],
-        traffic=Flow(*(span.rate("traffic", name) for name in Flow._fields)),
+        traffic=TopicRates(*(span.rate("traffic", name) for name in TopicRates._fields)),
         log_bytes_per_s=_log_rate(span),
         syncs_per_s=span.rate("flush", "syncs"),
         sync_s=span.mean("flush", "total_sync_s", "syncs"),
@@ -134,7 +134,7 @@ def view_object(view: View) -> dict[str, Any]:
     return {**asdict(view), "traffic": _flow_object(view.traffic), "topics": topics, "lease_lines": leases}
 
 
-def _flow_object(flow: Flow) -> dict[str, float | None]:
+def _flow_object(flow: TopicRates) -> dict[str, float | None]:
     return {f"{name}_per_s": value for name, value in flow._asdict().items()}
 
 
@@ -175,7 +175,7 @@ def _topics(span: Span) -> list[TopicLine]:
     return sorted(lines, key=lambda line: (-_busy(line.flow), line.topic))
 
 
-def _busy(flow: Flow) -> float:
+def _busy(flow: TopicRates) -> float:
     return (flow.messages_in or 0.0) + (flow.messages_out or 0.0)
 
 

@@ -46,7 +46,7 @@ from rmq.wire.stores import StoreIds
 
 from ..explain.collect import WATCH_S, Explanation, explain_group
 from . import dead_letters, messages, trace
-from .deferrals import WaitingDelays, still_waits, waiting
+from .deferrals import DeferredBatches, still_waits, waiting
 from .messages import FoundMessages, Head
 from .tail import Tail
 from .trace import Trace
@@ -248,7 +248,7 @@ class Admin:
             self, self._connection, topic, queues=queues, expression=expression, wanted=wanted, notice=notice
         )  # fmt: skip
 
-    async def delays(self, topic: str | None = None, limit: int = 100) -> WaitingDelays:
+    async def delays(self, topic: str | None = None, limit: int = 100) -> DeferredBatches:
         """
         The next batches whose time has not come, of one topic or of all, in the order they become due.
 

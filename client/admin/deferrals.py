@@ -12,7 +12,7 @@ from rmq.wire.protocol.ops.deferrals import MAX_ROWS, DelayPage, DelayRow, ListD
 TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
 
 
-class WaitingDelays(NamedTuple):
+class DeferredBatches(NamedTuple):
     """
     Delayed batches in the order they become due, of one topic or of all.
 
@@ -25,7 +25,7 @@ class WaitingDelays(NamedTuple):
     total_messages: int
 
 
-async def waiting(connection: Connection, topic: str | None, limit: int) -> WaitingDelays:
+async def waiting(connection: Connection, topic: str | None, limit: int) -> DeferredBatches:
     """Ask as often as it takes to get ``limit`` batches, or all there are."""
     if limit < 1:
         raise ValueError(f"the limit must be at least 1, not {limit}")
@@ -38,7 +38,7 @@ async def waiting(connection: Connection, topic: str | None, limit: int) -> Wait
         rows += page.rows
         if page.is_last or len(rows) >= limit:
             more = not page.is_last or len(rows) > limit
-            return WaitingDelays(rows[:limit], more, page.batches, page.messages)
+            return DeferredBatches(rows[:limit], more, page.batches, page.messages)
         asked = asked._replace(due_at=page.next_due_at, position=page.next_position)
 
 

@@ -208,18 +208,18 @@ class Tail:
     async def _collect(self, starts: Offsets, ends: Offsets, kept: Kept) -> None:
         left = {queue_id: start for queue_id, start in starts.items() if start < ends[queue_id]}
         reader = self._reader(left)
-        while reader.places:
-            before = dict(reader.places)
+        while reader.positions:
+            before = dict(reader.positions)
             for message in await reader.read():
                 if message.queue_offset < ends[message.queue_id] and self._wanted(message):
                     kept.add(message)
-            for queue_id, place in list(reader.places.items()):
-                if place.offset >= ends[queue_id] or before == reader.places:  # or the broker has no more to tell
-                    del reader.places[queue_id]
+            for queue_id, place in list(reader.positions.items()):
+                if place.offset >= ends[queue_id] or before == reader.positions:  # or the broker has no more to tell
+                    del reader.positions[queue_id]
 
-    def _reader(self, places: Offsets) -> TopicReader:
-        return TopicReader(
-            self._connection, self._topic, places, expression=self._expression, generation=self._generation,
+    def _reader(self, positions: Offsets) -> TopicCursor:
+        return TopicCursor(
+            self._connection, self._topic, positions, expression=self._expression, generation=self._generation,
             log_epoch=self._log_epoch, notice=self._notice,
         )  # fmt: skip
 
@@ -253,7 +253,7 @@ class Tail:
             if found := [message for message in messages if self._wanted(message)]:
                 yield found
 
-    async def _look_for_queues(self, reader: TopicReader) -> None:
+    async def _look_for_queues(self, reader: TopicCursor) -> None:
         try:
             info = await self._admin.topic(self._topic)
         except TopicNotFound as error:
@@ -264,7 +264,7 @@ class Tail:
             for queue in info.queues:
                 reader.add(queue.queue_id)
 
-    async def _wait_for_broker(self, error: Exception, before: HelloReply, reader: TopicReader) -> None:
+    async def _wait_for_broker(self, error: Exception, before: HelloReply, reader: TopicCursor) -> None:
         self._notice(f"{error}; waiting for the broker")
         await self._connection.wait_connected()
         assert self._connection.hello is not None
@@ -287,7 +287,7 @@ TIMEOUT_S: Final = 10.0  # beyond the time that the broker is asked to wait
 _PASSED: Final = frozenset({MessagesLost.code, Damaged.code, LogTruncated.code})
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """
     Where a queue is read on, and the log epoch of the message before; 0: none was read.
 
@@ -303,7 +303,7 @@ def order(message: StoredMessage) -> tuple[datetime, int, int]:
     return message.stored_at, message.queue_id, message.queue_offset
 
 
-class TopicReader:
+class TopicCursor:
     """
     The places of queues, moved on by every read. ``notice`` is told, in a sentence, what had to be passed.
 
@@ -313,10 +313,12 @@ class TopicReader:
     """
 
     def __init__(
-        self, connection: Connection, topic: str, places: Mapping[int, int], *, expression: str = tags.ALL,
+        self, connection: Connection, topic: str, positions: Mapping[int, int], *, expression: str = tags.ALL,
         generation: int = 0, log_epoch: int = 0, notice: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
-        self.places = {queue_id: Place(offset, log_epoch if offset else 0) for queue_id, offset in places.items()}
+        self.positions = {
+            queue_id: ReadPosition(offset, log_epoch if offset else 0) for queue_id, offset in positions.items()
+        }
         self._connection = connection
         self._topic = topic
         self._wanted = tags.parse(expression)
@@ -326,11 +328,11 @@ class TopicReader:
 
     def add(self, queue_id: int) -> None:
         """Read a queue from its beginning, unless it is read already."""
-        self.places.setdefault(queue_id, Place(0))
+        self.positions.setdefault(queue_id, ReadPosition(0))
 
     def bound_epochs(self, log_epoch: int) -> None:
         """The broker's store is a copy that has no later epoch in common with what was read."""
-        self.places = {q: at._replace(log_epoch=min(at.log_epoch, log_epoch)) for q, at in self.places.items()}
+        self.positions = {q: at._replace(log_epoch=min(at.log_epoch, log_epoch)) for q, at in self.positions.items()}
 
     async def read(self, wait_s: float = 0.0) -> list[StoredMessage]:
         """
@@ -343,8 +345,10 @@ class TopicReader:
             OtherHistory: the broker's store is a copy that has other messages at the places.
             ConnectionLost, RequestTimeout: the places are as they were.
         """
-        queues = list(self.places)
-        wanted = [PullQueue(self._topic, q, at.offset, None, NO_OFFSET, at.log_epoch) for q, at in self.places.items()]
+        queues = list(self.positions)
+        wanted = [
+            PullQueue(self._topic, q, at.offset, None, NO_OFFSET, at.log_epoch) for q, at in self.positions.items()
+        ]
         asked = Pull(None, int(wait_s * 1000), READ_BYTES, wanted, self._expression)
         try:
             reply = await self._connection.request(Op.PULL, asked, timeout_s=wait_s + TIMEOUT_S)
@@ -358,7 +362,7 @@ class TopicReader:
 
     def _take(self, queue_id: int, answer: PullResult, found: list[StoredMessage], room: int) -> int:
         """Read an answer for a queue; tells how much memory that took."""
-        at = self.places[queue_id]
+        at = self.positions[queue_id]
         if answer.status == OK:
             return self._read(queue_id, answer.batches, found, room)
         if answer.status == EMPTY:
@@ -386,7 +390,7 @@ class TopicReader:
                 raise TopicNotFound(MADE_AGAIN.format(self._topic))
             position += batch.header.size
             taken += batch.header.raw_size
-            start = self.places[queue_id].offset
+            start = self.positions[queue_id].offset
             found += [message for message in batch.messages(start) if self._is_wanted(message)]
             self._move(queue_id, batch.header.end_offset, batch.header.log_epoch)
         return taken
@@ -404,5 +408,5 @@ class TopicReader:
         return self._wanted is None or message.tag in self._wanted
 
     def _move(self, queue_id: int, offset: int, log_epoch: int) -> None:
-        del self.places[queue_id]
-        self.places[queue_id] = Place(offset, log_epoch)
+        del self.positions[queue_id]
+        self.positions[queue_id] = ReadPosition(offset, log_epoch)

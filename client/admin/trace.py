@@ -128,7 +128,7 @@ class _Tracing:
 
     # ---- copies
 
-    async def _copies(self, origin: Origin, groups: list[str], since: datetime | None) -> list[Copy]:
+    async def _copies(self, origin: Origin, groups: list[str], since: datetime | None) -> list[MessageCopy]:
         topics = {info.topic for info in await self._admin.list_topics()}
         found: list[StoredMessage] = []
         committed: dict[str, int] = {}
@@ -199,7 +199,7 @@ class _Tracing:
     def _too_many_wait(self) -> bool:
         return self._delayed is not None and self._delayed > MAX_WAITING
 
-    async def _returned(self, origin: Origin, known: list[Copy]) -> list[StoredMessage]:
+    async def _returned(self, origin: Origin, known: list[MessageCopy]) -> list[StoredMessage]:
         """Dead letters that were put back into their topic: nothing but the dead letter names them."""
         again = {copy.copy_of for copy in known if copy.kind == REPLAY}
         found: list[StoredMessage] = []
@@ -292,7 +292,7 @@ class Standing(NamedTuple):
     abandoned: int
 
 
-class Copy(NamedTuple):
+class MessageCopy(NamedTuple):
     """
     A copy of a message. ``queue_offset`` is None while it waits for ``due_at``.
 
@@ -331,7 +331,7 @@ class Trace(NamedTuple):
     source: StoredMessage | None
     became: StoredMessage | None
     standings: list[Standing]
-    copies: list[Copy]
+    copies: list[MessageCopy]
     remarks: list[str]
     unsure: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
 
@@ -412,7 +412,7 @@ def copies(
     committed: Mapping[str, int],
     dead: Mapping[str, Sequence[DeadRun]],
     sources: Iterable[StoredMessage] = (),
-) -> list[Copy]:
+) -> list[MessageCopy]:
     """
     Copies in the order they were made.
 
@@ -429,7 +429,7 @@ def copies(
 
 def _copy(
     message: StoredMessage, letters: set[str], committed: Mapping[str, int], dead: Mapping[str, Sequence[DeadRun]]
-) -> Copy:
+) -> MessageCopy:
     group, said, offset = group_of(message), message.properties, message.queue_offset
     delivery: int | None = message.attempt
     if group is None:
@@ -440,7 +440,7 @@ def _copy(
         kind = REPLAY if message.copy_of in letters else RETRY
         state = PUT_OFF if message.due_at is not None else progress(offset, committed.get(group, NO_OFFSET))
     reason = said.get("RMQ_DEAD_REASON") if kind == DEAD_LETTER else None
-    return Copy(
+    return MessageCopy(
         kind, group, message.stored_topic, message.queue_id, None if offset < 0 else offset, message.message_id,
         message.copy_of, message.stored_at, message.due_at, delivery, state, reason,
     )  # fmt: skip

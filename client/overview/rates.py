@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .sample import MOST_TOPICS, Sample
 
 
-class Flow(NamedTuple):
+class TopicRates(NamedTuple):
     """Messages and bytes a second; None where that is not known yet."""
 
     messages_in: float | None = None
@@ -52,16 +52,16 @@ class Span:
         """What one of those that were counted between the looks added to a total; None if there were none."""
         return per(self.growth(part, total), self.growth(part, count) or 0)
 
-    def topic(self, topic: str) -> Flow:
+    def topic(self, topic: str) -> TopicRates:
         """The rates of a topic."""
         now = self.after.stats.get("topics", {})[topic]
         if self.before is None:
-            return Flow()
+            return TopicRates()
         known = {} if self.is_restart else self.before.stats.get("topics", {})
         if topic not in known and len(known) >= MOST_TOPICS:
-            return Flow()  # perhaps it was there, and not among those that were told
+            return TopicRates()  # perhaps it was there, and not among those that were told
         was = known.get(topic, {})
-        return Flow(*(per(grown(was.get(name, 0), now[name]), self.elapsed_s) for name in Flow._fields))
+        return TopicRates(*(per(grown(was.get(name, 0), now[name]), self.elapsed_s) for name in TopicRates._fields))
 
     def trend(self, group: str, lag: int) -> float | None:
         """By how many messages a second a group falls behind; below 0 it catches up."""

@@ -63,7 +63,7 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 
-class Rows:
+class BatchRun:
     """Batches of one queue, oldest first, and how many rows they make; message ids are made of ``stores``."""
 
     __slots__ = ("batches", "count", "counts", "stores")
@@ -91,7 +91,7 @@ def record_batch(batches: Sequence[RawBatch], columns: Sequence[str], *, stores:
     Raises:
         BadBatch: a column does not hold what it should; one of the batches is no batch of ours.
     """
-    rows = Rows(batches, stores)
+    rows = BatchRun(batches, stores)
     try:
         arrays = [_BUILDERS[name](rows) for name in columns]
     except (pa.ArrowException, struct.error, TypeError, ValueError, LookupError) as error:
@@ -109,15 +109,15 @@ def tags_of(batches: Sequence[RawBatch]) -> pa.Array:
     return record_batch(batches, ["tag"], stores=StoreIds(0)).column(0)
 
 
-def _topic(rows: Rows) -> pa.Array:
+def _topic(rows: BatchRun) -> pa.Array:
     return pa.repeat(pa.scalar(rows.batches[0].header.topic, TEXT), rows.count)
 
 
-def _queue_id(rows: Rows) -> pa.Array:
+def _queue_id(rows: BatchRun) -> pa.Array:
     return pa.repeat(pa.scalar(rows.batches[0].header.queue_id, pa.int32()), rows.count)
 
 
-def _queue_offset(rows: Rows) -> pa.Array:
+def _queue_offset(rows: BatchRun) -> pa.Array:
     starts = [batch.header.base_offset for batch in rows.batches]
     follow = [first + count for first, count in zip(starts, rows.counts, strict=True)]
     if starts[1:] != follow[:-1]:  # a scan for some tags leaves batches out
@@ -132,7 +132,7 @@ def _counting(start: int, count: int) -> pa.Array:
     return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=start - 1)
 
 
-def _message_id(rows: Rows) -> pa.Array:
+def _message_id(rows: BatchRun) -> pa.Array:
     first = [id_of_handle(rows.stores, handle(batch.header.physical_offset, 0)) for batch in rows.batches]
     ids = bytearray().join([text.encode() * count for text, count in zip(first, rows.counts, strict=True)])
     for place, digits in enumerate(_DIGITS, ID_LENGTH - INDEX_DIGITS):
@@ -140,7 +140,7 @@ def _message_id(rows: Rows) -> pa.Array:
     return spans(TEXT, pc.multiply(_counting(0, rows.count + 1), _ID_LENGTH).cast(pa.int32()), ids)
 
 
-def _tag(rows: Rows) -> pa.Array:
+def _tag(rows: BatchRun) -> pa.Array:
     columns = rows.column(_TAGS)
     if not any(columns):
         return pa.nulls(rows.count, TEXT)
@@ -176,7 +176,7 @@ def _dictionary(names: tuple[str | None, ...]) -> pa.Array:
     return pa.array(names, TEXT)
 
 
-def _keys(rows: Rows) -> pa.Array:
+def _keys(rows: BatchRun) -> pa.Array:
     columns = rows.column(_KEYS)
     if not any(columns):
         return _lists(constant(0, rows.count + 1), _NO_TEXTS)
@@ -204,13 +204,13 @@ def _lists(ends: pa.Array, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(ends, values, type=ARROW_TYPES["keys"])
 
 
-def _body(rows: Rows) -> pa.Array:
+def _body(rows: BatchRun) -> pa.Array:
     sizes = [batch.header.raw_size for batch in rows.batches]
     ends = bounds_of_parts("lengths", rows.column(_LENGTHS), rows.counts, sizes)
     return spans(pa.binary(), ends, b"".join([batch.bodies for batch in rows.batches]))
 
 
-def _properties(rows: Rows) -> pa.Array:
+def _properties(rows: BatchRun) -> pa.Array:
     columns = rows.column(_PROPERTIES)
     if not any(columns):
         return pa.MapArray.from_arrays(
@@ -228,7 +228,7 @@ def _properties(rows: Rows) -> pa.Array:
     return pa.MapArray.from_arrays(ends, names, spans(TEXT, places, blob), type=ARROW_TYPES["properties"])
 
 
-def _born_at(rows: Rows) -> pa.Array:
+def _born_at(rows: BatchRun) -> pa.Array:
     parts = [
         _I64.pack(times) * count if type(times) is int else times
         for times, count in zip(rows.column(_BORN_AT), rows.counts, strict=True)
@@ -240,12 +240,12 @@ def _born_at(rows: Rows) -> pa.Array:
     return times.view(_TIME)
 
 
-def _stored_at(rows: Rows) -> pa.Array:
+def _stored_at(rows: BatchRun) -> pa.Array:
     parts = [_I64.pack(batch.header.stored_at) * batch.header.count for batch in rows.batches]
     return as_numbers(b"".join(parts), 8).view(_TIME)
 
 
-def _attempt(rows: Rows) -> pa.Array:
+def _attempt(rows: BatchRun) -> pa.Array:
     columns = rows.column(_ATTEMPTS)
     if not any(columns):
         return constant(1, rows.count)
@@ -254,7 +254,7 @@ def _attempt(rows: Rows) -> pa.Array:
     return pc.add(before.cast(pa.int32()), _ONE)
 
 
-_BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
+_BUILDERS: Final[dict[str, Callable[[BatchRun], pa.Array]]] = {
     "topic": _topic,
     "queue_id": _queue_id,
     "queue_offset": _queue_offset,

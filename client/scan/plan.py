@@ -25,7 +25,7 @@ from rmq.wire.stores import FormerStore, StoreIds
 
 from .bounds import EARLIEST, HISTORY, time_text
 from .options import ScanOptions
-from .ranges import QueueHolds, QueueRange, TopicHolds, check_topics, chosen_queues, naming, ranges, split
+from .ranges import QueueBounds, QueueRange, TopicBounds, check_topics, chosen_queues, naming, ranges, split
 
 log = logging.getLogger("rmq.client.scan.plan")
 
@@ -38,7 +38,7 @@ NO_HISTORY: Final = (
 )
 
 
-class Source(Protocol):
+class Endpoint(Protocol):
     """Whoever answers questions about topics."""
 
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
@@ -71,7 +71,7 @@ def plan(options: ScanOptions, *, cores: int = 1, report: Report = log.warning) 
         return _planned(options, connection, connection.hello.stores, cores, report)
 
 
-def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int, report: Report) -> list[QueueRange]:
+def _planned(options: ScanOptions, source: Endpoint, stores: StoreIds, cores: int, report: Report) -> list[QueueRange]:
     infos = _matching(options.pattern, source) if options.pattern else [_route(name, source) for name in options.topics]
     check_topics([info.topic for info in infos], options)
     chosen = [
@@ -85,7 +85,7 @@ def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int,
     holds = iter(_holds(options, named, source))
     options = _agreed(options, named, source, stores, report)
     topics = [
-        TopicHolds(info.topic, info.generation, {ref.queue_id: next(holds) for ref in refs})
+        TopicBounds(info.topic, info.generation, {ref.queue_id: next(holds) for ref in refs})
         for info, refs in zip(infos, chosen, strict=True)
     ]
     return split(
@@ -96,7 +96,7 @@ def _planned(options: ScanOptions, source: Source, stores: StoreIds, cores: int,
     )
 
 
-def _route(topic: str, source: Source) -> ops.TopicInfo:
+def _route(topic: str, source: Endpoint) -> ops.TopicInfo:
     try:
         return decode(ops.TopicInfo, source.request(Op.ROUTE, ops.Route(topic)))
     except TopicNotFound:
@@ -104,7 +104,7 @@ def _route(topic: str, source: Source) -> ops.TopicInfo:
         raise TopicNotFound(f"there is no topic {topic}; {_known(known)}") from None
 
 
-def _matching(pattern: str, source: Source) -> list[ops.TopicInfo]:
+def _matching(pattern: str, source: Endpoint) -> list[ops.TopicInfo]:
     known = list(_all_topics(source))
     # Retry and dead letter topics hold copies: a pattern for the others should not read messages twice.
     found = [info for info in known if re.fullmatch(pattern, info.topic) and (info.topic[0] != "%" or "%" in pattern)]
@@ -117,29 +117,29 @@ def _known(names: list[str]) -> str:
     return f"there are {', '.join(sorted(names))}" if names else "there is no topic at all"
 
 
-def _all_topics(source: Source) -> Iterable[ops.TopicInfo]:
+def _all_topics(source: Endpoint) -> Iterable[ops.TopicInfo]:
     after = ""
     while page := decode_list(ops.TopicInfo, source.request(Op.LIST_TOPICS, ops.ListTopics(after))):
         yield from page
         after = page[-1].topic
 
 
-def _holds(options: ScanOptions, refs: Sequence[ops.QueueRef], source: Source) -> list[QueueHolds]:
-    found: list[QueueHolds] = []
+def _holds(options: ScanOptions, refs: Sequence[ops.QueueRef], source: Endpoint) -> list[QueueBounds]:
+    found: list[QueueBounds] = []
     for at in range(0, len(refs), MAX_ENTRIES):
         part = list(refs[at : at + MAX_ENTRIES])
         held = _answered(ops.Range, part, source.request(Op.RANGES, ops.Ranges(None, part)))
         starts = _offsets_at(options.start.time_us, part, source)
         ends = _offsets_at(options.end.time_us, part, source)
         found += [
-            QueueHolds(range_.min_offset, range_.max_offset, start, end)
+            QueueBounds(range_.min_offset, range_.max_offset, start, end)
             for range_, start, end in zip(held, starts, ends, strict=True)
         ]
     return found
 
 
 def _agreed(
-    options: ScanOptions, refs: Sequence[ops.QueueRef], source: Source, stores: StoreIds, report: Report
+    options: ScanOptions, refs: Sequence[ops.QueueRef], source: Endpoint, stores: StoreIds, report: Report
 ) -> ScanOptions:
     """Return the options with a start that the log agrees with, as far as the start has a history; see :func:`plan`."""
     start, history = options.start, options.start.history
@@ -191,20 +191,20 @@ def _anew(former: FormerStore | None) -> str:
     return f"read from startingTimestamp {time_text(former.copied_at)} on, when the store was restored"
 
 
-def _header_at(ref: ops.QueueRef, offset: int, source: Source) -> layout.Header | None:
+def _header_at(ref: ops.QueueRef, offset: int, source: Endpoint) -> layout.Header | None:
     """Return the header of the batch that a message lies in; None if the message cannot be read."""
     answer = _pulled(ops.PullQueue(*ref, offset), source)
     header = layout.parse_header(answer.batches) if answer.status == OK and answer.batches else None
     return header if header is not None and header.base_offset <= offset else None
 
 
-def _pulled(asked: ops.PullQueue, source: Source) -> ops.PullResult:
+def _pulled(asked: ops.PullQueue, source: Endpoint) -> ops.PullResult:
     """Pull one batch of one queue, without waiting for it."""
     answers = decode_list(ops.PullResult, source.request(Op.PULL, ops.Pull(None, 0, 1, [asked])))
     return answers[0] if answers else ops.PullResult(0, ops.EMPTY, asked.queue_offset, 0, 0, b"")
 
 
-def _offsets_at(time_us: int | None, refs: list[ops.QueueRef], source: Source) -> Sequence[int | None]:
+def _offsets_at(time_us: int | None, refs: list[ops.QueueRef], source: Endpoint) -> Sequence[int | None]:
     if time_us is None:
         return [None] * len(refs)
     answer = source.request(Op.OFFSETS_AT, messages.OffsetsAt(time_us, refs))

@@ -61,7 +61,7 @@ class Manner:
     skip_lost: bool = False  # the same for what retention removed since the scan was planned
 
 
-class QueueHolds(NamedTuple):
+class QueueBounds(NamedTuple):
     """A queue holds ``[min_offset, max_offset)``; where a bound is a time, it lies at ``start_at`` or ``end_at``."""
 
     min_offset: int
@@ -70,12 +70,12 @@ class QueueHolds(NamedTuple):
     end_at: int | None = None
 
 
-class TopicHolds(NamedTuple):
+class TopicBounds(NamedTuple):
     """A topic as it is now, and its queues by id."""
 
     topic: str
     generation: int
-    queues: dict[int, QueueHolds]
+    queues: dict[int, QueueBounds]
 
 
 def chosen_queues(topic: str, existing: Collection[int], options: ScanOptions) -> list[int]:
@@ -109,7 +109,7 @@ def check_topics(topics: Collection[str], options: ScanOptions) -> None:
             _check_named("topics", bound, bound.offsets, topics)
 
 
-def ranges(options: ScanOptions, topics: Iterable[TopicHolds], stores: StoreIds) -> list[QueueRange]:
+def ranges(options: ScanOptions, topics: Iterable[TopicBounds], stores: StoreIds) -> list[QueueRange]:
     """
     The range of each queue, empty ones too.
 
@@ -127,7 +127,7 @@ def ranges(options: ScanOptions, topics: Iterable[TopicHolds], stores: StoreIds)
     return found
 
 
-def resolve(options: ScanOptions, topic: str, queue_id: int, held: QueueHolds) -> tuple[int, int]:
+def resolve(options: ScanOptions, topic: str, queue_id: int, held: QueueBounds) -> tuple[int, int]:
     """The range of one queue; raises as :func:`ranges` does."""
     place = f"topic {topic}, queue {queue_id}"
     start, end = options.start, options.end
@@ -192,7 +192,7 @@ def _cut(part: QueueRange, pieces: int) -> list[QueueRange]:
     return [replace(part, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 
 
-def _offset(bound: Bound, topic: str, queue_id: int, held: QueueHolds, at: int | None) -> int:
+def _offset(bound: Bound, topic: str, queue_id: int, held: QueueBounds, at: int | None) -> int:
     if bound.time_us is not None:
         assert at is not None  # whoever has asked the topic has asked this, too
         return at

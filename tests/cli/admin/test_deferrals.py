@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from rmq.cli.admin.deferrals import COLUMNS, cells, delay_object, delays_text, remarks
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
-from rmq.client import Message, Producer, WaitingDelays
+from rmq.client import DeferredBatches, Message, Producer
 from rmq.wire.model import from_us
 from rmq.wire.protocol.ops.deferrals import DelayRow
 
@@ -61,15 +61,15 @@ def test_a_batch_that_waits_as_json() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (WaitingDelays([], False, 0, 0), ["0 messages wait in the whole broker"]),
-        (WaitingDelays([], False, 1, 1), ["1 message in 1 batch waits in the whole broker"]),
+        (DeferredBatches([], False, 0, 0), ["0 messages wait in the whole broker"]),
+        (DeferredBatches([], False, 1, 1), ["1 message in 1 batch waits in the whole broker"]),
         (
-            WaitingDelays([ROW], True, 3, 51),
+            DeferredBatches([ROW], True, 3, 51),
             ["there may be more than these 1: raise --limit", "51 messages in 3 batches wait in the whole broker"],
         ),
     ],
 )
-def test_what_else_waits_is_said_beside_the_list(found: WaitingDelays, said: list[str]) -> None:
+def test_what_else_waits_is_said_beside_the_list(found: DeferredBatches, said: list[str]) -> None:
     assert remarks(found) == said
 
 

@@ -15,7 +15,7 @@ from rmq.cli.admin.trace import card_fields, copy_line, standing_lines, trace_ob
 from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Message, Producer
-from rmq.client.admin.trace import Copy, Standing, Trace, origin_of
+from rmq.client.admin.trace import MessageCopy, Standing, Trace, origin_of
 from rmq.wire.model import StoredMessage
 
 from rigs.dead_letters import bury
@@ -31,7 +31,7 @@ RETRY = stored_message(
 )
 NOW = MESSAGE.stored_at + timedelta(seconds=10)
 STANDING = Standing("g", "past", 20, 0, True, "*", "host@7#ab12cd34", 5, 43.0, "held", 0, 0)
-COPY = Copy(
+COPY = MessageCopy(
     "retry", "g", "%RETRY%g", 0, 3, RETRY.message_id, MESSAGE.message_id, RETRY.stored_at, None, 2, "past", None
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.client.admin.tail import MOST_BYTES, Place, TopicReader, order
+from rmq.client.admin.tail import MOST_BYTES, ReadPosition, TopicCursor, order
 from rmq.engine.native.connection import Connection
 from rmq.wire.errors import Damaged, LogTruncated, MessagesLost, OffsetOutOfRange, StoreFailed, TopicNotFound
 from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullResult
@@ -35,9 +35,9 @@ class Broker:
         return [list(answer) for answer in self.answers.pop(0)]
 
 
-def reader(broker: Broker, places: dict[int, int], said: list[str] | None = None, **more: Any) -> TopicReader:
+def reader(broker: Broker, positions: dict[int, int], said: list[str] | None = None, **more: Any) -> TopicCursor:
     heard: list[str] = [] if said is None else said
-    return TopicReader(cast(Connection, broker), "orders", places, notice=heard.append, **more)
+    return TopicCursor(cast(Connection, broker), "orders", positions, notice=heard.append, **more)
 
 
 def found(index: int, *parts: bytes, next_offset: int = 0) -> PullResult:
@@ -53,7 +53,7 @@ async def test_messages_come_in_the_order_they_were_stored_and_places_move() -> 
 
     assert [message.body for message in messages] == [b"a", b"b", b"d"]
     assert messages == sorted(messages, key=order)
-    assert reading.places == {0: Place(7, 3), 1: Place(2, 3)}
+    assert reading.positions == {0: ReadPosition(7, 3), 1: ReadPosition(2, 3)}
     assert [(queue.queue_id, queue.queue_offset, queue.log_epoch) for queue in broker.asked[1].queues] == [
         (0, 7, 3),
         (1, 2, 3),
@@ -65,7 +65,7 @@ async def test_a_queue_that_was_read_comes_last_the_next_time() -> None:
     reading = reader(Broker([found(0, stored(0, 0, b"a"))]), {0: 0, 1: 0, 2: 0})
     await reading.read()
 
-    assert list(reading.places) == [1, 2, 0]
+    assert list(reading.positions) == [1, 2, 0]
 
 
 async def test_only_wanted_tags_come_and_others_are_passed() -> None:
@@ -76,7 +76,7 @@ async def test_only_wanted_tags_come_and_others_are_passed() -> None:
 
     assert [message.body for message in await reading.read()] == [b"b"]
     assert await reading.read() == []
-    assert reading.places == {0: Place(9, 7)}
+    assert reading.positions == {0: ReadPosition(9, 7)}
     assert broker.asked[0].expression == "new || old"
 
 
@@ -86,7 +86,7 @@ async def test_what_cannot_be_read_is_passed_and_told(error: Any) -> None:
     reading = reader(Broker([PullResult(0, error.code, 8, 8, 20, b"", "3 to 8 are gone")]), {0: 3}, said)
 
     assert await reading.read() == []
-    assert reading.places == {0: Place(8, 7)}
+    assert reading.positions == {0: ReadPosition(8, 7)}
     assert said == ["3 to 8 are gone"]
 
 
@@ -95,7 +95,7 @@ async def test_behind_the_end_it_goes_on_at_the_end() -> None:
     reading = reader(Broker([PullResult(0, OffsetOutOfRange.code, 30, 0, 20, b"", "out of range")]), {0: 30}, said)
     await reading.read()
 
-    assert (reading.places, said) == ({0: Place(20, 7)}, ["out of range: going on at 20"])
+    assert (reading.positions, said) == ({0: ReadPosition(20, 7)}, ["out of range: going on at 20"])
 
 
 async def test_a_topic_that_ended_is_an_end() -> None:
@@ -127,7 +127,7 @@ async def test_what_unpacks_to_too_much_is_asked_for_again() -> None:
     messages = await reading.read()
 
     assert sum(len(message.body) for message in messages) <= MOST_BYTES
-    assert reading.places == {1: Place(0), 0: Place(4, 3)}
+    assert reading.positions == {1: ReadPosition(0), 0: ReadPosition(4, 3)}
 
 
 async def test_a_queue_is_added_once() -> None:
@@ -135,4 +135,4 @@ async def test_a_queue_is_added_once() -> None:
     reading.add(0)
     reading.add(1)
 
-    assert reading.places == {0: Place(7), 1: Place(0)}
+    assert reading.positions == {0: ReadPosition(7), 1: ReadPosition(0)}

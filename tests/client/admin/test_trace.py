@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rmq.client import Admin, Connection, Message, Producer
 from rmq.client.admin.trace import (
-    Copy,
+    MessageCopy,
     Origin,
     copies,
     dead_state,
@@ -348,7 +348,7 @@ def test_members_that_broadcast_have_a_progress_of_their_own() -> None:
 ALL = (RETRY, LETTER, REPLAYED_COPY, RETURNED, PUT_OFF)
 
 
-def told(*messages: StoredMessage, committed: int = 4) -> list[Copy]:
+def told(*messages: StoredMessage, committed: int = 4) -> list[MessageCopy]:
     return copies(messages, {"g": committed}, {"g": [DeadRun(5, 6, REPLAYED)]})
 
 

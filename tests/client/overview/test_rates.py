@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.client.overview.rates import Flow, Span, grown, per
+from rmq.client.overview.rates import Span, TopicRates, grown, per
 from rmq.client.overview.sample import MOST_TOPICS
 
 from ...cli.top_samples import group, sample
@@ -32,7 +32,7 @@ def test_before_the_second_look_no_rate_is_known() -> None:
 
     assert span.rate("traffic", "messages_in") is None
     assert span.mean("flush", "total_sync_s", "syncs") is None
-    assert span.topic("orders") == Flow()
+    assert span.topic("orders") == TopicRates()
     assert span.trend("billing", 7) is None
 
 
@@ -85,7 +85,7 @@ def test_a_topic_that_was_perhaps_not_told_before_has_no_rate_yet() -> None:
     others = {f"t{i}": (9, 0, 0, 0) for i in range(MOST_TOPICS)}
     after = sample(12.0, topics={"orders": (50_000, 0, 0, 0), **others})
 
-    assert Span(sample(10.0, topics=others), after).topic("orders") == Flow()
+    assert Span(sample(10.0, topics=others), after).topic("orders") == TopicRates()
     assert Span(sample(10.0, topics={"t1": (9, 0, 0, 0)}), after).topic("orders").messages_in == 25_000.0
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rmq.client.scan.options import ScanOptions
 from rmq.client.scan.ranges import (
     MIN_SPLIT_ROWS,
-    QueueHolds,
+    QueueBounds,
     QueueRange,
-    TopicHolds,
+    TopicBounds,
     check_topics,
     chosen_queues,
     ranges,
@@ -23,7 +23,7 @@ from rmq.client.scan.ranges import (
 from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
 from rmq.wire.stores import StoreIds
 
-HELD = QueueHolds(100, 500)
+HELD = QueueBounds(100, 500)
 BIG = 100 * MIN_SPLIT_ROWS
 
 
@@ -64,15 +64,15 @@ def test_a_range_is_what_lies_between_the_asked_offsets(options: dict[str, str],
 @pytest.mark.parametrize(
     ("options", "held", "found"),
     [
-        ({"startingTimestamp": "1"}, QueueHolds(100, 500, start_at=230), (230, 500)),
-        ({"endingTimestamp": "1"}, QueueHolds(100, 500, end_at=230), (100, 230)),
-        ({"startingTimestamp": "1", "endingTimestamp": "2"}, QueueHolds(100, 500, 200, 300), (200, 300)),
-        ({"startingTimestamp": "1"}, QueueHolds(100, 500, start_at=520), (520, 520)),  # it grew between two answers
-        ({"endingTimestamp": "1"}, QueueHolds(100, 500, end_at=520), (100, 520)),
-        ({"startingOffsets": at(400), "endingTimestamp": "1"}, QueueHolds(100, 500, end_at=300), (400, 400)),
+        ({"startingTimestamp": "1"}, QueueBounds(100, 500, start_at=230), (230, 500)),
+        ({"endingTimestamp": "1"}, QueueBounds(100, 500, end_at=230), (100, 230)),
+        ({"startingTimestamp": "1", "endingTimestamp": "2"}, QueueBounds(100, 500, 200, 300), (200, 300)),
+        ({"startingTimestamp": "1"}, QueueBounds(100, 500, start_at=520), (520, 520)),  # it grew between two answers
+        ({"endingTimestamp": "1"}, QueueBounds(100, 500, end_at=520), (100, 520)),
+        ({"startingOffsets": at(400), "endingTimestamp": "1"}, QueueBounds(100, 500, end_at=300), (400, 400)),
     ],
 )
-def test_a_time_lies_where_the_log_says(options: dict[str, str], held: QueueHolds, found: tuple[int, int]) -> None:
+def test_a_time_lies_where_the_log_says(options: dict[str, str], held: QueueBounds, found: tuple[int, int]) -> None:
     assert resolve(parsed(**options), "t", 0, held) == found
 
 
@@ -149,8 +149,8 @@ def test_offsets_for_other_topics_than_are_read_are_refused_with_both_sides() ->
 
 def test_the_ranges_of_a_scan_follow_topics_and_queues() -> None:
     topics = [
-        TopicHolds("b", 7, {1: QueueHolds(0, 5), 0: QueueHolds(2, 2)}),
-        TopicHolds("a", 3, {0: QueueHolds(4, 9)}),
+        TopicBounds("b", 7, {1: QueueBounds(0, 5), 0: QueueBounds(2, 2)}),
+        TopicBounds("a", 3, {0: QueueBounds(4, 9)}),
     ]
 
     found = ranges(parsed(topic="b,a"), topics, stores=StoreIds(77))
