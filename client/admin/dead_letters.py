@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from rmq.engine.native.connection import Connection
 from rmq.wire.errors import BadRequest
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops.core import MAX_ENTRIES, Op
@@ -13,13 +14,7 @@ from rmq.wire.protocol.ops.redelivery import DeadResult, DeadRow, DeadRun, DeadS
 TIMEOUT_S: Final = 30.0  # the broker may have to read, and to write, 1024 messages of 4 MiB
 
 
-class Asking(Protocol):
-    """What is needed of a connection."""
-
-    async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float) -> Any: ...
-
-
-async def list_dead(connection: Asking, *, timeout_s: float) -> list[DeadRow]:
+async def list_dead(connection: Connection, *, timeout_s: float) -> list[DeadRow]:
     """The groups with dead letters, by name."""
     found: list[DeadRow] = []
     while True:
@@ -30,7 +25,7 @@ async def list_dead(connection: Asking, *, timeout_s: float) -> list[DeadRow]:
         found += page
 
 
-async def dead_states(connection: Asking, group: str, *, timeout_s: float) -> list[DeadRun]:
+async def dead_states(connection: Connection, group: str, *, timeout_s: float) -> list[DeadRun]:
     """Which dead letters of a group were dealt with, in order."""
     found: list[DeadRun] = []
     while True:
@@ -42,7 +37,7 @@ async def dead_states(connection: Asking, group: str, *, timeout_s: float) -> li
 
 
 async def replay_dead(
-    connection: Asking, group: str, queue_offsets: Iterable[int], *, to_topic: bool, dry_run: bool
+    connection: Connection, group: str, queue_offsets: Iterable[int], *, to_topic: bool, dry_run: bool
 ) -> dict[int, DeadResult]:
     """Have dead letters delivered again, in the order of their offsets; what became of each."""
     return await _each(
@@ -51,14 +46,14 @@ async def replay_dead(
 
 
 async def drop_dead(
-    connection: Asking, group: str, queue_offsets: Iterable[int], *, dry_run: bool
+    connection: Connection, group: str, queue_offsets: Iterable[int], *, dry_run: bool
 ) -> dict[int, DeadResult]:
     """Have dead letters marked as dealt with; what became of each."""
     return await _each(connection, Op.DROP_DEAD, queue_offsets, lambda part: DropDead(group, part, dry_run))
 
 
 async def _each(
-    connection: Asking, op: Op, queue_offsets: Iterable[int], payload: Callable[[list[int]], Sequence[Any]]
+    connection: Connection, op: Op, queue_offsets: Iterable[int], payload: Callable[[list[int]], Sequence[Any]]
 ) -> dict[int, DeadResult]:
     offsets = sorted(set(queue_offsets))
     results: dict[int, DeadResult] = {}

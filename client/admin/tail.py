@@ -17,7 +17,7 @@ import heapq
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rmq.engine.native.connection import Connection
 from rmq.wire.batch import batch as batches
@@ -37,8 +37,10 @@ from rmq.wire.errors import (
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.hello import HelloReply
-from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, Pull, PullQueue, PullResult, Range, TopicInfo
-from rmq.wire.protocol.ops.messages import OffsetAt
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, Pull, PullQueue, PullResult, Range
+
+if TYPE_CHECKING:
+    from .admin import Admin
 
 HOLD_S: Final = 5.0  # of one long poll; new queues are noticed as often
 KEPT_BYTES: Final = 64 << 20  # of bodies that the newest messages may have
@@ -48,14 +50,6 @@ WIDER: Final = 16  # times as long is the next span that is looked at
 LONGEST_S: Final = 3.2e8  # ten years: beyond that, everything
 _SHORTEST_S: Final = 1e-4
 Offsets = Mapping[int, int]  # by queue
-
-
-class Questions(Protocol):
-    """What is asked of an :class:`~rmq.client.Admin`."""
-
-    async def topic(self, topic: str) -> TopicInfo: ...
-    async def ranges(self, queues: Iterable[MessageQueue], group: str | None = None) -> list[Range]: ...
-    async def offsets_at(self, queues: Iterable[MessageQueue], time: datetime) -> list[OffsetAt]: ...
 
 
 class Newest(NamedTuple):
@@ -106,7 +100,7 @@ class Tail:
     """
 
     def __init__(
-        self, admin: Questions, connection: Connection, topic: str, *, queues: Iterable[int] = (),
+        self, admin: Admin, connection: Connection, topic: str, *, queues: Iterable[int] = (),
         expression: str = tags.ALL, wanted: Callable[[StoredMessage], bool] | None = None,
         notice: Callable[[str], object] = lambda text: None, look_back: int = LOOK_BACK,
     ) -> None:  # fmt: skip
