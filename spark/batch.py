@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq.client.scan.options import ScanOptions
 from rmq.client.scan.plan import plan
-from rmq.client.scan.ranges import QueueRange
+from rmq.engine.native.source import QueueRange
 
 from .shipping import shipped
 

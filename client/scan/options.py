@@ -37,13 +37,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rmq.engine.native.source import Manner
 from rmq.wire.address import parse_address
 from rmq.wire.batch import tags
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_topic
 
 from .bounds import Bound, check_order, end_of, is_number, start_of
-from .ranges import DEFAULT_RECORDS, Manner
+from .ranges import DEFAULT_RECORDS
 
 COLUMNS: Final = (
     "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "born_at", "stored_at",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from rmq.engine.native.blocking import BlockingConnection
-from rmq.engine.native.source import open_log
+from rmq.engine.native.source import QueueRange, open_log
 from rmq.wire.batch import layout
 from rmq.wire.errors import OK, LogTruncated, OtherHistory, TopicNotFound, from_wire
 from rmq.wire.model import MessageQueue
@@ -25,7 +25,7 @@ from rmq.wire.stores import FormerStore, StoreIds
 
 from .bounds import EARLIEST, HISTORY, time_text
 from .options import ScanOptions
-from .ranges import QueueBounds, QueueRange, TopicBounds, check_topics, chosen_queues, naming, ranges, split
+from .ranges import QueueBounds, TopicBounds, check_topics, chosen_queues, naming, ranges, split
 
 log = logging.getLogger("rmq.client.scan.plan")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rmq.engine.native.source import QueueRange
 from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound, RmqError, WireError, from_wire
 from rmq.wire.stores import StoreIds
 
@@ -22,43 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_RECORDS: Final = 1_000_000
 MIN_SPLIT_ROWS: Final = 16_384  # a smaller piece is read faster than a task for it is started
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRange:
-    """``[start, end)`` of a queue, and all that is needed to read it anywhere, again and again."""
-
-    broker: str
-    stores: StoreIds
-    topic: str
-    generation: int
-    queue_id: int
-    start: int
-    end: int
-    path: str = ""  # of a stopped log, in place of a broker
-    hint: bytes = b""  # where a stopped log holds the range
-
-    @property
-    def rows(self) -> int:
-        """How many messages it has."""
-        return self.end - self.start
-
-    def place(self, offset: int) -> str:
-        """An offset of it, for error messages."""
-        where = f"broker {self.broker}" if self.broker else f"directory {self.path}"
-        return f"topic {self.topic}, queue {self.queue_id}, offset {offset}, {where}"
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How ranges are read, the same for all of a scan."""
-
-    columns: tuple[str, ...]
-    tags: str = "*"  # an expression: a || b
-    verify: bool = True  # the checksum of every batch
-    timeout_s: float = 30.0  # of silence of the broker
-    skip_damage: bool = False  # leave out what is damaged and report it, instead of failing
-    skip_lost: bool = False  # the same for what retention removed since the scan was planned
 
 
 class QueueBounds(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq.engine.native.source import Source, source_of
+from rmq.engine.native.source import Manner, QueueRange, Source, source_of
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import RawBatch, read_raw
 from rmq.wire.batch.layout import KIND_DATA
@@ -38,7 +38,7 @@ from rmq.wire.errors import (
 from rmq.wire.protocol.ops import core as ops
 
 from .arrow import record_batch, tags_of
-from .ranges import Manner, QueueRange, naming
+from .ranges import naming
 
 log = logging.getLogger("rmq.client.scan.reader")
 MAX_PULL: Final = 4 << 20

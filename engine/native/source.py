@@ -1,24 +1,21 @@
 """
-Where the batches of a scan come from: pulls of one queue, each asked for before its answer is needed.
+Sources of the batches of a scan: ranges of queues, and the pulls that read them, each sent before it is needed.
 
-:class:`Source` is what :mod:`rmq.client.scan.reader` reads from: :class:`BrokerSource` is a broker over TCP, which
-reads the
-next answer while the last one is being converted; that one waits in the buffers of the socket. :class:`LogSource` is
-the log of a broker that does not run.
+:class:`BrokerSource` pulls from a broker, which reads the next answer while the last one is being converted; that
+answer waits in the buffers of the socket. :class:`LogSource` reads the log of a stopped broker.
 
-The log of a broker that does not run, asked as a broker would be.
-
-How a log lies on the disk is the broker's business, in :mod:`rmq.broker.offline.reader`, which answers the requests of
-the wire. It is imported when a scan of a directory begins, and nowhere else: a client needs no broker.
+The layout of a log on disk is known to the broker's package alone: :mod:`rmq.broker.offline.reader` answers the
+requests of the wire from a directory. It is imported when a scan of a directory starts, and only then: a client needs
+no broker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from rmq.client.scan.ranges import Manner, QueueRange
 from rmq.wire.batch.tags import ALL
 from rmq.wire.errors import ConnectionLost, Fatal, LogTruncated, TopicNotFound
 from rmq.wire.protocol.codec import decode, decode_list
@@ -29,24 +26,61 @@ from rmq.wire.stores import StoreIds
 from .blocking import BlockingConnection
 
 
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """``[start, end)`` of a queue, and all that is needed to read it anywhere, again and again."""
+
+    broker: str
+    stores: StoreIds
+    topic: str
+    generation: int
+    queue_id: int
+    start: int
+    end: int
+    path: str = ""  # of a stopped log, in place of a broker
+    hint: bytes = b""  # where a stopped log holds the range
+
+    @property
+    def rows(self) -> int:
+        """How many messages it has."""
+        return self.end - self.start
+
+    def place(self, offset: int) -> str:
+        """An offset of it, for error messages."""
+        where = f"broker {self.broker}" if self.broker else f"directory {self.path}"
+        return f"topic {self.topic}, queue {self.queue_id}, offset {offset}, {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How ranges are read, the same for all of a scan."""
+
+    columns: tuple[str, ...]
+    tags: str = "*"  # an expression: a || b
+    verify: bool = True  # the checksum of every batch
+    timeout_s: float = 30.0  # of silence of the broker
+    skip_damage: bool = False  # leave out what is damaged and report it, instead of failing
+    skip_lost: bool = False  # the same for what retention removed since the scan was planned
+
+
 class Source(Protocol):
-    """Answers of one queue, asked for one at a time."""
+    """Reads one queue, one request at a time."""
 
     def ask(self, at: int, max_bytes: int) -> None:
-        """Ask for batches from an offset on."""
+        """Request batches from an offset on."""
 
     def answer(self) -> ops.PullResult:
-        """What was asked for; its status says whether it could be had. Raises RmqError where nothing is said."""
+        """Return the answer, whose status may be an error. Raises RmqError if there is none."""
 
     def made_again(self) -> bool:
-        """Whether the topic is no longer the one that the scan was planned for."""
+        """Return whether the topic was deleted and created again since the scan was planned."""
 
     def close(self) -> None:
         """End what was opened; may be called again."""
 
 
 def source_of(part: QueueRange, manner: Manner) -> Source:
-    """What a range is read from."""
+    """Return the source of a range."""
     return LogSource(part, manner) if part.path else BrokerSource(part, manner)
 
 
@@ -57,11 +91,11 @@ class BrokerSource:
         self._part = part
         self._manner = manner
         self._connection: BlockingConnection | None = None
-        self._is_proven = False  # the connection has answered: what ends it now may be that it was idle
+        self._is_proven = False  # the connection has answered: if it ends now, it may have been idle
         self._pull: ops.Pull | None = None
 
     def ask(self, at: int, max_bytes: int) -> None:
-        """Send the pull. That it could not be sent shows when it is not answered."""
+        """Send the pull; a failure to send shows in ``answer``."""
         self._pull = _pull(self._part, self._manner, at, max_bytes)
         try:
             self._opened().send(Op.PULL, self._pull)
@@ -72,10 +106,10 @@ class BrokerSource:
 
     def answer(self) -> ops.PullResult:
         """
-        Receive what was asked for.
+        Receive the answer.
 
         Raises:
-            RmqError: the broker refused, or does not answer, or has another store than when the scan was planned.
+            RmqError: the broker refused or did not answer, or has another store than when the scan was planned.
         """
         assert self._pull is not None, "nothing was asked for"
         pull = self._pull
@@ -86,19 +120,19 @@ class BrokerSource:
         except (ConnectionLost, Fatal):
             if self._connection is not None and not self._is_proven:
                 raise
-            # While the caller was busy with the last rows the connection was idle, and the broker may have ended it.
+            # The connection was idle while the caller was busy with the last rows, so the broker may have ended it.
             self.close()
             payload = self._opened().request(Op.PULL, pull)
         self._pull, self._is_proven = None, True
         return _result(pull, payload)
 
     def made_again(self) -> bool:
-        """Ask for the topic; asks no more for batches."""
+        """Request the topic; call it after the last answer."""
         self.close()
         try:
             info = decode(ops.TopicInfo, self._opened().request(Op.ROUTE, ops.Route(self._part.topic)))
         except TopicNotFound:
-            return False  # which is said better by whoever saw it first
+            return False  # the caller has a better error for that
         return info.generation != self._part.generation
 
     def close(self) -> None:
@@ -127,7 +161,7 @@ class LogSource:
         self._pull: ops.Pull | None = None
 
     def ask(self, at: int, max_bytes: int) -> None:
-        """Note what is to be read."""
+        """Note the request; ``answer`` reads."""
         self._pull = _pull(self._part, self._manner, at, max_bytes)
 
     def answer(self) -> ops.PullResult:
@@ -137,11 +171,11 @@ class LogSource:
         return _result(pull, self._opened().request(Op.PULL, pull))
 
     def made_again(self) -> bool:
-        """A log that nobody writes to does not change; what it holds is told by its batches."""
+        """Return False: a stopped log does not change, and its batches carry their topic generation."""
         return False
 
     def close(self) -> None:
-        """Let a broker have the directory again."""
+        """Release the directory, so that a broker can start."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -167,20 +201,20 @@ def _result(pull: ops.Pull, payload: Any) -> ops.PullResult:
 
 
 class StoppedLog(Protocol):
-    """A data directory that nobody writes to while this is open."""
+    """A data directory, which no broker can open while this is open."""
 
     @property
     def stores(self) -> StoreIds:
         """The ids of the store in it."""
 
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
-        """The payload of what a broker on this log would answer."""
+        """Return the payload that a broker with this log would reply."""
 
     def hint(self, topic: str, queue_id: int, start: int, end: int) -> bytes:
-        """What lets another process read ``[start, end)`` of a queue without reading the whole log first."""
+        """Return what another process needs to read ``[start, end)`` of a queue without reading the whole log."""
 
     def close(self) -> None:
-        """Let a broker have the directory again."""
+        """Release the directory, so that a broker can start."""
 
     def __enter__(self) -> Self: ...
 

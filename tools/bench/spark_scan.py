@@ -254,9 +254,8 @@ class TupleReader(DataSourceReader):
         return list(self._ours.partitions())
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        from rmq.client.scan.ranges import Manner
         from rmq.client.scan.reader import MAX_PULL
-        from rmq.engine.native.source import source_of
+        from rmq.engine.native.source import Manner, source_of
         from rmq.wire.batch.batch import read_all
 
         part = partition.value

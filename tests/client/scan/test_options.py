@@ -8,7 +8,8 @@ import pytest
 
 from rmq.client.scan.bounds import NEWEST, OLDEST
 from rmq.client.scan.options import COLUMNS, NAMES, ScanOptions
-from rmq.client.scan.ranges import DEFAULT_RECORDS, Manner
+from rmq.client.scan.ranges import DEFAULT_RECORDS
+from rmq.engine.native.source import Manner
 from rmq.wire.errors import ConfigError
 
 NEEDED = {"broker": "127.0.0.1:10911", "topic": "orders"}

@@ -21,9 +21,9 @@ from rmq.broker.store.consume_queue import MAX_EPOCHS
 from rmq.client import Admin, MessageQueue, starting_offsets
 from rmq.client.scan.options import ScanOptions
 from rmq.client.scan.plan import plan
-from rmq.client.scan.ranges import QueueRange
 from rmq.client.scan.table import read_table
 from rmq.engine.native.blocking import BlockingConnection
+from rmq.engine.native.source import QueueRange
 from rmq.runtime.clock import wall_us
 from rmq.testing.broker import BrokerThread
 from rmq.wire.batch.batch import Rows, encode

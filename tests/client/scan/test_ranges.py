@@ -12,7 +12,6 @@ from rmq.client.scan.options import ScanOptions
 from rmq.client.scan.ranges import (
     MIN_SPLIT_ROWS,
     QueueBounds,
-    QueueRange,
     TopicBounds,
     check_topics,
     chosen_queues,
@@ -20,6 +19,7 @@ from rmq.client.scan.ranges import (
     resolve,
     split,
 )
+from rmq.engine.native.source import QueueRange
 from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound
 from rmq.wire.stores import StoreIds
 

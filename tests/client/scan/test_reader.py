@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from rmq.client.scan.ranges import Manner, QueueRange, naming
+from rmq.client.scan.ranges import naming
 from rmq.client.scan.reader import ENOUGH_ROWS, MAX_PULL, MOST_BYTES, Skipped, rows_of
+from rmq.engine.native.source import Manner, QueueRange
 from rmq.wire.batch import layout
 from rmq.wire.batch.batch import Rows
 from rmq.wire.batch.compression import CODECS

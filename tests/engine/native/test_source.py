@@ -26,11 +26,10 @@ from rmq.broker.store.directory import StoreError
 from rmq.client.admin.admin import Admin
 from rmq.client.scan.options import ScanOptions
 from rmq.client.scan.plan import plan
-from rmq.client.scan.ranges import Manner, QueueRange
 from rmq.client.scan.reader import Skipped, rows_of
 from rmq.client.scan.table import read_table
 from rmq.engine.native.blocking import BlockingConnection
-from rmq.engine.native.source import BrokerSource, open_log, source_of
+from rmq.engine.native.source import BrokerSource, Manner, QueueRange, open_log, source_of
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.batch.compression import CODECS
