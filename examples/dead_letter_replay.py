@@ -71,8 +71,10 @@ async def consume(broker: str, listener: Bookkeeping, is_done: Callable[[], bool
 
 async def waiting_letters(admin: Admin) -> list[StoredMessage]:
     """The dead letters of the group that nobody has dealt with."""
-    row = next(row for row in await admin.list_dead() if row.group == GROUP)
-    settled = {offset for run in await admin.dead_states(GROUP) for offset in range(run.from_offset, run.end_offset)}
+    row = next(row for row in await admin.list_dead_letters() if row.group == GROUP)
+    settled = {
+        offset for run in await admin.dead_letter_states(GROUP) for offset in range(run.from_offset, run.end_offset)
+    }
     letters: list[StoredMessage] = []
     async for some in admin.read(MessageQueue(row.topic, 0), row.min_offset, row.max_offset):
         letters += [letter for letter in some if letter.queue_offset not in settled]
@@ -94,7 +96,7 @@ async def tell(broker: str) -> None:
         for letter in letters:
             print(f"dead letter {letter.queue_offset}: {letter.body.decode().split()[1]!r}")
             print(f"  {letter.properties['RMQ_DEAD_REASON']}")
-        results = await admin.replay_dead(GROUP, [letter.queue_offset for letter in letters])
+        results = await admin.replay_dead_letters(GROUP, [letter.queue_offset for letter in letters])
         print(f"replayed: {len(results)}")
 
     mended = Bookkeeping(run, lenient)

@@ -62,7 +62,7 @@ async def schedule(broker: str, run: str) -> None:
             body = f"{run} {order} {due.isoformat()}".encode()
             await producer.send(Message(TOPIC, body, keys=(order,), deliver_at=due), sharding_key=CUSTOMER)
             print(f"{order}: scheduled in {seconds} s")
-        waiting = await admin.delays(TOPIC)
+        waiting = await admin.list_deferred(TOPIC)
         print(f"waiting in the broker: {waiting.total_messages}")
 
 

@@ -54,7 +54,7 @@ def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> No
     where a message was sent with an exact time or a number of seconds. A narrow terminal shows no times of day. With
     --json: one object a line. Standard error says how much waits in all.
     """
-    found = ask(broker, lambda admin: admin.delays(topic, limit))
+    found = ask(broker, lambda admin: admin.list_deferred(topic, limit))
     now = datetime.now(UTC)
     if as_json:
         for row in found.rows:

@@ -126,7 +126,7 @@ def list_dead(broker: str, as_json: bool) -> None:
 
 
 async def _list(admin: Admin) -> list[dict[str, Any]]:
-    return [row_object(row, *await _times(admin, row)) for row in await admin.list_dead()]
+    return [row_object(row, *await _times(admin, row)) for row in await admin.list_dead_letters()]
 
 
 async def _times(admin: Admin, row: DeadRow) -> list[datetime | None]:
@@ -271,8 +271,8 @@ class Deal(NamedTuple):
     async def ask(self, admin: Admin, offsets: Sequence[int]) -> dict[int, DeadResult]:
         """Have it done with some."""
         if self.wanted == DROPPED:
-            return await admin.drop_dead(self.group, offsets, dry_run=self.dry_run)
-        return await admin.replay_dead(self.group, offsets, to_topic=self.to_topic, dry_run=self.dry_run)
+            return await admin.drop_dead_letters(self.group, offsets, dry_run=self.dry_run)
+        return await admin.replay_dead_letters(self.group, offsets, to_topic=self.to_topic, dry_run=self.dry_run)
 
 
 def _deal(deal: Deal) -> None:

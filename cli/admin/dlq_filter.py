@@ -219,11 +219,11 @@ async def find(admin: Admin, group: str, which: DeadFilter) -> Letters:
     Raises:
         Failure: the group has no dead letters.
     """
-    row = next((row for row in await admin.list_dead() if row.group == group), None)
+    row = next((row for row in await admin.list_dead_letters() if row.group == group), None)
     if row is None:
         raise _no_dead_letters(group)
     try:
-        runs = await admin.dead_states(group)
+        runs = await admin.dead_letter_states(group)
     except TopicNotFound as error:  # deleted in between
         raise _no_dead_letters(group) from error
     letters = Letters(row, runs, [])

@@ -58,7 +58,7 @@ def trace_object(told: Trace) -> dict[str, Any]:
     """A trace as JSON."""
     return {
         "message": {**stored_object(told.message), "due_at": told.message.due_at, "size": len(told.message.body)},
-        "is_waiting": told.is_waiting,
+        "is_waiting": told.is_deferred,
         "origin": told.origin._asdict() if told.is_copy else None,
         "source": None if told.source is None else _place(told.source),
         "became": None if told.became is None else _place(told.became),
@@ -119,7 +119,7 @@ def card_fields(told: Trace, now: datetime) -> dict[str, str]:
         fields["copy of"] = f"{told.origin.queue} @{told.origin.queue_offset}, id {told.origin.message_id}"
     elif message.copy_of is not None:
         fields["made of"] = _source(message.copy_of, told.source)
-    if told.is_waiting and message.due_at is not None:
+    if told.is_deferred and message.due_at is not None:
         fields["waits"] = f"until {_time(message.due_at)}, {_left(message.due_at, now)}"
     if told.became is not None:
         fields["became"] = f"{_where(told.became)}, id {told.became.message_id}"

@@ -100,16 +100,16 @@ def receipt_object(topic: str, receipt: Receipt) -> dict[str, Any]:
     return {
         "topic": topic,
         "queue_id": receipt.queue_id,
-        "queue_offset": None if receipt.is_delayed else receipt.queue_offset,
+        "queue_offset": None if receipt.is_deferred else receipt.queue_offset,
         "message_id": receipt.message_id,
         "durable": receipt.durable,
-        "is_delayed": receipt.is_delayed,
+        "is_delayed": receipt.is_deferred,
     }
 
 
 def receipt_line(topic: str, receipt: Receipt) -> str:
     """Where a message went, for people."""
-    where = "delayed" if receipt.is_delayed else f"@{receipt.queue_offset}"
+    where = "delayed" if receipt.is_deferred else f"@{receipt.queue_offset}"
     return f"{topic}/{receipt.queue_id} {where} {receipt.message_id}"
 
 

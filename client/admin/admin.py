@@ -248,7 +248,7 @@ class Admin:
             self, self._connection, topic, queues=queues, expression=expression, wanted=wanted, notice=notice
         )  # fmt: skip
 
-    async def delays(self, topic: str | None = None, limit: int = 100) -> DeferredBatches:
+    async def list_deferred(self, topic: str | None = None, limit: int = 100) -> DeferredBatches:
         """
         The next batches whose time has not come, of one topic or of all, in the order they become due.
 
@@ -258,7 +258,7 @@ class Admin:
             await self.topic(topic)
         return await waiting(self._connection, topic, limit)
 
-    async def is_waiting(self, message: StoredMessage) -> bool:
+    async def is_deferred(self, message: StoredMessage) -> bool:
         """Whether a message that was put off (:attr:`StoredMessage.due_at`) has not been delivered yet."""
         if message.due_at is None:
             return False
@@ -305,11 +305,11 @@ class Admin:
             results += decode_list(ResetResult, reply)
         return dict(zip(offsets, results, strict=True))
 
-    async def list_dead(self) -> list[DeadRow]:
+    async def list_dead_letters(self) -> list[DeadRow]:
         """All groups that have dead letters, by name, with how many wait, were replayed, were dropped."""
         return await dead_letters.list_dead(self._connection, timeout_s=self._timeout_s)
 
-    async def dead_states(self, group: str) -> list[DeadRun]:
+    async def dead_letter_states(self, group: str) -> list[DeadRun]:
         """
         Which dead letters of a group were replayed or dropped, in order; what no run names waits.
 
@@ -317,7 +317,7 @@ class Admin:
         """
         return await dead_letters.dead_states(self._connection, group, timeout_s=self._timeout_s)
 
-    async def replay_dead(
+    async def replay_dead_letters(
         self, group: str, queue_offsets: Iterable[int], *, to_topic: bool = False, dry_run: bool = False
     ) -> dict[int, DeadResult]:
         """
@@ -331,10 +331,10 @@ class Admin:
             self._connection, group, queue_offsets, to_topic=to_topic, dry_run=dry_run
         )
 
-    async def drop_dead(
+    async def drop_dead_letters(
         self, group: str, queue_offsets: Iterable[int], *, dry_run: bool = False
     ) -> dict[int, DeadResult]:
-        """Have dead letters marked as dealt with, so that they are not replayed; results as of :meth:`replay_dead`."""
+        """Mark dead letters as dealt with, so that they are not replayed. Returns as :meth:`replay_dead_letters`."""
         return await dead_letters.drop_dead(self._connection, group, queue_offsets, dry_run=dry_run)
 
     async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic | tuple[()]) -> Any:

@@ -58,15 +58,15 @@ class _Tracing:
 
     async def trace(self, message_id: str) -> Trace:
         message = await self._admin.message(message_id)
-        is_waiting = message.due_at is not None and await self._admin.is_waiting(message)
+        is_deferred = message.due_at is not None and await self._admin.is_deferred(message)
         became = None
-        if message.due_at is not None and not is_waiting:
+        if message.due_at is not None and not is_deferred:
             became = await self._delivered(message)
         subject = became or message
         origin = origin_of(subject)
         original = subject if origin.message_id == subject.message_id else await self._stored(origin)
         source = None if message.copy_of is None else await self._source(message.copy_of)
-        known = Trace(message, origin, is_waiting, source, became, [], [], self.remarks)
+        known = Trace(message, origin, is_deferred, source, became, [], [], self.remarks)
         if origin.queue_offset == NO_OFFSET:  # it has no place yet, and nobody can have read it
             return known
         standings = await self._standings(original, origin)
@@ -163,7 +163,7 @@ class _Tracing:
 
     async def _states(self, group: str) -> list[DeadRun]:
         try:
-            return await self._admin.dead_states(group)
+            return await self._admin.dead_letter_states(group)
         except TopicNotFound:
             return []
 
@@ -172,14 +172,14 @@ class _Tracing:
     ) -> list[StoredMessage]:
         """Retries that wait for their time: they lie in no queue, so that each is asked for by its id."""
         if self._delayed is None:
-            self._delayed = (await self._admin.delays(None, 1)).total_batches
+            self._delayed = (await self._admin.list_deferred(None, 1)).total_batches
             if self._too_many_wait:
                 text = f"{self._delayed} delayed batches wait in the broker: retries among them were not looked for"
                 self.remarks.append(text)
         if self._too_many_wait:
             return []
         try:
-            waiting = await self._admin.delays(topic, MAX_RETRIES)
+            waiting = await self._admin.list_deferred(topic, MAX_RETRIES)
         except TopicNotFound:
             return []
         if waiting.more:
@@ -327,7 +327,7 @@ class Trace(NamedTuple):
 
     message: StoredMessage
     origin: Origin
-    is_waiting: bool
+    is_deferred: bool
     source: StoredMessage | None
     became: StoredMessage | None
     standings: list[Standing]

@@ -144,7 +144,7 @@ async def explain_group(admin: Admin, group: str, topic: str | None = None, *, w
     facts = await _with_heads(admin, sample.facts, clock)
     facts = await _with_newest_tags(admin, _with_errors(facts, sample.members))
     described = sample.described
-    dead = sum(row.waiting for row in await admin.list_dead() if row.group == group)
+    dead = sum(row.waiting for row in await admin.list_dead_letters() if row.group == group)
     return Explanation(
         described.group,
         described.ordered,
@@ -215,7 +215,7 @@ def _key(facts: QueueFacts) -> tuple[str, int, str]:
 
 async def _deferred(admin: Admin, clock: _BrokerClock) -> dict[MessageQueue, DeferredMessages]:
     """Count the deferred messages of each queue; if they are very many, only those due next."""
-    rows, more, *_ = await admin.delays(limit=MAX_DEFERRED)
+    rows, more, *_ = await admin.list_deferred(limit=MAX_DEFERRED)
     found: dict[MessageQueue, DeferredMessages] = {}
     for row in rows:
         queue = MessageQueue(row.topic, row.queue_id)

@@ -79,7 +79,7 @@ class _Looking:
     async def at_deferred(self, topic: str) -> None:
         """What waits for its time."""
         new = self._plan.target(topic)
-        for row in (await self._admin.delays(new, limit=_ALL)).rows:
+        for row in (await self._admin.list_deferred(new, limit=_ALL)).rows:
             store_id, position, _ = split_message_id(row.message_id)
             for index in range(row.messages):
                 try:

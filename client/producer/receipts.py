@@ -50,7 +50,7 @@ class Receipt:
         return self._part.queue_offset + self._step if self._part.queue_offset >= 0 else -1
 
     @property
-    def is_delayed(self) -> bool:
+    def is_deferred(self) -> bool:
         """Whether it was deferred; a message whose time had passed when it was stored was not."""
         return self._part.queue_offset < 0
 
@@ -79,7 +79,7 @@ class Receipt:
 
     def __repr__(self) -> str:
         durable = "durable" if self.durable else "not yet durable"
-        where = "delayed" if self.is_delayed else f"offset {self.queue_offset}"
+        where = "delayed" if self.is_deferred else f"offset {self.queue_offset}"
         return f"<Receipt {self.topic}/{self.queue_id} {where}, {self.message_id}, {durable}>"
 
 

@@ -190,7 +190,7 @@ async def test_delayed_lines_have_receipts_without_an_offset_and_wait(broker: st
     with Running(PRODUCE, *asked, "--delay-level", "18", "--json", stdin=b"three\n") as levelled:
         assert levelled.wait() == 0
     async with Admin(broker) as admin:
-        (first, second) = (await admin.delays(topic)).rows
+        (first, second) = (await admin.list_deferred(topic)).rows
         waiting = await admin.message(first.message_id)
 
     assert [line.split()[:2] for line in process.lines] == [[f"{topic}/{first.queue_id}", "delayed"]] * 2

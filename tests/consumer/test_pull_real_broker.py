@@ -265,7 +265,7 @@ async def test_a_replayed_dead_letter_is_returned_with_the_topic_it_came_from(re
 
     async with pulling(real) as one, Admin(real.address) as admin:
         await asyncio.sleep(1)
-        await admin.replay_dead("g", [0])
+        await admin.replay_dead_letters("g", [0])
         batch = await one.poll(5)
         assert [(message.topic, message.body) for message in batch] == [("orders", b"0")]
         assert batch.queue.topic == "%RETRY%g"

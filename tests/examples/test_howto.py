@@ -115,7 +115,7 @@ def test_replay_dead_letters(recipe: Recipe) -> None:
 
     async def is_dead() -> None:
         async with Admin(recipe.broker.address) as admin:
-            found.extend(row for row in await admin.list_dead() if row.group == "charging" and row.waiting)
+            found.extend(row for row in await admin.list_dead_letters() if row.group == "charging" and row.waiting)
 
     found: list[object] = []
     giving_up.python(until=lambda: bool(found), meanwhile=is_dead)

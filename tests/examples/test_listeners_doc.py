@@ -67,7 +67,7 @@ async def test_the_listener_without_order_gives_back_what_it_says() -> None:
         group: dict[str, Any] = {"group": "g", "orderly": False, "batch": 3, "topics": {"mails": "*"}}
         async with Consumer(broker.address, listener=on_mail, **group), Admin(broker.address) as admin:
             async with asyncio.timeout(10):
-                while (await admin.delays()).total_messages < 2:
+                while (await admin.list_deferred()).total_messages < 2:
                     await asyncio.sleep(0.01)
 
     assert tries == [b"1", b"2"]

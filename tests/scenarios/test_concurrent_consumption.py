@@ -229,7 +229,7 @@ async def test_a_replayed_dead_letter_comes_to_a_concurrent_group_as_a_first_del
 
     async with consumer_of(broker, listener, max_attempts=1) as consumer, Admin(broker.address) as admin:
         await asyncio.sleep(1)
-        await admin.replay_dead("g", [0])
+        await admin.replay_dead_letters("g", [0])
         await asyncio.sleep(1)
         assert {queue.topic for queue in consumer.assignment} == {"orders"}
 
@@ -244,7 +244,7 @@ async def test_a_replayed_dead_letter_comes_to_an_ordered_group(broker: InMemory
 
     async with consumer_of(broker, listener, orderly=True, max_attempts=1), Admin(broker.address) as admin:
         await asyncio.sleep(1)
-        assert (await admin.replay_dead("g", [0]))[0].is_new
+        assert (await admin.replay_dead_letters("g", [0]))[0].is_new
         await asyncio.sleep(1)
 
     assert listener.bodies == [b"x", b"y", b"x"]

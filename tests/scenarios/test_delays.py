@@ -112,7 +112,7 @@ async def test_all_eighteen_levels_come_at_their_time_over_restarts_of_the_broke
     began = wall_us()
     receipts = await send(broker, *(Message("orders", b"%d" % i, delay_level=i + 1) for i in range(18)))
     dues = [began + round(level_s * 1e6) for level_s in LEVELS_S]
-    assert [(receipt.queue_offset, receipt.is_delayed) for receipt in receipts] == [(-1, True)] * 18
+    assert [(receipt.queue_offset, receipt.is_deferred) for receipt in receipts] == [(-1, True)] * 18
 
     await consume(broker, listener, dues[2] + 1_000_000)
     assert listener.bodies == [b"0", b"1", b"2"]
@@ -231,7 +231,7 @@ async def test_a_delay_that_the_broker_does_not_have_is_refused_for_good_and_the
 
     assert isinstance(level, BadDelay) and "there is no delay level 19: this broker has 1 to 18" in str(level)
     assert isinstance(far, BadDelay) and "longer than this broker allows" in str(far)
-    assert isinstance(last, Receipt) and last.is_delayed
+    assert isinstance(last, Receipt) and last.is_deferred
     assert listener.bodies == [b"0", b"2", b"5"]
 
 
@@ -267,13 +267,13 @@ async def test_what_waits_is_listed_until_it_is_delivered(broker: InMemoryBroker
         many = await producer.send_bodies("orders", [b"1", b"2", b"3"], queue_id=0, delay_s=20)
         one = await producer.send(Message("other", b"4", delay_level=3))
 
-        everything = await admin.delays()
-        of_orders = await admin.delays("orders")
+        everything = await admin.list_deferred()
+        of_orders = await admin.list_deferred("orders")
         parked = await admin.message(many[1].message_id)
         await asyncio.sleep(15)
-        later = await admin.delays()
+        later = await admin.list_deferred()
         await asyncio.sleep(10)
-        nothing = await admin.delays()
+        nothing = await admin.list_deferred()
 
     assert (everything.total_batches, everything.total_messages, everything.more) == (2, 4, False)
     assert [row.message_id for row in everything.rows] == [one.message_id, many[0].message_id]

@@ -196,7 +196,7 @@ async def request_all(connection: Connection, frames: Iterator[ops.Send]) -> Non
 
 async def check_waiting(admin: Admin, messages: int) -> None:
     """A figure about messages that do not wait would be worth nothing."""
-    found = await admin.delays(limit=1)
+    found = await admin.list_deferred(limit=1)
     if found.total_messages != messages:
         raise SystemExit(f"{found.total_messages} messages wait in the broker instead of {messages}")
 

@@ -182,10 +182,10 @@ class FakeAdmin:
         self.reads: list[tuple[MessageQueue, int, int]] = []
         self._states = states
 
-    async def list_dead(self) -> list[DeadRow]:
+    async def list_dead_letters(self) -> list[DeadRow]:
         return [DeadRow(name, f"%DLQ%{name}", 2, 20, 15, 3, 0) for name in ("f", "g")]
 
-    async def dead_states(self, group: str) -> list[DeadRun]:
+    async def dead_letter_states(self, group: str) -> list[DeadRun]:
         if self._states is not None:
             raise self._states
         return [DeadRun(5, 8, REPLAYED)]

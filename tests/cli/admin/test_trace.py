@@ -85,7 +85,7 @@ def test_a_copy_is_marked_among_the_copies_and_names_its_origin() -> None:
 @pytest.mark.parametrize(
     ("told", "name", "text"),
     [
-        (story(PARKED, is_waiting=True), "waits", "until 1970-01-01 00:01:30.000Z, in 79.0s"),
+        (story(PARKED, is_deferred=True), "waits", "until 1970-01-01 00:01:30.000Z, in 79.0s"),
         (story(PARKED), "stored", "orders/2, 1970-01-01 00:00:01.000Z, 1 bytes"),
         (story(PARKED, became=DELIVERED), "became", f"orders/2 @18, id {DELIVERED.message_id}"),
         (

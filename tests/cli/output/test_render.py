@@ -137,7 +137,7 @@ def test_a_binary_or_hostile_body_stays_on_its_line() -> None:
 
 
 def test_a_receipt_names_place_and_message() -> None:
-    receipt: Any = SimpleNamespace(queue_id=1, queue_offset=9, message_id="ff" * 16, durable=True, is_delayed=False)
+    receipt: Any = SimpleNamespace(queue_id=1, queue_offset=9, message_id="ff" * 16, durable=True, is_deferred=False)
 
     assert receipt_line("orders", receipt) == f"orders/1 @9 {'ff' * 16}"
     assert receipt_object("orders", receipt) == {

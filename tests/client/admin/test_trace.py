@@ -114,9 +114,9 @@ async def test_a_delayed_message_waits_and_becomes_another() -> None:
         assert done.became is not None
         copy = await trace(admin, done.became.message_id)
 
-    assert (waiting.is_waiting, waiting.became, waiting.standings) == (True, None, [])
+    assert (waiting.is_deferred, waiting.became, waiting.standings) == (True, None, [])
     assert waiting.message.due_at is not None
-    assert (done.is_waiting, done.origin.queue_offset) == (False, 0)
+    assert (done.is_deferred, done.origin.queue_offset) == (False, 0)
     assert done.became.copy_of == name
     assert copy.source is not None
     assert (copy.source.message_id, copy.is_copy) == (name, False)
@@ -165,8 +165,8 @@ async def test_each_retry_that_failed_again_is_told_as_failed() -> None:
 
 async def test_dead_letters_are_followed_to_where_they_were_replayed(broker: InMemoryBroker, admin: Admin) -> None:
     ids = await bury_now(broker.address, "g", [Message("orders", b"%d" % i) for i in range(3)], "poison", 1)
-    await admin.replay_dead("g", [0])
-    await admin.replay_dead("g", [1], to_topic=True)
+    await admin.replay_dead_letters("g", [0])
+    await admin.replay_dead_letters("g", [1], to_topic=True)
     told = [await trace(admin, message_id) for message_id in ids]
     letter, returned = told[1].copies
     by_letter, by_returned = await trace(admin, letter.message_id), await trace(admin, returned.message_id)

@@ -77,7 +77,7 @@ async def test_what_is_due_is_delivered_and_what_is_not_waits(tmp_path: Path, br
 
     async with Admin(broker.address) as admin:
         assert await bodies_in(admin, "t", 1) == [b"delivered", b"plain", b"past"]
-        (row,) = (await admin.delays("t")).rows
+        (row,) = (await admin.list_deferred("t")).rows
         assert (row.due_at, row.queue_id, row.messages) == ((NOW_MS + 7_200_000) * 1000, 1, 1)
         assert (await admin.message(row.message_id)).body == b"future"
     assert outcome.deferred_sent == 2
@@ -143,7 +143,7 @@ def three_queues(root: Path) -> None:
 
 
 async def everything(admin: Admin, topic: str) -> list[Any]:
-    rows = (await admin.delays(topic)).rows
+    rows = (await admin.list_deferred(topic)).rows
     ids = [f"{int(row.message_id, 16) + index:032x}" for row in rows for index in range(row.messages)]
     return [
         *[await bodies_in(admin, topic, queue) for queue in range(3)],
@@ -204,7 +204,7 @@ async def test_what_became_due_since_a_run_was_cut_off_is_not_sent_again(tmp_pat
         outcome = await imported(tmp_path, broker.address)
         async with Admin(broker.address) as admin:
             assert await bodies_in(admin, "t") == [b"0", b"level 4"]
-            assert (await admin.delays("t")).total_messages == 2
+            assert (await admin.list_deferred("t")).total_messages == 2
         await asyncio.sleep(120)
         async with Admin(broker.address) as admin:
             assert await bodies_in(admin, "t") == [b"0", b"level 4", b"level 5", b"level 6"]

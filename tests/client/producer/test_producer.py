@@ -417,7 +417,7 @@ async def test_sends_of_one_turn_are_grouped_by_their_delay_and_keep_their_order
     assert broker.bodies(TOPIC, 0) == [b"0", b"1", b"5"]
     assert broker.parked == [b"2", b"3", b"4", b"6", b"7"]
     assert [receipt.queue_offset for receipt in receipts] == [0, 1, -1, -1, -1, 2, -1, -1]
-    assert [receipt.is_delayed for receipt in receipts] == [level > 0 for level in levels]
+    assert [receipt.is_deferred for receipt in receipts] == [level > 0 for level in levels]
     assert len({receipt.message_id for receipt in receipts}) == len(levels)
 
 
@@ -428,7 +428,7 @@ async def test_one_call_is_cut_where_the_delay_changes(broker: FakeBroker, produ
     receipts = await producer_delays.send_many([delayed(i, **delay) for i, delay in enumerate(delays)], queue_id=0)
 
     assert told(broker.stored) == [(2, 0, NOW_US + 5_000_000), (1, 0, 0), (2, 0, NOON_US), (1, 2, 0), (1, 0, 0)]
-    assert [receipt.is_delayed for receipt in receipts] == [True, True, False, True, True, True, False]
+    assert [receipt.is_deferred for receipt in receipts] == [True, True, False, True, True, True, False]
 
 
 async def test_many_with_one_delay_are_as_few_batches_as_many_without(
@@ -456,7 +456,7 @@ async def test_bodies_and_one_way_messages_wait_as_others_do(
     await producer_delays.flush()
 
     assert told(broker.stored) == [(2, level, deliver_at), (1, level, deliver_at)]
-    assert {receipt.is_delayed for receipt in receipts} == {bool(delay)}
+    assert {receipt.is_deferred for receipt in receipts} == {bool(delay)}
     assert producer_delays.failed_one_way == 0
 
 
@@ -487,7 +487,7 @@ async def test_a_batch_that_is_sent_again_keeps_its_time(
 
     assert {header.deliver_at for header in broker.arrived if not header.delay_level} == {NOW_US + 5_000_000}
     assert sorted(broker.parked) == [b"1", b"2"]
-    assert all(receipt.is_delayed for receipt in receipts)
+    assert all(receipt.is_deferred for receipt in receipts)
 
 
 async def test_a_delay_that_the_broker_refuses_fails_its_own_callers_only(

@@ -59,6 +59,6 @@ def test_a_delayed_message_has_an_id_and_no_offset_yet() -> None:
     receipts = Receipts("orders", 2, 7, [Part(2, 100, 4096, 0, 0, True), Part(2, -1, 8192, 3, 0, True)])
 
     assert [receipt.queue_offset for receipt in receipts] == [100, 101, -1, -1]
-    assert [receipt.is_delayed for receipt in receipts] == [False, False, True, True]
+    assert [receipt.is_deferred for receipt in receipts] == [False, False, True, True]
     assert [split_message_id(receipt.message_id)[1:] for receipt in receipts[2:]] == [(8192, 3), (8192, 4)]
     assert "orders/2 delayed, " in repr(receipts[3])
