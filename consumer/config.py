@@ -13,10 +13,10 @@ from typing import Any
 from rmq.wire.address import parse_address
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.names import check_group, check_namespace, wrap
-from rmq.wire.zones import check_room
+from rmq.wire.zones import check_zone
 
 from .broadcast.offsets_file import check_instance
-from .group.allocation import needs_room, parse_strategy
+from .group.allocation import needs_zone, parse_strategy
 
 SUSPEND_MIN_S = 0.01
 SUSPEND_MAX_S = 30.0
@@ -48,9 +48,9 @@ class ConsumerConfig:
     strategy: str = _setting(
         "average",
         "how queues are shared out: average, circle, consistent_hash[:NODES], config:TOPIC/ID,..., "
-        "machine_room:ROOM,... or machine_room_nearby[:STRATEGY]",
+        "machine_room:ZONE,... or machine_room_nearby[:STRATEGY]",
     )
-    room: str = _setting("", "the machine room of this member, for the strategies that look at rooms")
+    zone: str = _setting("", "the zone (machine room) of this member, for the strategies that look at zones")
     namespace: str = _setting("", "prefix that keeps the groups and topics of one team apart from those of others")
     slots: int = _setting(20, "how many calls of the listener run at the same time, in order: of as many queues")
     batch: int = _setting(1, "most messages in one call of the listener, or of a poll")
@@ -128,7 +128,7 @@ class ConsumerConfig:
         for what, check, name in (
             ("namespace", check_namespace, self.namespace),
             ("group", check_group, wrap(self.namespace, self.group)),
-            ("room", check_room, self.room),
+            ("zone", check_zone, self.zone),
             ("instance", check_instance, self.instance),
         ):
             try:
@@ -140,8 +140,8 @@ class ConsumerConfig:
     def _check_choices(self) -> None:
         parse_start(self.start_from)
         parse_strategy(self.strategy)
-        if needs_room(self.strategy) and not self.room:
-            raise ConfigError(f"strategy {self.strategy!r} needs to know where this member is: set room")
+        if needs_zone(self.strategy) and not self.zone:
+            raise ConfigError(f"strategy {self.strategy!r} needs to know where this member is: set zone")
         if self.on_gap not in ("stop", "skip"):
             raise ConfigError(f'on_gap must be "stop" or "skip", not {self.on_gap!r}')
         if self.model not in ("clustering", "broadcasting"):

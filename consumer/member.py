@@ -61,7 +61,7 @@ class Connect(Protocol):
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
-        room: str = "",
+        zone: str = "",
     ) -> Connection: ...
 
 
@@ -125,7 +125,7 @@ class ConsumerRuntime:
             on_lost=self._on_connection_lost,
             keep_alive=True,
             now=now,
-            room=config.room,
+            zone=config.zone,
         )
         self._hello: HelloReply | None = None  # the broker's newest
         self._began_at = now()

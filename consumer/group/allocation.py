@@ -21,14 +21,14 @@ from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 from rmq.wire.names import check_readable, unwrap
 from rmq.wire.protocol.ops.core import QueueInfo
-from rmq.wire.zones import check_room, room_of_broker, room_of_member
+from rmq.wire.zones import check_zone, zone_of_broker, zone_of_member
 
 VIRTUAL_NODES: Final = 10
 MAX_VIRTUAL_NODES: Final = 1000
 MAX_NAME: Final = 64  # characters of a strategy's name that a broker takes
 _DIGEST: Final = 16
 KNOWN: Final = (
-    "average, circle, consistent_hash[:NODES], config:TOPIC/ID,..., machine_room:ROOM,... "
+    "average, circle, consistent_hash[:NODES], config:TOPIC/ID,..., machine_room:ZONE,... "
     "or machine_room_nearby[:STRATEGY]"
 )
 
@@ -121,9 +121,9 @@ def by_config(
     return [queue for queue in queues if queue.queue in wanted]
 
 
-def machine_room(queues: Queues, members: Sequence[str], member: str, *, rooms: Collection[str]) -> list[PlacedQueue]:
-    """Only queues at brokers of these rooms, shared evenly; those of other rooms go to nobody."""
-    near = [queue for queue in queues if room_of_broker(queue.broker) in rooms]
+def machine_room(queues: Queues, members: Sequence[str], member: str, *, zones: Collection[str]) -> list[PlacedQueue]:
+    """Only queues at brokers of these zones, shared evenly; those of other zones go to nobody."""
+    near = [queue for queue in queues if zone_of_broker(queue.broker) in zones]
     rank, each = members.index(member), len(near) // len(members)
     rest = near[each * len(members) :]
     return near[each * rank : each * (rank + 1)] + rest[rank : rank + 1]
@@ -132,25 +132,25 @@ def machine_room(queues: Queues, members: Sequence[str], member: str, *, rooms: 
 def machine_room_nearby(
     queues: Queues, members: Sequence[str], member: str, *, inner: Allocate = average
 ) -> list[PlacedQueue]:
-    """The queues of a room go to its members, shared by ``inner``; those of a room without members to all."""
-    rooms: dict[str, list[PlacedQueue]] = {}
+    """The queues of a zone go to its members, shared by ``inner``; those of a zone without members to all."""
+    zones: dict[str, list[PlacedQueue]] = {}
     for queue in queues:
-        rooms.setdefault(_room("broker", queue.broker, room_of_broker(queue.broker)), []).append(queue)
+        zones.setdefault(_known_zone("broker", queue.broker, zone_of_broker(queue.broker)), []).append(queue)
     homes: dict[str, list[str]] = {}
     for name in members:
-        homes.setdefault(_room("member", name, room_of_member(name)), []).append(name)
+        homes.setdefault(_known_zone("member", name, zone_of_member(name)), []).append(name)
     ours: list[PlacedQueue] = []
-    for room, near in rooms.items():
-        sharing = homes.get(room, members)
+    for zone, near in zones.items():
+        sharing = homes.get(zone, members)
         if member in sharing:
             ours += inner(near, sharing, member)
     return ours
 
 
-def _room(what: str, name: str, room: str) -> str:
-    if not room:
-        raise ValueError(f"the {what} {name!r} is in no machine room: machine_room_nearby needs one for each")
-    return room
+def _known_zone(what: str, name: str, zone: str) -> str:
+    if not zone:
+        raise ValueError(f"the {what} {name!r} is in no zone: machine_room_nearby needs one for each")
+    return zone
 
 
 def _hash(text: str) -> int:
@@ -182,8 +182,8 @@ def parse_strategy(text: str) -> Strategy:
         case "config" if colon:
             return Strategy("config", partial(by_config, wanted=frozenset(map(_queue, given.split(",")))))
         case "machine_room" if colon:
-            rooms = frozenset(map(_named_room, given.split(",")))
-            return Strategy(_short(f"machine_room:{','.join(sorted(rooms))}"), partial(machine_room, rooms=rooms))
+            zones = frozenset(map(_named_zone, given.split(",")))
+            return Strategy(_short(f"machine_room:{','.join(sorted(zones))}"), partial(machine_room, zones=zones))
         case "machine_room_nearby":
             return _nearby(given)
     raise ConfigError(f"strategy: there is none of the form {text!r}; it is {KNOWN}")
@@ -211,8 +211,8 @@ def named(strategy: Strategy | Allocate) -> Strategy:
     return Strategy(_short(f"custom:{name}"), strategy)
 
 
-def needs_room(text: str) -> bool:
-    """Whether a strategy looks at the room of the member itself."""
+def needs_zone(text: str) -> bool:
+    """Whether a strategy looks at the zone of the member itself."""
     return text.partition(":")[0] == "machine_room_nearby"
 
 
@@ -229,7 +229,7 @@ def _consistent_hash(given: str) -> Strategy:
 
 
 def _nearby(given: str) -> Strategy:
-    if needs_room(given):
+    if needs_zone(given):
         raise ConfigError("strategy: machine_room_nearby cannot be inside machine_room_nearby")
     inner = parse_strategy(given or "average")
     name = "machine_room_nearby" if inner == AVERAGE else f"machine_room_nearby:{inner.name}"
@@ -247,9 +247,9 @@ def _queue(text: str) -> MessageQueue:
     return MessageQueue(topic, int(queue_id))
 
 
-def _named_room(text: str) -> str:
+def _named_zone(text: str) -> str:
     try:
-        check_room(text.strip())
+        check_zone(text.strip())
     except BadName as error:
         raise ConfigError(f"strategy: {error}") from error
     return text.strip()

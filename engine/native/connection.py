@@ -52,7 +52,7 @@ from rmq.wire.protocol.frames import MAX_FRAME, PUSH, REPLY, REQUEST, array_head
 from rmq.wire.protocol.hello import Hello, HelloReply, ProducerHello, hello_from_map, hello_to_map, other_protocol
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op, Push
-from rmq.wire.zones import client_in
+from rmq.wire.zones import client_in_zone
 
 from .link import RECEIVE_BUFFER, Link
 
@@ -73,8 +73,8 @@ class Connection:
     ``on_push(push, payload)`` gets what the broker says unasked; ``on_connected(hello)`` and ``on_lost(error)`` tell of
     each change, ``on_writable()`` of the end of back-pressure, ``on_ended(error)`` that there will be no connection any
     more because the broker does not want this client, ``on_refused(error)`` that it refuses a hello for now. If one of
-    them raises, that is logged, no more. ``room`` is the machine room of this client, which its name tells to the
-    members of its groups.
+    them raises, that is logged, no more. ``zone`` becomes part of the name of this client, which
+    the other members of its groups see.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Connection:
         producer_hello: Callable[[], ProducerHello] | None = None,
         keep_alive: bool = False,
         now: Callable[[], float] | None = None,
-        room: str = "",
+        zone: str = "",
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.address = parse_address(address)
-        self.client = client_in(room, client or f"{socket.gethostname()}@{os.getpid()}")
+        self.client = client_in_zone(zone, client or f"{socket.gethostname()}@{os.getpid()}")
         self.session = secrets.token_bytes(16)
         self.member = f"{self.client}#{self.session.hex()[:8]}"
         self.hello: HelloReply | None = None  # the newest greeting of the broker

@@ -13,7 +13,7 @@ import msgpack
 from rmq.wire import errors
 from rmq.wire.protocol import hello
 from rmq.wire.protocol.ops.core import Op, Push
-from rmq.wire.zones import client_in
+from rmq.wire.zones import client_in_zone
 
 if TYPE_CHECKING:
     from .fake_broker import FakeBroker
@@ -48,12 +48,12 @@ class FakeConnection:
         on_lost: Callable[[Exception], None],
         keep_alive: bool,
         now: Callable[[], float],
-        room: str = "",
+        zone: str = "",
     ) -> None:
         assert keep_alive, "a consumer has to ping, or it loses its leases"
         self.broker = broker
         self.session = secrets.token_bytes(16)
-        self.member = client_in(room, f"member-{len(broker.connections)}")
+        self.member = client_in_zone(zone, f"member-{len(broker.connections)}")
         self.hello: hello.HelloReply | None = None
         self.connected = False
         self.reachable = True  # a test's partition

@@ -260,7 +260,7 @@ async def test_two_members_share_by_the_configured_strategy(
     for queue_id in range(4):
         broker.brokers[MessageQueue("t", queue_id)] = f"r{1 + queue_id // 2}@b"
     broker.create("t", 4)
-    one, two = (make(topics={"t": "*"}, strategy=strategy, room=room) for room in ("r1", "r2"))
+    one, two = (make(topics={"t": "*"}, strategy=strategy, zone=zone) for zone in ("r1", "r2"))
 
     async with one, two:
         await asyncio.sleep(1)

@@ -81,7 +81,7 @@ def test_a_fixed_list_is_the_same_for_everybody() -> None:
 def test_only_the_queues_of_the_named_rooms_are_shared_out() -> None:
     """RocketMQ's AllocateMessageQueueByMachineRoomTest: ten queues, five in the room, two members."""
     near, far = queues(5, "room1@b"), [PlacedQueue("t", "room2@b", i) for i in range(5, 10)]
-    allocate = partial(machine_room, rooms={"room1"})
+    allocate = partial(machine_room, zones={"room1"})
 
     assert [ids(share) for share in shares(allocate, near + far, ["a", "b"])] == [[0, 1, 4], [2, 3]]
 
@@ -175,9 +175,9 @@ def test_queues_of_a_room_without_members_are_shared_by_all() -> None:
 
 
 def test_nearby_refuses_what_is_in_no_room() -> None:
-    with pytest.raises(ValueError, match="the broker 'b' is in no machine room"):
+    with pytest.raises(ValueError, match="the broker 'b' is in no zone"):
         machine_room_nearby(queues(1, "b"), ["r/a"], "r/a")
-    with pytest.raises(ValueError, match="the member 'a' is in no machine room"):
+    with pytest.raises(ValueError, match="the member 'a' is in no zone"):
         machine_room_nearby(queues(1, "r@b"), ["a", "r/b"], "r/b")
 
 
@@ -225,7 +225,7 @@ def test_long_names_differ_where_the_parameters_do() -> None:
         ("config:t", "config lists queues as TOPIC/ID, such as config:orders/0,orders/3, not 't'"),
         ("config:a b/0", "may hold only"),
         ("machine_room", "there is none of the form"),
-        ("machine_room:a@b", "the room 'a@b' must be"),
+        ("machine_room:a@b", "the zone 'a@b' must be"),
         ("machine_room_nearby:machine_room_nearby", "cannot be inside"),
         ("machine_room_nearby:evenly", "there is none of the form 'evenly'"),
     ],

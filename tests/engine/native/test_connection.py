@@ -74,7 +74,7 @@ async def test_the_greeting_names_the_member_and_its_limits(broker: FakeBroker) 
 
 @pytest.mark.virtual_time
 def test_a_member_in_a_room_tells_it_by_its_name() -> None:
-    connection = Connection("127.0.0.1:1", client="host@7", room="fra-1")
+    connection = Connection("127.0.0.1:1", client="host@7", zone="fra-1")
 
     assert connection.member == f"fra-1/host@7#{connection.session.hex()[:8]}"
 
