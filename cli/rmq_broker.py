@@ -50,10 +50,10 @@ def command() -> None:
 @log_options("info")
 def start(config: BrokerConfig) -> None:
     """
-    Run a broker until it is told to stop.
+    Run a broker until it is stopped.
 
-    Prints one line with the word "ready" and its address once it serves. SIGTERM or Ctrl-C lets it drain and stop
-    with code 0; a second one ends it at once with code 130, which loses nothing that was acknowledged.
+    Prints one line with "ready" and the address once it accepts connections. SIGTERM or Ctrl-C drains it and exits
+    with code 0; a second signal exits at once with code 130. Neither loses acknowledged messages.
     """
     run(_serve(config))
 
@@ -69,10 +69,10 @@ def start(config: BrokerConfig) -> None:
 @log_options("error")
 def restore(backup: Path, directory: Path) -> None:
     """
-    Copy BACKUP to the new or empty folder DIRECTORY, to start a broker on.
+    Copy BACKUP to DIRECTORY, a new or empty folder that a broker can then start on.
 
-    BACKUP is one of `rmq-admin broker backup`, or the data folder of a stopped broker; it stays as it is. Leases end,
-    groups continue at the offsets that the backup has, and messages keep their ids.
+    BACKUP is a copy by `rmq-admin broker backup` or the data directory of a stopped broker; it is not modified. Leases
+    end, groups continue at the offsets in the backup, and messages keep their ids.
     """
     from rmq.broker.offline.backup import restore as copy
     from rmq.broker.store.directory import StoreError
@@ -123,13 +123,11 @@ def _cannot_start(config: BrokerConfig, error: Exception) -> Failure:
     if not isinstance(error, OSError):
         return store_failure(error, config.data_path())
     if error.errno == errno.EADDRINUSE:
-        text = f"{config.listen} is taken: is a broker running there? Choose another address with --listen"
+        text = f"{config.listen} is in use: is a broker running there? Choose another address with --listen"
     elif error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and not error.filename:
-        text = (
-            f"{config.listen} cannot be listened on ({os.strerror(error.errno)}): choose another address with --listen"
-        )
+        text = f"cannot listen on {config.listen} ({os.strerror(error.errno)}): choose another address with --listen"
     elif isinstance(error, socket.gaierror):
-        text = f"{config.listen} cannot be listened on: there is no host of this name; choose another with --listen"
+        text = f"cannot listen on {config.listen}: unknown host name; choose another address with --listen"
     else:
         return store_failure(error, config.data_path())
     return Failure(text, exit_codes.OS_ERROR)

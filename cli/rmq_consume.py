@@ -50,17 +50,17 @@ _FLAGS = {
     rmq-consume --show-config > consumer.toml
     """,
 )
-@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="What to consume. May be repeated.")
+@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Topic to consume. May be repeated.")
 @click.option("--tags", metavar="EXPR", default="*", show_default=True, help='Only these tags, as "a || b".')
-@click.option("--orderly", is_flag=True, help="One message of a queue at a time, in order, under a queue lock.")
-@click.option("--concurrent", is_flag=True, help="Many messages at a time, in any order; failed ones come again later.")
-@click.option("--pull", is_flag=True, help="Ask for messages in batches; what was printed is committed every 5 s.")
-@click.option("--broadcast", is_flag=True, help="Every message to every member; each keeps its own progress.")
+@click.option("--orderly", is_flag=True, help="Process each queue in order, one message at a time, under a lock.")
+@click.option("--concurrent", is_flag=True, help="Process messages in parallel; failed ones are retried later.")
+@click.option("--pull", is_flag=True, help="Poll for batches; printed messages are committed every 5 s.")
+@click.option("--broadcast", is_flag=True, help="Deliver every message to every member; each keeps its own progress.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N messages.")
 @click.option(
-    "--no-wait", is_flag=True, help="End with 69 or 66 if the broker or a topic is not there, instead of waiting."
+    "--no-wait", is_flag=True, help="Exit with 69 or 66 if the broker or a topic is missing, instead of waiting."
 )
-@click.option("--listener", metavar="MODULE:FUNCTION", help="Hand messages to this instead of printing them.")
+@click.option("--listener", metavar="MODULE:FUNCTION", help="Pass messages to this function instead of printing them.")
 @json_option
 @config_options(ConsumerConfig, "RMQ_CONSUMER_", _FLAGS, {"broker": "RMQ_BROKER"})
 @log_options("warning")
@@ -82,26 +82,26 @@ def command(
     """
     Consume topics as a member of a group, until Ctrl-C.
 
-    Prints one line a message, with --json one object. A message counts as consumed once its line was written. A
-    broker or topic that is not there yet is waited for. Ctrl-C or SIGTERM finishes what is running, gives the queue
-    locks back and ends with code 0; a second one ends at once.
+    Prints one line per message, or one object with --json. A message counts as consumed once its line is written.
+    Waits for a broker or topic that does not exist yet. Ctrl-C or SIGTERM finishes running calls, releases the queue
+    locks and exits with code 0; a second signal exits at once.
     """
     modes = {"--orderly": orderly, "--concurrent": concurrent, "--pull": pull}
     if list(modes.values()).count(True) != 1:
-        raise Failure(f"say how to consume: give one of {', '.join(modes)}", exit_codes.USAGE)
+        raise Failure(f"choose how to consume: give one of {', '.join(modes)}", exit_codes.USAGE)
     if pull and listener is not None:
-        raise click.UsageError("--pull prints what it gets: --listener does not go with it.")
+        raise click.UsageError("--listener cannot be combined with --pull, which prints messages.")
     if pull and broadcast:
-        raise click.UsageError("--pull shares the queues of its group: --broadcast does not go with it.")
+        raise click.UsageError("--broadcast cannot be combined with --pull, which shares the queues of its group.")
     if listener is not None and (as_json or count is not None):
-        raise click.UsageError("--listener prints nothing: --json and --count do not go with it.")
+        raise click.UsageError("--json and --count cannot be combined with --listener, which prints nothing.")
     config = replace(config, orderly=not concurrent)
     if broadcast:
         config = replace(config, model="broadcasting")
     if config.model != "broadcasting" and (given := _given("instance", "offsets_dir")):
-        raise click.UsageError(f"{given} is for members that keep their own progress: it goes with --broadcast.")
+        raise click.UsageError(f"{given} requires --broadcast: only broadcasting members keep their own progress.")
     if pull and not config.auto_commit_every_s:
-        raise click.UsageError("--pull commits what was printed by itself: auto_commit_every_s must be more than 0.")
+        raise click.UsageError("--pull commits what it prints automatically: auto_commit_every_s must be more than 0.")
     wanted = dict.fromkeys(topics, tags)
     names = names_of(config, wanted)  # before anybody waits for a topic that there can never be
     if no_wait:

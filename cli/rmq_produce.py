@@ -100,7 +100,7 @@ class Shape:
     echo try again | rmq-produce --topic reminders --delay-level 3
     """,
 )
-@click.option("--topic", metavar="TOPIC", help="Where to send; made with 4 queues if it does not exist.")
+@click.option("--topic", metavar="TOPIC", help="Topic to send to; created with 4 queues if it does not exist.")
 @click.option("--key", metavar="KEY", help="Sharding key of every message: equal keys stay in order.")
 @click.option("--key-field", metavar="FIELD", help="Lines are JSON objects; this field is the sharding key.")
 @click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
@@ -118,7 +118,7 @@ class Shape:
     "delay_s",
     metavar="TIME",
     callback=duration_of_option,
-    help="Deliver that long after a line was read: 10s, 1500ms, 2m, 1h.",
+    help="Deliver this long after the line was read: 10s, 1500ms, 2m, 1h.",
 )
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)), help="Compress bodies; lz4 and zstd are extras.")
 @click.option(
@@ -144,8 +144,8 @@ def command(
     """
     Send every line of FILE (or of standard input) as one message, in order.
 
-    Prints a receipt for each as soon as the broker has it: topic/queue, offset and message id ("delayed" instead of
-    the offset while it waits for its time). Empty lines are empty messages; a last line without a newline counts.
+    Prints a receipt for each message once the broker has stored it: topic/queue, offset and message id (a delayed
+    message has "delayed" instead of an offset). Empty lines are empty messages; a last line without a newline counts.
     """
     run(
         _produce(
@@ -193,7 +193,7 @@ async def _produce(
     unopened = Producer(broker, compression=compression, namespace=namespace, on_refusal=_say_why)
     await require_broker(broker)
     if file.isatty():
-        click.echo("every line that you type is a message; Ctrl-D ends", err=True)
+        click.echo("each line you type is sent as a message; Ctrl-D to finish", err=True)
     async with unopened as producer:
         await _send_all(producer, shape, file, printer)
 
@@ -204,14 +204,14 @@ def _say_why(refusal: WireError | None) -> None:
     if refusal is None:
         click.echo(f"{program}: the broker accepts messages again", err=True)
     else:
-        click.echo(f"{program}: the broker refuses for now: {refusal} (waiting for it; Ctrl-C ends)", err=True)
+        click.echo(f"{program}: the broker refuses messages for now: {refusal} (retrying; Ctrl-C to quit)", err=True)
 
 
 def _shape(topic: str, options: Mapping[str, Any]) -> Shape:
     if options["key"] is not None and options["key_field"] is not None:
         raise click.UsageError("--key and --key-field exclude each other.")
     if options["delay_level"] and options["delay_s"] is not None:
-        raise click.UsageError("--delay and --delay-level exclude each other.")
+        raise click.UsageError("--delay and --delay-level cannot be combined.")
     properties = {}
     for text in options["properties"]:
         name, equals, value = text.partition("=")

@@ -46,8 +46,16 @@ async def require(address: str, topics: Iterable[str]) -> None:
 
 def no_topic(topic: str, names: list[str]) -> str:
     """The sentence on a topic that does not exist; ``names`` are those that do."""
-    others = f"; {existing(names)}" if names else ""
-    return f"there is no topic {topic!r}: create it with `rmq-admin topic create {topic}`{others}"
+    return f"there is no topic {topic!r}: create it with `rmq-admin topic create {topic}`{_others(names)}"
+
+
+def _awaited(topic: str, names: list[str]) -> str:
+    creation = f"create it with `rmq-admin topic create {topic}`, or press Ctrl-C to quit"
+    return f"topic {topic!r} does not exist yet; consumption starts when it is created: {creation}{_others(names)}"
+
+
+def _others(names: list[str]) -> str:
+    return f"; {existing(names)}" if names else ""
 
 
 async def _look(address: str, topics: Iterable[str]) -> None:
@@ -59,16 +67,16 @@ async def _look(address: str, topics: Iterable[str]) -> None:
                 missing, names = await _missing_topics(address, topics)
             except ConnectionLost as error:
                 if not said:
-                    _say(str(error))
+                    _say(f"{error} (retrying; Ctrl-C to quit)")
                 said = True
                 continue
-            return _say(*(no_topic(topic, names) for topic in missing))
+            return _say(*(_awaited(topic, names) for topic in missing))
 
 
 def _say(*sentences: str) -> None:
     program = click.get_current_context().find_root().info_name
     for sentence in sentences:
-        click.echo(f"{program}: {sentence} (waiting for it; Ctrl-C ends)", err=True)
+        click.echo(f"{program}: {sentence}", err=True)
 
 
 async def _missing_topics(address: str, topics: Iterable[str]) -> tuple[list[str], list[str]]:

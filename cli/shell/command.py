@@ -215,8 +215,8 @@ def _ended(error: BaseException, command: str) -> BaseException:
 
 
 def _not_utf8(error: UnicodeEncodeError) -> str:
-    """Bytes of the command line that are no text, or a terminal that cannot show one."""
-    what = "what was typed is not UTF-8" if error.encoding == "utf-8" else "this terminal cannot show all letters"
+    """Explain bytes of the command line that are not text, or a terminal that cannot show one."""
+    what = "the command line is not UTF-8" if error.encoding == "utf-8" else "the terminal cannot show all characters"
     return f"{what}: set a locale such as LC_ALL=C.UTF-8"
 
 
@@ -265,7 +265,7 @@ def _what(error: click.UsageError) -> str:
         return f"{error.option_name} {'takes no value' if does_not_take else 'needs a value'}{_all(error)}"
     if error.message.startswith("Got unexpected extra"):
         extra = error.message.partition("(")[2].rstrip(")")
-        return f"there is more on the command line than it takes: {extra}{_all(error)}"
+        return f"unexpected arguments: {extra}{_all(error)}"
     return error.message.rstrip(".")
 
 
@@ -277,7 +277,7 @@ def _all(error: click.UsageError) -> str:
 def _no_option(error: click.NoSuchOption) -> str:
     option, ctx = error.option_name, error.ctx
     if ctx is not None and isinstance(ctx.command, click.Group) and _is_of_a_sub_command(ctx.command, option):
-        return f"{option} goes behind the command, as in `{ctx.command_path} COMMAND {option} ...`"
+        return f"{option} goes after the command, as in `{ctx.command_path} COMMAND {option} ...`"
     return f"there is no option {option}{_near(option, error.possibilities or ())}{_all(error)}"
 
 

@@ -92,8 +92,8 @@ async def refuse_missing_topic(broker: str) -> NoReturn:
         async with admin_of(broker) as admin:
             names = of_users(info.topic for info in await admin.list_topics())
     except RmqError as error:
-        raise Failure(f"--topic is needed ({error})", exit_codes.USAGE) from error
-    raise Failure(f"--topic is needed: {existing(names)}", exit_codes.USAGE)
+        raise Failure(f"--topic is required ({error})", exit_codes.USAGE) from error
+    raise Failure(f"--topic is required; {existing(names)}", exit_codes.USAGE)
 
 
 def of_users(topics: Iterable[str]) -> list[str]:
@@ -104,6 +104,6 @@ def of_users(topics: Iterable[str]) -> list[str]:
 def existing(names: list[str]) -> str:
     """The half sentence that names the topics."""
     if not names:
-        return "there are none yet; `rmq-admin topic create NAME` makes one"
+        return "no topics exist yet; create one with `rmq-admin topic create NAME`"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"there are {', '.join(names[:_SHOWN])}{more}" if len(names) > 1 else f"there is {names[0]}"
+    return f"existing topic{'s' if len(names) > 1 else ''}: {', '.join(names[:_SHOWN])}{more}"

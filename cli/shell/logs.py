@@ -123,7 +123,7 @@ class LogSink:
     def write(self, text: str) -> None:
         """Write a line, or drop it; never raises, never waits."""
         if self.dropped:
-            text = f"{self.dropped} log lines were dropped: nobody read them\n{text}"
+            text = f"{self.dropped} log lines were dropped: standard error was not read\n{text}"
         try:
             self._put(text)
             self.dropped = 0

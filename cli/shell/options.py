@@ -50,7 +50,7 @@ broker_option: Decorator = click.option(
     show_default=True,
     show_envvar=True,
     callback=_address,
-    help="The broker to talk to.",
+    help="Broker to connect to.",
 )
 
 
@@ -72,7 +72,7 @@ def key_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None
 
 
 message_id_argument: Decorator = click.argument("message_id", metavar="ID", callback=_message_id)
-json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text for people.")
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def log_options(level: str) -> Decorator:
@@ -89,10 +89,14 @@ def log_options(level: str) -> Decorator:
             type=click.Choice(logs.FORMATS),
             default="auto",
             show_default=True,
-            help="How log lines on standard error look; auto: console on a terminal, else logfmt.",
+            help="Format of log lines on standard error; auto: console on a terminal, else logfmt.",
         )
         levels = click.option(
-            "--log-level", type=click.Choice(logs.LEVELS), default=level, show_default=True, help="What is logged."
+            "--log-level",
+            type=click.Choice(logs.LEVELS),
+            default=level,
+            show_default=True,
+            help="Lowest level logged.",
         )
         return levels(formats(configured))
 
@@ -157,14 +161,14 @@ def _source_options(prefix: str) -> list[Decorator]:
             "config_file",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="A TOML file with settings; the environment and other options win over it.",
+            help="TOML file with settings; environment variables and other options override it.",
         ),
         click.option(
             "-o",
             "assignments",
             metavar="KEY=VALUE",
             multiple=True,
-            help=f"Any setting of --show-config; {prefix}KEY in the environment does the same. May be repeated.",
+            help=f"Set anything that --show-config lists, like {prefix}KEY in the environment. May be repeated.",
         ),
         click.option("--show-config", is_flag=True, help="Print every setting and its value as TOML, and exit."),
     ]
@@ -192,8 +196,8 @@ def parse_time(text: str, now: datetime) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise ValueError(
-            f"{text!r} is no time: 10m is ten minutes ago, 2026-01-31T12:00 is a local time, @1769860800 are seconds "
-            "since 1970"
+            f"{text!r} is not a time: write 10m (ten minutes ago), 2026-01-31T12:00 (local time) or @1769860800 "
+            "(seconds since 1970)"
         ) from error
 
 
@@ -214,7 +218,7 @@ def parse_duration(text: str) -> float:
     """
     found = _LONG.match(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no duration: write 10s, 1500ms, 2m, 1h or 1d")
+        raise ValueError(f"{text!r} is not a duration: write 10s, 1500ms, 2m, 1h or 1d")
     return float(found[1]) * _UNITS[found[2]]
 
 

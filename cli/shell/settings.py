@@ -103,20 +103,20 @@ def from_text(setting: Setting, text: str, where: str) -> Any:
     if setting.kind is bool:
         if text.lower() in _TRUTH:
             return _TRUTH[text.lower()]
-        raise ConfigError(f"{where}: {setting.name} is true or false, not {text!r}")
+        raise ConfigError(f"{where}: {setting.name} must be true or false, not {text!r}")
     if setting.kind is int:
         return _size(setting, text, where)
     if setting.kind is float:
         try:
             return float(text)
         except ValueError:
-            raise ConfigError(f"{where}: {setting.name} is a number, not {text!r}") from None
+            raise ConfigError(f"{where}: {setting.name} must be a number, not {text!r}") from None
     return text
 
 
 def as_toml(value: DataclassInstance, command: str) -> str:
     """Every setting with its help and its value, as a TOML file for ``command``."""
-    heading = f"The settings of {command}. What is left out has its default; -o and the environment win over this."
+    heading = f"Settings of {command}. A setting left out has its default; -o and the environment override this file."
     settings = settings_of(type(value))
     return toml_of(heading, [(getattr(value, name), name, setting.help) for name, setting in settings.items()])
 
@@ -212,13 +212,13 @@ def _typed(setting: Setting, value: Any, where: str) -> Any:
     return value
 
 
-_PLAIN = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
+_PLAIN = {str: "a quoted string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _size(setting: Setting, text: str, where: str) -> int:
     match = _SIZE.match(text.strip())
     if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f"{where}: {setting.name} is a whole number (64MiB and the like are fine), not {text!r}")
+        raise ConfigError(f"{where}: {setting.name} must be a whole number or a size such as 64MiB, not {text!r}")
     return int(match[1].replace("_", "")) * _UNITS[match[2].lower()]
 
 

@@ -33,9 +33,13 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--topic", "t"], exit_codes.USAGE, "say how to consume: give one of --orderly, --concurrent"),
+        (["--topic", "t"], exit_codes.USAGE, "choose how to consume: give one of --orderly, --concurrent"),
         (["--topic", "t", "--orderly", "--concurrent"], exit_codes.USAGE, "give one of --orderly, --concurrent"),
-        (["--topic", "t", "--orderly", "--listener", "a:b", "--json"], exit_codes.USAGE, "do not go with it"),
+        (
+            ["--topic", "t", "--orderly", "--listener", "a:b", "--json"],
+            exit_codes.USAGE,
+            "with --listener, which",
+        ),
         (["--topic", "t", "--orderly", "--group", "a%b%c"], exit_codes.CONFIG, "group"),
         (["--topic", "t", "--orderly", "--from", "middle"], exit_codes.CONFIG, "start_from"),
         (["--topic", "t", "--orderly", "--on-gap", "ignore"], exit_codes.CONFIG, "on_gap"),
@@ -43,11 +47,11 @@ def test_help_has_examples() -> None:
         (["--topic", "t", "--orderly", "--tags", "a b"], exit_codes.CONFIG, "joined by '||'"),
         (["--topic", "a%b%c", "--orderly"], exit_codes.USAGE, "may hold only letters"),
         (["--topic", "50%", "--orderly", "--no-wait"], exit_codes.USAGE, "has nothing behind its namespace"),
-        (["--topic", "t", "--orderly", "--instance", "x"], exit_codes.USAGE, "goes with --broadcast"),
-        (["--topic", "t", "--concurrent", "--offsets-dir", "x"], exit_codes.USAGE, "goes with --broadcast"),
+        (["--topic", "t", "--orderly", "--instance", "x"], exit_codes.USAGE, "requires --broadcast"),
+        (["--topic", "t", "--concurrent", "--offsets-dir", "x"], exit_codes.USAGE, "requires --broadcast"),
         (["--topic", "t", "--orderly", "--broadcast", "--instance", "../x"], exit_codes.CONFIG, "instance"),
-        (["--topic", "t", "--orderly", "--instance", "left"], exit_codes.USAGE, "--instance is for members that keep"),
-        (["--topic", "t", "--pull", "--offsets-dir", "/x"], exit_codes.USAGE, "--offsets-dir is for members that keep"),
+        (["--topic", "t", "--orderly", "--instance", "left"], exit_codes.USAGE, "--instance requires --broadcast"),
+        (["--topic", "t", "--pull", "--offsets-dir", "/x"], exit_codes.USAGE, "--offsets-dir requires --broadcast"),
         (["--topic", "t", "--orderly", "--broadcast", "-o", "strategy=circle"], exit_codes.CONFIG, "has every queue"),
         (["--topic", "t", "--concurrent", "--broadcast", "--offsets-dir", "/dev/null/x"], exit_codes.CONFIG, "kept in"),
         (["--topic", "t", "--orderly", "--listener", "nowhere:f"], exit_codes.NO_INPUT, "no module"),
@@ -68,7 +72,7 @@ async def test_without_a_topic_those_that_exist_are_named(broker: str, topic: st
 
     with Running(CONSUME, "--broker", broker, "--orderly") as process:
         assert process.wait() == exit_codes.USAGE
-        assert process.errors[-1].startswith("rmq-consume: --topic is needed: there ")
+        assert process.errors[-1].startswith("rmq-consume: --topic is required; existing topic")
 
 
 @pytest.mark.slow

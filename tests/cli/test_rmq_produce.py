@@ -106,8 +106,8 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--tag", "a b"], "the tag 'a b'"),
         (["--keys", "a b"], "the key 'a b'"),
         (["--compression", "gzip"], "--compression must be zlib, lz4 or zstd, not gzip"),
-        (["--delay", "soon"], "'soon' is no duration: write 10s"),
-        (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level exclude each other"),
+        (["--delay", "soon"], "'soon' is not a duration: write 10s"),
+        (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level cannot be combined"),
         (["--delay-level", "-1"], "--delay-level must be a whole number from 0 to 65535"),
         (["--delay", "9999999d"], "delay_s must be"),
         (["--topic", "a b"], "rmq-produce: the topic name 'a b' may hold only"),  # not: line 1
@@ -143,7 +143,7 @@ async def test_without_a_topic_those_that_exist_are_named(broker: str, topic: st
 
     with Running(PRODUCE, "--broker", broker) as process:
         assert process.wait() == exit_codes.USAGE
-        assert process.errors[-1].startswith("rmq-produce: --topic is needed: there ")
+        assert process.errors[-1].startswith("rmq-produce: --topic is required; existing topic")
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_in_a_terminal_it_says_what_it_waits_for(broker: str, topic: str) -> Non
     os.close(terminal)
 
     assert printed.startswith(f"{topic}/")
-    assert (process.returncode, errors) == (0, "every line that you type is a message; Ctrl-D ends\n")
+    assert (process.returncode, errors) == (0, "each line you type is sent as a message; Ctrl-D to finish\n")
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ WRONG = {
     ),
     "port taken": (
         "rmq-broker start --listen {broker} --data-dir {empty}",
-        "{broker} is taken: is a broker running there? Choose another address with --listen",
+        "{broker} is in use: is a broker running there? Choose another address with --listen",
         exit_codes.OS_ERROR,
     ),
     "directory in use": (

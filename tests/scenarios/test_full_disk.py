@@ -62,8 +62,8 @@ def test_rmq_produce_reports_a_full_disk_at_once_and_goes_on_when_there_is_room(
     ):
         produce.wait_for_error(bool, "the reason for waiting")
         why = produce.errors[0]
-        assert why.startswith("rmq-produce: the broker refuses for now: the disk has ")
-        assert why.endswith(" MiB are needed: free some space (waiting for it; Ctrl-C ends)")
+        assert why.startswith("rmq-produce: the broker refuses messages for now: the disk has ")
+        assert why.endswith(" MiB are needed: free some space (retrying; Ctrl-C to quit)")
         broker.stop()
         with BrokerProcess(tmp_path, broker.address, "-o", "min_free_bytes=0"):
             assert produce.wait() == 0

@@ -162,7 +162,7 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(address: str, tmp_path: 
         (["show", "nobody"], exit_codes.NO_INPUT, "rmq-admin: the group 'nobody' has no dead letters: `rmq-admin dlq"),
         (["replay", "nobody", "--yes"], exit_codes.NO_INPUT, "rmq-admin: the group 'nobody' has no dead letters"),
         (["show", "billing", "--offset", "x"], exit_codes.USAGE, "'x' is no offset"),
-        (["show", "billing", "--since", "soon"], exit_codes.USAGE, "'soon' is no time"),
+        (["show", "billing", "--since", "soon"], exit_codes.USAGE, "'soon' is not a time"),
         (["export", "billing", "--output", "/nowhere/x"], exit_codes.OS_ERROR, "/nowhere/x cannot be written: No such"),
         (["export", "billing", "--output", ""], exit_codes.OS_ERROR, "Is a directory; name another file with --output"),
         (["export", "billing"], exit_codes.USAGE, "--output"),

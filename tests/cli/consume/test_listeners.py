@@ -254,8 +254,8 @@ async def test_a_group_that_consumes_something_else_ends_it_with_that() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--listener", "a:b"], "--pull prints what it gets"),
-        (["--broadcast"], "--pull shares the queues of its group"),
+        (["--listener", "a:b"], "--listener cannot be combined with --pull"),
+        (["--broadcast"], "--broadcast cannot be combined with --pull"),
         (["-o", "auto_commit_every_s=0"], "auto_commit_every_s must be more than 0"),
         (["--orderly"], "give one of --orderly, --concurrent, --pull"),
     ],

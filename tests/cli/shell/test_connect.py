@@ -10,10 +10,10 @@ from rmq.cli.shell.connect import existing, of_users
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        ([], "there are none yet; `rmq-admin topic create NAME` makes one"),
-        (["a"], "there is a"),
-        (["a", "b"], "there are a, b"),
-        ([f"t{i}" for i in range(12)], "there are t0, t1, t2, t3, t4, t5, t6, t7, t8, t9 and 2 more"),
+        ([], "no topics exist yet; create one with `rmq-admin topic create NAME`"),
+        (["a"], "existing topic: a"),
+        (["a", "b"], "existing topics: a, b"),
+        ([f"t{i}" for i in range(12)], "existing topics: t0, t1, t2, t3, t4, t5, t6, t7, t8, t9 and 2 more"),
     ],
 )
 def test_the_topics_that_exist_are_named(names: list[str], text: str) -> None:

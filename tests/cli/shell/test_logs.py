@@ -140,7 +140,8 @@ def test_a_pipe_that_nobody_reads_stops_nobody_and_the_gap_is_told_when_there_is
         pass
     sink.write("there again\n")
 
-    assert os.read(pipe[0], 1000).decode() == f"{dropped} log lines were dropped: nobody read them\nthere again\n"
+    notice = f"{dropped} log lines were dropped: standard error was not read"
+    assert os.read(pipe[0], 1000).decode() == f"{notice}\nthere again\n"
     assert sink.dropped == 0
 
 

@@ -111,7 +111,7 @@ def test_text_becomes_the_type_of_the_field(name: str, text: str, value: Any) ->
     ("name", "text"), [("size_bytes", "12.5"), ("size_bytes", "ib"), ("pause_s", "soon"), ("loud", "maybe")]
 )
 def test_text_that_is_no_such_value_is_refused_with_its_place(name: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=f"^here: {name} is .*'{text}'"):
+    with pytest.raises(ConfigError, match=f"^here: {name} must be .*'{text}'"):
         from_text(settings_of(Sample)[name], text, "here")
 
 
@@ -127,12 +127,12 @@ def test_a_file_may_give_a_size_with_its_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("name = 3", "a text in quotes"),
+        ("name = 3", "a quoted string"),
         ("size_bytes = true", "a whole number"),
         ("size_bytes = 1.5", "a whole number"),
         ('pause_s = "x"', "a number"),
         ("loud = 1", "true or false"),
-        ("[name]\nx = 1", "a text in quotes"),
+        ("[name]\nx = 1", "a quoted string"),
     ],
 )
 def test_a_wrong_type_in_a_file_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
@@ -195,7 +195,7 @@ def test_toml_of_a_config_reads_back_to_the_same_config(tmp_path: Path) -> None:
     text = as_toml(config, "rmq-try")
 
     assert loaded(written(tmp_path, text)) == config
-    assert text.startswith("# The settings of rmq-try.")
+    assert text.startswith("# Settings of rmq-try.")
     assert "# a pause\npause_s = 0.1\n" in text
     assert "# share_s is not set" in text
     assert "share_s" not in tomllib.loads(text)
