@@ -33,7 +33,7 @@ from .top.command import top
 )
 @version_option
 def command() -> None:
-    """Look at a broker and change it."""
+    """Inspect and administer a broker."""
 
 
 for each in (

@@ -31,7 +31,7 @@ from ..shell.settings import settings_of, toml_of
     """,
 )
 def broker() -> None:
-    """Look after a broker and its data directory."""
+    """Inspect, copy and verify a broker."""
 
 
 @broker.command(
@@ -42,24 +42,24 @@ def broker() -> None:
     rmq-admin broker config --json | python3 -m json.tool
     """,
 )
-@click.option("--changed", is_flag=True, help="Only what differs from the default.")
-@click.option("--toml", "as_toml", is_flag=True, help="Print a file for rmq-broker start --config.")
+@click.option("--changed", is_flag=True, help="Only settings that differ from the default.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print a file for `rmq-broker start --config`.")
 @admin_options
 def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
     """
-    Show the settings that the running broker works with.
+    Show the settings of the running broker.
 
-    Whatever they come from: its file, the environment, the command line, or the defaults. The last column is filled
-    where the value differs from the default. With --json: one array of objects.
+    Wherever they come from: file, environment, command line or defaults. DEFAULT is filled where the value differs.
+    With --json: one array of objects.
     """
     if as_toml and as_json:
-        raise click.UsageError("--toml and --json exclude each other.")
+        raise click.UsageError("--toml and --json cannot be combined.")
     told = in_force(ask(broker, lambda admin: admin.config()))
     shown = [setting for setting in told if setting.changed or not changed]
     if as_json:
         click.echo(to_json([setting._asdict() for setting in shown]))
     elif as_toml:
-        heading = f"The settings of the broker at {broker}."
+        heading = f"Settings of the broker at {broker}."
         click.echo(toml_of(heading, [(setting.value, setting.setting, setting.help) for setting in shown]), nl=False)
     else:
         click.echo(settings_table(shown), nl=False)
@@ -73,7 +73,7 @@ def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
 )
 @admin_options
 def stats(broker: str, as_json: bool) -> None:
-    """Show the broker's numbers: log, flush, upkeep, connections."""
+    """Show the broker's metrics: log, flush, upkeep, connections."""
     numbers = ask(broker, lambda admin: admin.stats())
     if as_json:
         click.echo(to_json(numbers))
@@ -94,14 +94,14 @@ def _shown(value: object) -> str:
     """,
 )
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--link", is_flag=True, help="Share the blocks of closed segments: no space, but no second disk either.")
+@click.option("--link", is_flag=True, help="Hard-link closed segments: takes no space, but stays on the same disk.")
 @admin_options
 def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
     """
-    Copy the log of a running broker to the new folder TARGET, up to what is on the disk now.
+    Copy the log of a running broker, as far as it is durable now, to the new folder TARGET.
 
-    Run it on the broker's machine, as a user who may read its data directory. A broker that is started on the copy
-    holds every message and every change that was acknowledged before.
+    Run it on the broker's machine, as a user who may read its data directory. A broker started on the copy has every
+    message and every change that was acknowledged before the command began.
     """
     from rmq.broker.offline.backup import Backup
     from rmq.broker.store.directory import StoreError
@@ -122,7 +122,8 @@ def backup(target: Path, link: bool, broker: str, as_json: bool) -> None:
         segments = counted(copied.segments, "segment")
         click.echo(f"{target}: {segments}, {size} bytes, up to position {copied.end}")
     if copied.missing_bytes:
-        click.echo(f"{copied.missing_bytes} bytes are missing in the original: verify the copy", err=True)
+        text = "bytes are missing in the original: check the copy with `rmq-admin broker verify-store`"
+        click.echo(f"{copied.missing_bytes} {text}", err=True)
 
 
 @broker.command(
@@ -136,9 +137,9 @@ def accept_history(broker: str, as_json: bool) -> None:
     """
     Let readers that keep their own position continue in a restored store.
 
-    After a restore, broadcasting members, saved Spark ranges and tails that had read further than the backup stop,
-    since the messages after it are others. With this they continue at the offset up to which both histories agree.
-    Groups need it not: they continue by themselves.
+    After a restore, broadcasting members, saved Spark ranges and tails that had read past the backup stop, because the
+    messages after it differ. This command lets them continue at the offset where both histories part. Groups do not
+    need it: they continue by themselves.
     """
     accepted = ask(broker, lambda admin: admin.accept_history())
     if as_json:
@@ -159,12 +160,11 @@ def accept_history(broker: str, as_json: bool) -> None:
 @log_options("error")
 def verify_store(directory: Path, as_json: bool) -> None:
     """
-    Check every byte of the data directory DIRECTORY, which no broker uses, and every index against the log.
+    Check every byte of DIRECTORY, the data directory of a stopped broker, and every index against the log.
 
-    Nothing is changed. Ends with 0 if all is well, 65 if messages are damaged, 1 if only something is wrong that the
-    next start makes again from the log, 66 if there is no such directory, 71 if it cannot be read, holds no log, or a
-    broker uses it. Bytes at the end that are no whole batch are what a crash leaves of sends that were not
-    acknowledged: the next start moves them to quarantine/.
+    Changes nothing. Exit codes: 0 sound, 65 messages are damaged, 1 only files that the next start rebuilds from the
+    log are damaged, 66 DIRECTORY does not exist, 71 it cannot be read, has no log, or is in use by a broker. An
+    incomplete batch at the end is what a crash leaves of unacknowledged sends: the next start moves it to quarantine/.
     """
     from rmq.broker.offline.verify import Verification
     from rmq.broker.store.directory import StoreError
@@ -188,8 +188,8 @@ def verify_store(directory: Path, as_json: bool) -> None:
         click.echo(to_json({**report._asdict(), "findings": findings}))
     else:
         for finding in report.findings:
-            click.echo(f"{'LOG' if finding.in_log else 'beside the log'}: {finding.place}: {finding.text}")
-        tail = f", {report.torn} bytes at the end that are no whole batch" if report.torn else ""
+            click.echo(f"{'LOG' if finding.in_log else 'outside the log'}: {finding.place}: {finding.text}")
+        tail = f", {report.torn} bytes of an incomplete batch at the end" if report.torn else ""
         queues = counted(report.queues, "queue")
         click.echo(f"{report.batches} batches, {report.messages} messages in {queues}{tail}: {_verdict(report)}")
     if report.findings:
@@ -199,7 +199,7 @@ def verify_store(directory: Path, as_json: bool) -> None:
 def _verdict(report: Any) -> str:
     if not report.findings:
         return "sound"
-    return "the log is sound, the next start repairs the rest" if report.log_is_sound else "damaged"
+    return "the log is sound, the next start rebuilds the rest" if report.log_is_sound else "damaged"
 
 
 COLUMNS = ("setting", "value", "default")

@@ -106,8 +106,8 @@ def completion(shell: str) -> None:
     Print a script that lets SHELL complete rmq-admin, rmq-broker, rmq-produce, rmq-consume and rmq-bench.
 
     SHELL is bash, zsh or fish. Write it to a file that your shell reads when it starts, as the examples show (in
-    .zshrc behind compinit), and open a new shell. Then the tab key completes commands, options and their values; names
-    of topics and groups are those of the broker that --broker or RMQ_BROKER names, if it answers within half a second.
+    .zshrc after compinit), and open a new shell. The tab key then completes commands, options and values; topics and
+    groups come from the broker of --broker or RMQ_BROKER, if it answers within half a second.
     """
     click.echo(script(shell), nl=False)
 

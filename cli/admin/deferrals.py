@@ -30,7 +30,7 @@ NARROW_COLUMNS = ("due_in", "queue", "level", "messages", "message_id")
     """,
 )
 def delay() -> None:
-    """See which messages wait for their time."""
+    """List delayed messages."""
 
 
 @delay.command(
@@ -43,16 +43,16 @@ def delay() -> None:
 )
 @click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(1), default=64, show_default=True, help="How many, the next one first."
+    "--limit", metavar="N", type=click.IntRange(1), default=64, show_default=True, help="How many, the next due first."
 )
 @admin_options
 def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> None:
     """
-    Show what waits for its time, in the order it becomes due.
+    List delayed messages in the order in which they become due.
 
-    A line is a batch: the messages that one producer sent together, with the id of the first of them. The level is "-"
-    where a message was sent with an exact time or a number of seconds. A narrow terminal shows no times of day. With
-    --json: one object a line. Standard error says how much waits in all.
+    A line is a batch: messages that one producer sent together, with the id of the first. LEVEL is "-" for messages
+    sent with an exact time or a number of seconds. A narrow terminal shows no times of day. With --json: one object
+    per line. Standard error gets the total of the broker.
     """
     found = ask(broker, lambda admin: admin.list_deferred(topic, limit))
     now = datetime.now(UTC)
@@ -73,11 +73,11 @@ def delays_text(rows: Sequence[DelayRow], now: datetime, columns: int = 0) -> st
 
 def remarks(found: DeferredBatches) -> list[str]:
     """What stands beside the list."""
-    said = [f"there may be more than these {len(found.rows)}: raise --limit"] if found.more else []
+    said = [f"more than {len(found.rows)} may match: raise --limit"] if found.more else []
     messages, batches = counted(found.total_messages, "message"), found.total_batches
     verb = "waits" if found.total_messages == 1 else "wait"
     within = f" in {batches} {'batch' if batches == 1 else 'batches'}" if found.total_messages else ""
-    return [*said, f"{messages}{within} {verb} in the whole broker"]
+    return [*said, f"{messages}{within} {verb} on this broker"]
 
 
 def delay_object(row: DelayRow) -> dict[str, Any]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     """,
 )
 def dlq() -> None:
-    """Look at dead letters, deliver them again, export or drop them."""
+    """Show, replay, export and drop dead letters."""
 
 
 def _deals(callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def _deals(callback: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.argument("group", metavar="GROUP"),
         filtered,
-        click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
+        click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it."),
         click.option("--yes", is_flag=True, help="Do not ask."),
         admin_options,
     )
@@ -72,15 +72,15 @@ def _deals(callback: Callable[..., Any]) -> Callable[..., Any]:
     rmq-admin dlq replay billing --yes
     """,
 )
-@click.option("--to-topic", is_flag=True, help="To the topic and queue they came from, for all groups.")
+@click.option("--to-topic", is_flag=True, help="Send to the original topic and queue, for all groups.")
 @_deals
 def replay(**asked: Any) -> None:
     """
-    Have dead letters of GROUP delivered again, in their order.
+    Deliver dead letters of GROUP again, in order.
 
-    They go to the group alone, by its retry topic, unless --to-topic is given. Each is replayed once, however often it
-    is asked for. Without a condition it is all that wait, after a question. A line tells of each dead letter; with
-    --json an object, the last is the sum. Exit code 3: some of them failed.
+    Only GROUP receives them, through its retry topic, unless --to-topic is given. Replaying twice delivers once.
+    Without a condition all waiting dead letters are replayed, after a confirmation. Prints one line per dead letter,
+    or one object with --json, and a summary at the end. Exit code 3: some failed.
     """
     _deal(Deal(REPLAYED, **asked))
 
@@ -95,11 +95,11 @@ def replay(**asked: Any) -> None:
 @_deals
 def drop(**asked: Any) -> None:
     """
-    Mark dead letters of GROUP as dealt with: they are not replayed, and no longer wait.
+    Mark dead letters of GROUP as handled, so that they no longer wait and are not replayed.
 
-    They can be read until retention removes them, and cannot be taken back. Without a condition it is all that wait,
-    after a question. A line tells of each dead letter; with --json an object, the last is the sum. Exit code 3: some of
-    them failed.
+    This cannot be undone; they stay readable until retention removes them. Without a condition all waiting dead letters
+    are dropped, after a confirmation. Prints one line per dead letter, or one object with --json, and a summary at the
+    end. Exit code 3: some failed.
     """
     _deal(Deal(DROPPED, **asked))
 
@@ -114,9 +114,9 @@ def drop(**asked: Any) -> None:
 @admin_options
 def list_dead(broker: str, as_json: bool) -> None:
     """
-    List the groups with dead letters: how many wait, and what became of the others.
+    List groups with dead letters: how many wait, were replayed or dropped.
 
-    Oldest and newest are when the first and the last of them became dead letters.
+    OLDEST and NEWEST: when the first and the last of them became dead letters.
     """
     rows = ask(broker, _list)
     if as_json:
@@ -158,7 +158,7 @@ def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) 
     """
     Show the dead letters of GROUP, oldest first.
 
-    With --json: one object a line, with the whole body and all properties.
+    With --json: one object per line, with the whole body and all properties.
     """
     found, states = ask(broker, lambda admin: _show(admin, group, which, limit))
     shown = list(zip(found[:limit], states, strict=False))
@@ -168,7 +168,7 @@ def show(group: str, which: DeadFilter, limit: int, broker: str, as_json: bool) 
     else:
         click.echo(letters_text(shown, columns()), nl=False)
     if len(found) > limit:
-        click.echo(f"there are more than these {limit}: raise --limit", err=True)
+        click.echo(f"more than {limit} match: raise --limit", err=True)
 
 
 async def _show(admin: Admin, group: str, which: DeadFilter, limit: int) -> tuple[list[StoredMessage], list[str]]:
@@ -189,15 +189,14 @@ async def _show(admin: Admin, group: str, which: DeadFilter, limit: int) -> tupl
 )
 @click.argument("group", metavar="GROUP")
 @filtered
-@click.option("--output", metavar="FILE", required=True, help="Where to write; - is standard output.")
+@click.option("--output", metavar="FILE", required=True, help="File to write; - is standard output.")
 @broker_option
 @log_options("error")
 def export(group: str, which: DeadFilter, output: str, broker: str) -> None:
     """
-    Write the dead letters of GROUP to a file, oldest first, one JSON object a line.
+    Write the dead letters of GROUP to a file, oldest first, one JSON object per line.
 
-    The objects are those of `dlq show --json`. The file is there when all of it is: one that was there before stays
-    until then.
+    The objects are those of `dlq show --json`. The file is replaced once it is complete; until then an older one stays.
     """
     try:
         with _written(output) as file:
@@ -205,7 +204,7 @@ def export(group: str, which: DeadFilter, output: str, broker: str) -> None:
     except OSError as error:
         if isinstance(error, BrokenPipeError | RmqError):
             raise
-        text = f"{output} cannot be written: {error.strerror}; name another file with --output"
+        text = f"cannot write {output}: {error.strerror}; choose another file with --output"
         raise Failure(text, exit_codes.OS_ERROR) from error
     click.echo(f"{group}: {count} exported", err=True)
 
@@ -288,7 +287,7 @@ def _deal(deal: Deal) -> None:
         raise
     _sum_up(deal, outcomes)
     if deal.dry_run:
-        click.echo("nothing was done: leave --dry-run out to do it", err=True)
+        click.echo("dry run: nothing was changed", err=True)
     if outcomes.failed == outcomes.total and outcomes.first_error is not None:
         code = exit_codes.of(outcomes.first_error)
         raise Failure(f"all {outcomes.total} failed: {outcomes.first_error}", code)
@@ -306,11 +305,11 @@ def _sum_up(deal: Deal, outcomes: Outcomes) -> None:
 def _confirmed(deal: Deal) -> Letters:
     """Ask whether all that there are now are meant; a script cannot be asked."""
     if deal.as_json or not sys.stdin.isatty():
-        text = f"nobody can be asked whether to {deal.verb} all of them: give a condition, or --yes"
+        text = f"cannot ask whether to {deal.verb} all of them without a terminal: give a condition, or --yes"
         raise Failure(text, exit_codes.USAGE)
     letters = ask(deal.broker, lambda admin: find(admin, deal.group, deal.which))
     question = f"{deal.verb.title()} all {letters.total} dead letters of {deal.group}?"
-    confirm(question, "nothing was done; --yes does it without asking")
+    confirm(question, "nothing was changed; --yes skips the question")
     return letters
 
 

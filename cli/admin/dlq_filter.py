@@ -48,7 +48,7 @@ def parse_offsets(text: str) -> Span:
     first, dash, last = text.strip().partition("-")
     numbers = [first, last] if dash else [first, first]
     if not all(number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS for number in numbers):
-        raise ValueError(f"{text!r} is no offset: 3 is one, 10-20 are eleven")
+        raise ValueError(f"{text!r} is not an offset: write 3, or 10-20 for a range")
     start, end = map(int, numbers)
     if end < start:
         raise ValueError(f"{text!r} ends before it starts")
@@ -156,25 +156,25 @@ def _offsets(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 _CONDITIONS: Final = (
     click.option(
         "--offset", "offsets", metavar="N|N-M", multiple=True, callback=_offsets,
-        help="At this offset of the dead letters, or from one to another. May be repeated.",
+        help="Only this offset or range of offsets in the dead-letter topic. May be repeated.",
     ),
     click.option(
         "--id", "ids", metavar="ID", multiple=True,
-        help="With this message id, or of the message with it. May be repeated.",
+        help="Only the dead letter with this id, or of the message with it. May be repeated.",
     ),
     click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key. May be repeated."),
-    click.option("--origin-topic", metavar="TOPIC", help="Of messages of this topic."),
-    click.option("--origin-queue", metavar="N", type=click.IntRange(0), help="Of messages of the queue N."),
-    click.option("--reason", metavar="TEXT", help="Whose reason has this in it, in capitals or not."),
+    click.option("--origin-topic", metavar="TOPIC", help="Only messages from this topic."),
+    click.option("--origin-queue", metavar="N", type=click.IntRange(0), help="Only messages from queue N."),
+    click.option("--reason", metavar="TEXT", help="Only if the reason contains TEXT, ignoring case."),
     click.option(
-        "--since", metavar="TIME", callback=time_of_option, help="Dead since then or later: 10m (ago), or ISO 8601."
+        "--since", metavar="TIME", callback=time_of_option, help="Dead since this time: 10m (ago), or ISO 8601."
     ),
     click.option("--until", metavar="TIME", callback=time_of_option, help="Dead before this time."),
 )  # fmt: skip
 _STATE = click.option(
     "--state",
     type=click.Choice([*STATES.values(), ALL]),
-    help="What became of them; all if --offset or --id names them.  [default: waiting]",
+    help="Only dead letters in this state.  [default: waiting; all with --offset or --id]",
 )
 
 
@@ -241,9 +241,8 @@ async def _offset_at(admin: Admin, letters: Letters, time: datetime) -> int:
 
 
 def _no_dead_letters(group: str) -> Failure:
-    return Failure(
-        f"the group {group!r} has no dead letters: `rmq-admin dlq list` shows those that have", exit_codes.NO_INPUT
-    )
+    text = f"the group {group!r} has no dead letters: `rmq-admin dlq list` shows the groups that have some"
+    return Failure(text, exit_codes.NO_INPUT)
 
 
 async def matching(

@@ -154,7 +154,7 @@ class Outcomes:
     def summary(self) -> str:
         """All of them, for people."""
         told = ", ".join(f"{count} {word}" for word, count in self._counts.items())
-        return f"{self._group}: {told or f'there is nothing to {self._verb}'}"
+        return f"{self._group}: {told or f'nothing to {self._verb}'}"
 
 
 def _name(word: str) -> str:

@@ -47,19 +47,18 @@ _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
     "--all",
     "everything",
     is_flag=True,
-    help="Show every queue: those that are well too, and more than 10 of one reason.",
+    help="Show every queue: healthy ones too, and more than 10 per reason.",
 )
 @admin_options
 def explain(group: str, topic: str | None, everything: bool, broker: str, as_json: bool) -> None:
     """
-    Say why the queues of GROUP go on or do not, and what to do.
+    Explain why the queues of GROUP progress or stand still, and what to do.
 
-    For every queue: a reason, how many messages wait, its first message and how old that is, which delivery of it is
-    next and when, and who has the lock and how long that lasts unless it is renewed. Worst first: "!"
-    requires action, "?" may pass by itself. Members are asked through the broker, which takes 1 to 3 s.
+    For every queue: the reason, the number of waiting messages, the first of them and its age, its next delivery, and
+    the lock's owner and remaining time. Worst first: "!" requires action, "?" may resolve by itself. Members are asked
+    through the broker, which takes 1 to 3 s.
 
-    Ends with 0 if nothing requires action, with 4 if a queue does. docs/explain.md tells each reason. With --json: one
-    object.
+    Exit code 4 if a queue requires action, otherwise 0. docs/explain.md describes each reason. With --json: one object.
     """
     told = ask(broker, lambda admin: admin.explain(group, topic))
     context = click.get_current_context()

@@ -50,7 +50,7 @@ MOST_AGED = 100  # groups of a list that are asked for their age, one after the 
     """,
 )
 def group() -> None:
-    """Look at consumer groups, and put them elsewhere in their queues."""
+    """Inspect consumer groups and reset their offsets."""
 
 
 @group.command(
@@ -63,11 +63,11 @@ def group() -> None:
 @admin_options
 def list_groups(broker: str, as_json: bool) -> None:
     """
-    List the groups that have members, locks or progress.
+    List groups that have members, locks or progress.
 
-    The lag is the number of messages that a group has before it, in all queues of its topics, the age how long the
-    oldest of them has been stored (of the first 100 groups that have a lag). A broadcasting group has neither, since
-    each of its members has its own. With --json: one array of objects, the age is lag_s.
+    LAG: messages the group has not consumed, in all queues of its topics. AGE: how long the oldest of them has been
+    stored (for the first 100 groups with a lag). A broadcasting group has neither, since each member has its own. With
+    --json: one array of objects; the age is lag_s.
     """
     rows = ask(broker, _list)
     if as_json:
@@ -75,7 +75,7 @@ def list_groups(broker: str, as_json: bool) -> None:
     else:
         click.echo(list_text(rows, terminal.columns()), nl=False)
     if not rows:
-        click.echo("there are no groups yet: consumers make theirs when they join it", err=True)
+        click.echo("no groups yet: a group is created when its first consumer joins", err=True)
 
 
 async def _list(admin: Admin) -> list[tuple[GroupRow, float | None]]:
@@ -140,13 +140,13 @@ def _age_cell(lag_s: float | None) -> str | None:
 @admin_options
 def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
     """
-    Show GROUP: its members, and for each queue how far it is and who has it.
+    Show the members of GROUP, and the progress and owner of each queue.
 
-    "Committed" is the offset that a queue goes on at, "end" the one behind its last message, the lag what lies
-    between, and the age how long the oldest message that is not done has been stored. An owner is named by the end of
-    its member id, "left" is how long its lock lasts unless it is renewed. Members of a broadcasting group have all
-    queues, and each its own progress: group members --verbose asks them. With --json: one object, with all of that and
-    more; the age is lag_s. Why a queue does not go on is told by rmq-admin explain.
+    COMMITTED: the offset to consume next. END: the offset after the last message. LAG: the messages in between. AGE:
+    how long the oldest of them has been stored. OWNER: the end of the owner's member id. LEFT: how long its lock lasts
+    unless renewed. Each member of a broadcasting group reads all queues and keeps its own progress: `group members
+    --verbose` shows it. With --json: one object with more fields; the age is lag_s. `rmq-admin explain` says why a
+    queue stands still.
     """
     told, ages = ask(broker, lambda admin: _describe(admin, name, topic))
     click.echo(to_json(group_object(told, ages)) + "\n" if as_json else group_text(told, ages), nl=False)
@@ -189,7 +189,7 @@ def group_text(told: GroupDescription, ages: Ages) -> str:
     behind = "each member by itself" if _is_broadcasting(told) else f"{counted(told.lag, 'message')} behind"
     lag_s = oldest(ages)
     behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
-    text = f"{told.group}: {_mode(told) or 'nobody is in it'}, {behind}\n"
+    text = f"{told.group}: {_mode(told) or 'no members'}, {behind}\n"
     for topic, expression in sorted(told.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
     text += "\n" + (member_table(told.members) if told.members else "no members\n")
@@ -200,7 +200,7 @@ def group_text(told: GroupDescription, ages: Ages) -> str:
     if told.more_queues:
         text += f"and {told.more_queues} more queues: --topic shows those of one topic\n"
     if _is_broadcasting(told):
-        return text + f"\nthe members keep their progress: rmq-admin group members {told.group} --verbose asks them\n"
+        return text + f"\neach member keeps its own progress: see `rmq-admin group members {told.group} --verbose`\n"
     troubles = [trouble for queue in told.queues if (trouble := _trouble(queue)) is not None]
     return text + ("\n" + "".join(f"{trouble}\n" for trouble in troubles) if troubles else "")
 
@@ -235,7 +235,7 @@ def _trouble(queue: GroupQueue) -> str | None:
     where = f"{queue.topic}/{queue.queue_id}"
     if queue.state not in (None, "held", "grace"):
         return printable(f"{where}: {queue.state}")
-    parts = ["nobody has it"]
+    parts = ["no owner"]
     if queue.attempts:
         parts.append(f"offset {queue.retry_offset} failed {counted(queue.attempts, 'time')}")
     if queue.abandoned:
@@ -251,14 +251,14 @@ def _trouble(queue: GroupQueue) -> str | None:
     """,
 )
 @click.argument("name", metavar="GROUP")
-@click.option("--verbose", "-v", is_flag=True, help="Ask each member what it does, queue by queue.")
+@click.option("--verbose", "-v", is_flag=True, help="Ask each member for its state, queue by queue.")
 @admin_options
 def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
     """
     Show the members of GROUP.
 
-    With --verbose each of them is asked through the broker and has 1 s to answer: one that hangs is shown as silent.
-    With --json: one array of objects; "info" is what the member told, or null.
+    With --verbose the broker asks each member, which has 1 s to reply: one that hangs is shown as silent. With --json:
+    one array of objects; "info" is the member's reply, or null.
     """
     told, reports = ask(broker, lambda admin: _members(admin, name, verbose))
     if as_json:
@@ -270,7 +270,7 @@ def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
     if told.more_members:
         click.echo(f"and {told.more_members} more members", err=True)
     if not told.members:
-        click.echo(f"nobody is in the group: `rmq-admin explain {name}` tells what waits for it", err=True)
+        click.echo(f"the group has no members: `rmq-admin explain {name}` shows what waits for it", err=True)
 
 
 async def _members(admin: Admin, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:
@@ -307,7 +307,7 @@ group.add_command(reset_offset)
 def _why_not(report: MemberReport) -> str:
     if report.status == MemberSilent.code:
         return f"silent: no answer within {ANSWER_S:g} s; it may be stopped, or its event loop is blocked"
-    return printable(f"not asked: {report.text or 'for no reason that was told'}")
+    return printable(f"not asked: {report.text or 'no reason given'}")
 
 
 def _mode(told: GroupRow | GroupDescription) -> str | None:

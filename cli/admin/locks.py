@@ -66,24 +66,24 @@ class Layout(NamedTuple):
     rmq-admin lock-status --json | python3 -m json.tool
     """,
 )
-@click.option("--group", metavar="GROUP", help="Only the locks of this group.")
-@click.option("--topic", metavar="TOPIC", help="Only the locks of queues of this topic.")
+@click.option("--group", metavar="GROUP", help="Only locks of this group.")
+@click.option("--topic", metavar="TOPIC", help="Only locks on queues of this topic.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval", metavar="SECONDS", type=click.FloatRange(0.1), default=1.0, show_default=True,
     help="How often --watch refreshes.",
 )  # fmt: skip
-@click.option("--wide", is_flag=True, help="All columns and whole names, also where a terminal is too narrow for them.")
+@click.option("--wide", is_flag=True, help="All columns and full names, even if the terminal is too narrow.")
 @admin_options
 def lock_status(
     *, group: str | None, topic: str | None, watch: bool, interval: float, wide: bool, broker: str, as_json: bool
 ) -> None:
     """
-    Show who holds which queue of which group.
+    Show the owner of each queue lock.
 
-    The epoch is the fencing token that listeners see; a lock that is not renewed any more is free when "expires"
-    reaches 0. In a narrow terminal an owner is named by the end of its member id. Where there are no locks, standard
-    error says so. With --json: one array of objects (with --watch: one a line).
+    EPOCH: the fencing token that listeners see. EXPIRES: when the queue becomes free unless the lock is renewed. A
+    narrow terminal shows the end of the owner's member id. With --json: one array of objects (with --watch: one per
+    line).
     """
     wanted = LockFilter(group, topic)
     if watch:
@@ -127,7 +127,7 @@ async def _rows(admin: Admin, wanted: LockFilter) -> list[LockRow]:
 async def _why_none(admin: Admin, wanted: LockFilter) -> str:
     """A group is there as soon as somebody joins it, so that one that is not there yet is no mistake."""
     if wanted.group is None:
-        return f"the {wanted} has no locks" if wanted.topic else "there are no locks: nobody holds a queue"
+        return f"the {wanted} has no locks" if wanted.topic else "no locks: no queue has an owner"
     try:
         await admin.describe_group(wanted.group)
     except GroupNotFound as error:

@@ -36,7 +36,7 @@ CARD_BODY = 4096  # characters of a body that a terminal is shown
     """,
 )
 def message() -> None:
-    """Find stored messages, and what became of them."""
+    """Find and trace stored messages."""
 
 
 message.add_command(tail)
@@ -50,11 +50,11 @@ message.add_command(trace)
     """,
 )
 @message_id_argument
-@click.option("--full", is_flag=True, help=f"The whole body, also in a terminal, which shows {CARD_BODY} characters.")
+@click.option("--full", is_flag=True, help=f"Show the whole body; a terminal shows {CARD_BODY} characters.")
 @admin_options
 def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
     """
-    Show the message with this ID, as receipts and consumers name it.
+    Show the message with this ID, which receipts and consumers show.
 
     Times are in UTC. With --json: one object, with the whole body.
     """
@@ -94,8 +94,8 @@ def query(
     """
     Show the messages that have a key, newest first.
 
-    Times are shown in UTC. With --json: one object a line, with the whole body. When the broker has not indexed all
-    keys yet, or there may be more messages than asked for, standard error says so.
+    Times are shown in UTC. With --json: one object per line, with the whole body. Standard error says if the index
+    lags or more messages may match.
     """
     found = ask(broker, lambda admin: admin.query_messages(key, topic, since, until, limit))
     if as_json:
@@ -119,7 +119,7 @@ def query_text(found: Sequence[StoredMessage], columns: int = 0) -> str:
 
 def remarks(found: FoundMessages) -> list[str]:
     """What the reader of an answer must know besides."""
-    more = [f"there may be more than these {len(found.messages)}: raise --limit"] if found.more else []
+    more = [f"more than {len(found.messages)} may match: raise --limit"] if found.more else []
     return [*lag_remarks(found), *more]
 
 
@@ -129,7 +129,7 @@ def card(item: StoredMessage, longest: int = 0) -> str:
     body = fields.pop("body", None)
     if body is None:
         body = fields.pop("body_base64")
-        fields["body"] = f"{len(item.body)} bytes that are no text, as base64:"
+        fields["body"] = f"{len(item.body)} bytes that are not text, as base64:"
     if fields["stored_topic"] == item.topic:
         del fields["stored_topic"]
     fields["keys"] = " ".join(item.keys) or None
@@ -140,7 +140,7 @@ def card(item: StoredMessage, longest: int = 0) -> str:
     texts = {name: "-" if value is None else printable(str(value)) for name, value in fields.items()}
     lines = [f"{name.ljust(width)}  {text}" for name, text in texts.items()]
     if longest and len(body) > longest:
-        cut = f"... cut: the body has {len(item.body)} bytes, --full shows all of it, --json too"
+        cut = f"... cut: the body has {len(item.body)} bytes; --full and --json show all of it"
         body = body[:longest] + "\n" + cut
     shown = "\n".join(printable(line) for line in body.split("\n"))
     return "\n".join([*lines, "", shown]) + "\n"

@@ -45,7 +45,7 @@ def parse_place(text: str, now: datetime) -> Place:
         return parse_time(text, now)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no place in a queue: write first, last, 1234 (an offset), 10m (ago), 2026-01-31T12:00 or "
+            f"{text!r} is not a place in a queue: write first, last, 1234 (an offset), 10m (ago), 2026-01-31T12:00 or "
             "@1769860800 (seconds since 1970)"
         ) from error
 
@@ -81,8 +81,8 @@ def _place_of_option(_ctx: click.Context, _param: click.Parameter, text: str) ->
     callback=_place_of_option,
     help="first, last, an offset, or a time: 10m (ago), ISO 8601, or @SECONDS since 1970.",
 )
-@click.option("--create", is_flag=True, help="GROUP need not exist: its progress begins here.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--create", is_flag=True, help="Create GROUP if it does not exist.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @admin_options
 def reset_offset(
     *,
@@ -96,12 +96,11 @@ def reset_offset(
     as_json: bool,
 ) -> None:
     """
-    Put GROUP anywhere in the queues of a topic, back or ahead.
+    Move GROUP to another offset in the queues of a topic.
 
-    Back: messages are delivered again. Ahead: messages are passed over, for this group. Members may go on running:
-    they lose these queues at once and begin anew at the offset that is set. A queue that does not have the offset ends
-    the command before anything is done, and so does a GROUP that nobody knows, unless --create is given. With --json:
-    one array of objects.
+    Moving back delivers messages again; moving ahead skips messages, for this group only. Members may keep running:
+    they lose these queues at once and continue at the new offset. If a queue does not have the offset, nothing is
+    changed; the same if GROUP does not exist, unless --create is given. With --json: one array of objects.
     """
     results = ask(broker, lambda admin: _reset(admin, name, (topic, queue_ids, place), create=create, dry_run=dry_run))
     rows = [reset_object(queue, result) for queue, result in results.items()]
@@ -110,7 +109,7 @@ def reset_offset(
         return
     click.echo(table(COLUMNS, [list(row.values()) for row in rows]), nl=False)
     if dry_run:
-        click.echo("nothing was done: leave --dry-run out to do it", err=True)
+        click.echo("dry run: nothing was changed", err=True)
 
 
 def reset_object(queue: MessageQueue, result: ResetResult) -> dict[str, Any]:
@@ -142,7 +141,7 @@ async def _require_group(admin: Admin, group: str) -> None:
     try:
         await admin.describe_group(group)
     except GroupNotFound as error:
-        text = f"{error}; --create gives it progress all the same"
+        text = f"{error}; add --create to create it"
         raise Failure(text, exit_codes.of(error)) from error
 
 

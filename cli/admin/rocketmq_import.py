@@ -58,8 +58,8 @@ def _names(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...])
     "--map", "topic_names", metavar="OLD=NEW", multiple=True, callback=_names, help="Another name for a topic."
 )
 @click.option("--map-group", "group_names", metavar="OLD=NEW", multiple=True, callback=_names, help="For a group.")
-@click.option("--skip-damaged", is_flag=True, help="Import the rest of a damaged store, and tell what is missing.")
-@click.option("--dry-run", is_flag=True, help="Read the store and report; no broker is asked.")
+@click.option("--skip-damaged", is_flag=True, help="Import the rest of a damaged store, and report what is missing.")
+@click.option("--dry-run", is_flag=True, help="Read the store and report, without a broker.")
 @admin_options
 def import_rocketmq(
     *,
@@ -73,12 +73,12 @@ def import_rocketmq(
     broker: str,
 ) -> None:
     """
-    Take over the store of a RocketMQ 4.9 broker from DIR, its root folder, which holds commitlog/.
+    Import the store of a RocketMQ 4.9 broker from DIR, its root folder, which holds commitlog/.
 
-    Messages keep their order in each queue, with body, tag, keys and properties; groups go on at the message they were
-    at; what is delayed is delivered at its time. Retry and dead-letter messages go to the topics RETRY-group and
-    DLQ-group. DIR is only read; its broker must be stopped. An import that was cut off goes on when it is run again.
-    A damaged store is reported and not imported, unless --skip-damaged is given (exit code 3).
+    Messages keep their order in each queue, with body, tag, keys and properties; groups continue where they were;
+    delayed messages are delivered on time. Retry and dead-letter messages go to the topics RETRY-group and DLQ-group.
+    DIR is only read; its broker must be stopped. Run an interrupted import again to continue it. A damaged store is
+    reported and not imported, unless --skip-damaged is given (exit code 3).
     """
     from rmq.client.importer.plan import Wishes
 
@@ -92,7 +92,7 @@ def import_rocketmq(
         raise Failure(printable(f"{text}; --skip-damaged imports the rest"), exit_codes.DATA_ERROR)
     if plan.damage:
         places = f"{len(plan.damage)} damaged places were" if len(plan.damage) > 1 else "1 damaged place was"
-        raise Failure(f"{places} left out: the report tells which", exit_codes.PARTIAL)
+        raise Failure(f"{places} left out: see the report", exit_codes.PARTIAL)
 
 
 def _read(root: Path, wishes: Wishes) -> tuple[RocketMQStore, Plan]:
@@ -125,7 +125,7 @@ async def _take_over(store: RocketMQStore, plan: Plan, wishes: Wishes, broker: s
         raise Failure(printable(str(refusal)), exit_codes.REFUSED) from refusal
     except RmqError as error:
         text = f"{error}; at least {taking.progress} of {taking.total} messages are stored"
-        raise Failure(printable(f"{text}: run it again to go on behind them"), exit_codes.of(error)) from error
+        raise Failure(printable(f"{text}: run it again to continue after them"), exit_codes.of(error)) from error
 
 
 def _refuse(error: BadStore) -> NoReturn:

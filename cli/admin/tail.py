@@ -99,19 +99,19 @@ def _expression(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
     type=click.IntRange(0),
     help=f"How many.  [default: {LINES}; with --since {LINES_SINCE}]",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Follow new messages until Ctrl-C.")
 @click.option(
     "--since",
     metavar="TIME",
     callback=time_of_option,
-    help="Only what was stored then or later: 10m (ago), or ISO 8601, local unless it has a zone.",
+    help="Only messages stored since this time: 10m (ago), or ISO 8601, local unless it has a zone.",
 )
 @click.option(
     "--tag", "expression", metavar="EXPR", default=tags.ALL, callback=_expression, help='Only these tags, as "a || b".'
 )
 @click.option("--key", metavar="KEY", callback=key_of_option, help="Only messages with this key.")
 @click.option("--ids", is_flag=True, help="Show message ids, for `message trace`; --json always does.")
-@click.option("--full", is_flag=True, help=f"Whole bodies, also in a terminal, which shows {BODY_SHOWN} characters.")
+@click.option("--full", is_flag=True, help=f"Show whole bodies; a terminal shows {BODY_SHOWN} characters.")
 @admin_options
 def tail(
     *,
@@ -130,9 +130,9 @@ def tail(
     """
     Show the newest messages of TOPIC, in the order they were stored.
 
-    Of all its queues, and without being a member of any group: nothing is locked, committed or taken from anybody. With
-    --follow it goes on until Ctrl-C: a broker that restarts is waited for, and new queues are followed too. The time is
-    when a message was stored, in UTC. With --json: one object a line.
+    Reads all queues outside of any group: nothing is locked, committed or taken from a consumer. --follow continues
+    until Ctrl-C, across broker restarts and into new queues. Times are when messages were stored, in UTC. With --json:
+    one object per line.
     """
     shown = Shown(as_json, ids, 0 if full or not sys.stdout.isatty() else BODY_SHOWN)
     showing = _tail(broker, TailQuery(topic, queues, expression, key, lines, since), shown, follow=follow)

@@ -36,7 +36,7 @@ GROUP_COLUMNS = ("group", "members", "lag", "queues", "largest_lag")
     """,
 )
 def topic() -> None:
-    """Make, look at, grow and delete topics."""
+    """Create, inspect, grow and delete topics."""
 
 
 @topic.command(
@@ -52,12 +52,12 @@ def topic() -> None:
     type=click.IntRange(1, MAX_QUEUES),
     default=4,
     show_default=True,
-    help="How many queues: as many members of an ordered group can work at once.",
+    help="Number of queues: the most members of an ordered group that can work at once.",
 )
 @admin_options
 def create(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
-    Make the topic NAME.
+    Create the topic NAME.
 
     Making it again with as many queues is no error. A topic cannot get fewer queues later, and messages with a sharding
     key stay in those that it began with: choose as many as members of a group shall ever work at once. Producers make a
@@ -84,7 +84,7 @@ def list_topics(broker: str, as_json: bool) -> None:
         columns = ("topic", "queues", "shards", "messages")
         click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
     if not rows:
-        click.echo("there are no topics yet: `rmq-admin topic create NAME` makes one", err=True)
+        click.echo("no topics yet: create one with `rmq-admin topic create NAME`", err=True)
 
 
 async def _topic_rows(admin: Admin) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def _created(told: TopicDescription) -> datetime:
     metavar="N",
     type=click.IntRange(1, MAX_QUEUES),
     required=True,
-    help="How many queues it has then; never fewer.",
+    help="New number of queues; cannot shrink.",
 )
 @admin_options
 def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
@@ -206,18 +206,18 @@ def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     """,
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Skip the question.")
 @admin_options
 def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     """
     Delete TOPIC with its messages and the progress of all groups in it.
 
-    There is no way back, so it asks first; where nobody can be asked (a script) --yes is needed. Stop its producers
-    first: one that goes on sending makes the topic anew, empty, unless it was told not to. Consumers may go on running:
-    they are told, and begin at 0 if the topic is made again.
+    This cannot be undone, so it asks for confirmation; scripts need --yes. Stop producers first: one that keeps sending
+    recreates the topic, empty, unless automatic creation is off. Consumers may keep running: they are notified, and
+    start at 0 if the topic is created again.
     """
     if not yes and (as_json or not sys.stdin.isatty()):
-        text = f"nobody can be asked whether to delete {name} with all its messages: add --yes to do it"
+        text = f"cannot ask whether to delete {name} with all its messages without a terminal: add --yes"
         raise Failure(text, exit_codes.USAGE)
     generation = 0
     if not yes:
@@ -235,4 +235,4 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
 def _confirm(told: TopicDescription) -> None:
     groups = len(told.groups) + told.more_groups
     what = f"{counted(told.messages, 'message')} and the progress of {counted(groups, 'group')}"
-    confirm(f"Delete {told.topic} with {what}?", "nothing was deleted; --yes deletes without asking")
+    confirm(f"Delete {told.topic} with {what}?", "nothing was deleted; --yes skips the question")

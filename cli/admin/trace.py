@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rmq.wire.model import StoredMessage
 
 _POSITIONS: Final = {
-    "past": "done with it",
-    "at": "it is the next one",
-    "none": "has no progress in its queue yet",
+    "past": "consumed it",
+    "at": "next message",
+    "none": "no progress in its queue yet",
     "broadcasting": "broadcasting: each member keeps its own progress",
 }
 
@@ -45,10 +45,10 @@ def trace(message_id: str, broker: str, as_json: bool) -> None:
     """
     Show what became of the message with this ID.
 
-    Where it is stored, where each group of its topic stands with it and who has its queue now, and its copies: those to
-    be tried again, dead letters, and dead letters that were replayed. The ID may be that of a copy, or the one that the
-    producer of a delayed message was told. All of it is derived from what is stored now: what retention has removed is
-    not shown. Times are in UTC. With --json: one object.
+    Shows where it is stored, the progress of each group of its topic and the owner of its queue, and its copies:
+    retries, dead letters and replayed dead letters. ID may be that of a copy, or the one in the receipt of a delayed
+    message. Everything is derived from stored data, so what retention has removed is not shown. Times are in UTC. With
+    --json: one object.
     """
     told = ask(broker, lambda admin: admin.trace(message_id))
     click.echo(to_json(trace_object(told)) + "\n" if as_json else trace_text(told, datetime.now(UTC)), nl=False)
@@ -140,24 +140,24 @@ def standing_lines(standing: Standing, copies: list[MessageCopy], *, unsure: boo
     is_doubtful = unsure and not own and standing.position == "past"
     parts = [_position(standing, has_failed=own > 0 or is_doubtful)]
     if is_doubtful:
-        parts.append("whether it failed is not known, see below")
+        parts.append("unknown whether it failed, see below")
     if own:
         parts.append(f"failed: {own} {'copy' if own == 1 else 'copies'} below")
     if standing.attempts:
         parts.append(f"failed {standing.attempts} {'time' if standing.attempts == 1 else 'times'} so far")
     if standing.abandoned:
-        parts.append(f"{standing.abandoned} owners in a row were lost at it")
+        parts.append(f"{standing.abandoned} owners in a row were lost while processing it")
     return ["; ".join(parts)] if standing.position == "broadcasting" else ["; ".join(parts), _owner(standing)]
 
 
 def _position(standing: Standing, *, has_failed: bool) -> str:
     committed = "" if standing.committed is None else f" (committed {standing.committed})"
     if standing.position == "unwanted":
-        return f"does not want its tag: subscribes to {standing.expression}"
+        return f"filters its tag out: subscribes to {standing.expression}"
     if standing.position == "before":
         count = standing.messages_before
         text = f"{count} {'message comes' if count == 1 else 'messages come'} before it{committed}"
-        return text + (", it may be done already" if standing.ordered is False and not has_failed else "")
+        return text + (", it may be consumed already" if standing.ordered is False and not has_failed else "")
     if standing.position == "past" and has_failed:
         return f"past it{committed}"
     return _POSITIONS[standing.position] + committed
@@ -165,7 +165,7 @@ def _position(standing: Standing, *, has_failed: bool) -> str:
 
 def _owner(standing: Standing) -> str:
     if standing.owner is None or standing.lease_left_s is None:
-        return "nobody holds the queue"
+        return "the queue has no owner"
     owner = (
         f"held by ..{member_end(standing.owner)}" if member_end(standing.owner) != standing.owner else standing.owner
     )
@@ -178,7 +178,7 @@ def copy_line(copy: MessageCopy, now: datetime) -> str:
         times = copy.delivery or 0
         return f"dead letter, {times} {'delivery' if times == 1 else 'deliveries'} failed, {copy.state}"
     if copy.kind == "returned":
-        return "put back into its topic by a replay"
+        return "sent back to its topic by a replay"
     what = "replayed" if copy.kind == "replay" else f"for delivery {copy.delivery}"
     if copy.due_at is not None:
         return f"{what}, due {_left(copy.due_at, now)}"

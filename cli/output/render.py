@@ -77,7 +77,7 @@ def lag_remarks(found: FoundMessages) -> list[str]:
     if not found.lag_bytes:
         return []
     lag = f"{found.lag_bytes / (1 << 20):.1f} MiB" if found.lag_bytes >= 1 << 20 else f"{found.lag_bytes} bytes"
-    return [f"the index lags by {lag}: the newest messages may be missing, ask again"]
+    return [f"the index lags by {lag}: the newest messages may be missing, try again"]
 
 
 def no_such_key(key: str) -> str:

@@ -220,15 +220,15 @@ def _troubles(sample: Sample) -> list[str]:
         found.append(f"sends are refused: {refusal}")
     counted = {
         "{} damaged places in the log: rmq-admin broker verify-store, then restore": number("broker", "damaged_places"),
-        "{} writes to the log failed since the start": number("commit", "failed_writes"),
-        "{} answers were read as damaged": number("serving", "damaged_reads"),
+        "{} writes to the log failed since the broker started": number("commit", "failed_writes"),
+        "{} replies were damaged on disk": number("serving", "damaged_reads"),
         "upkeep failed {} times: see the log of the broker": number("upkeep", "failures"),
         "delayed messages could not be delivered {} times": number("delays", "failures"),
         "{} pulls were woken late: please report this": number("serving", "rescued_pulls"),
     }
     found += [text.format(int(count)) for text, count in counted.items() if count]
     if sample.locks is None:
-        found.append(f"more than {MOST_LEASES} leases: rmq-admin lock-status --group GROUP lists those of a group")
+        found.append(f"more than {MOST_LEASES} leases: `rmq-admin lock-status --group GROUP` lists those of a group")
     return found
 
 

@@ -60,7 +60,7 @@ def test_dead_letters_are_replayed_to_the_running_group(broker: BrokerThread, or
 
         assert dlq("replay", "g", "--reason", "odd").splitlines()[-1] == "g: 3 replayed"
         eventually(lambda: len(listener.done) == 6, "the odd ones")
-        assert dlq("replay", "g", "--yes") == "g: there is nothing to replay\n"
+        assert dlq("replay", "g", "--yes") == "g: nothing to replay\n"
 
     assert listener.done[:3] == [("orders", b"0"), ("orders", b"2"), ("orders", b"4")]
     assert sorted(listener.done[3:]) == [("orders", b"1"), ("orders", b"3"), ("orders", b"5")]

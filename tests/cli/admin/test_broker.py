@@ -288,7 +288,7 @@ def test_only_one_form_can_be_asked_for() -> None:
 
     assert (result.exit_code, result.stderr) == (
         exit_codes.USAGE,
-        "rmq-admin: --toml and --json exclude each other\n",
+        "rmq-admin: --toml and --json cannot be combined\n",
     )
 
 
@@ -399,7 +399,7 @@ def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) 
         lost.write_bytes(kept)
 
     assert result.exit_code == exit_codes.FAILURE
-    assert result.stdout.endswith("the log is sound, the next start repairs the rest\n")
+    assert result.stdout.endswith("the log is sound, the next start rebuilds the rest\n")
 
 
 @pytest.mark.slow

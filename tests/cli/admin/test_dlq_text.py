@@ -62,7 +62,7 @@ def test_an_error_is_told_with_its_code_and_the_first_of_them_is_kept() -> None:
 
 
 def test_of_nothing_it_says_so() -> None:
-    assert Outcomes("g", DROPPED, dry_run=False).summary() == "g: there is nothing to drop"
+    assert Outcomes("g", DROPPED, dry_run=False).summary() == "g: nothing to drop"
 
 
 def test_a_group_with_its_times() -> None:

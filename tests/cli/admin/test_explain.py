@@ -207,7 +207,7 @@ def test_help_has_examples_and_tells_how_it_ends() -> None:
 
     assert result.exit_code == 0
     assert "Examples:\n  rmq-admin explain billing\n" in result.stdout
-    assert "Ends with 0 if nothing requires action, with 4 if a queue does." in " ".join(result.stdout.split())
+    assert "Exit code 4 if a queue requires action, otherwise 0." in " ".join(result.stdout.split())
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_a_group_for_people() -> None:
         ["orders", "2", "3", "3", "0", "-", "abcd1234", "4.0s"],
     ]
     assert lines[12:] == [
-        "orders/1: nobody has it, offset 1 failed 4 times, 2 owners lost at offset 1",
+        "orders/1: no owner, offset 1 failed 4 times, 2 owners lost at offset 1",
         "orders/2: grace, retrying offset 2 (attempt 3)",
     ]
     assert max(map(len, lines)) <= 80
@@ -114,7 +114,7 @@ def test_a_group_that_nobody_is_in_and_whose_queues_are_too_many() -> None:
     empty = GroupDescription("g", None, None, None, 3, 9, {}, [], [GroupQueue("orders", 0, 0, 1, 0, 1)])
 
     assert group_text(empty, {}).splitlines() == [
-        "g: nobody is in it, 1 message behind", "", "no members", "and 3 more members", "",
+        "g: no members, 1 message behind", "", "no members", "and 3 more members", "",
         "TOPIC   QUEUE  COMMITTED  END  LAG  AGE  OWNER  LEFT",
         "orders      0          0    1    1    -  -         -",
         "and 9 more queues: --topic shows those of one topic",
@@ -147,7 +147,7 @@ def test_members_of_a_broadcasting_group_keep_their_progress_and_have_no_lag_in_
 
     assert lines[0] == "p: concurrent broadcasting all, each member by itself"
     assert [line.split() for line in lines[6:8]] == [["TOPIC", "QUEUE", "FIRST", "END"], ["quotes", "0", "2", "9"]]
-    assert lines[8:] == ["", "the members keep their progress: rmq-admin group members p --verbose asks them"]
+    assert lines[8:] == ["", "each member keeps its own progress: see `rmq-admin group members p --verbose`"]
     assert (group_object(told, {})["lag"], group_object(told, {})["queues"][0]["lag"]) == (None, None)
     assert (row_object(row, None)["lag"], row_object(row, None)["lag_s"]) == (None, None)
     assert list_cells(row, None) == ["p", "concurrent broadcasting all", 1, 0, 1, None, None]
@@ -211,7 +211,7 @@ def test_a_group_without_members_is_told_on_standard_error(broker: str, topic: s
     result = admin("group", "members", topic, "--broker", broker, *more)
 
     assert result.exit_code == 0
-    assert result.stderr == f"nobody is in the group: `rmq-admin explain {topic}` tells what waits for it\n"
+    assert result.stderr == f"the group has no members: `rmq-admin explain {topic}` shows what waits for it\n"
 
 
 @pytest.mark.slow

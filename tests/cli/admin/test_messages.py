@@ -20,7 +20,7 @@ from rmq.wire.stores import StoreIds
 from rigs.batches import STORE_ID, sample
 from rigs.stored import stored_message
 
-MISSING = "the newest messages may be missing, ask again"
+MISSING = "the newest messages may be missing, try again"
 
 
 def admin(*arguments: str) -> Result:
@@ -77,7 +77,7 @@ def test_a_message_for_people() -> None:
         "",
         "created",
     ]
-    assert card(third).splitlines()[-3:] == ["body          7 bytes that are no text, as base64:", "", "cGFpZCAA/w=="]
+    assert card(third).splitlines()[-3:] == ["body          7 bytes that are not text, as base64:", "", "cGFpZCAA/w=="]
 
 
 def test_a_long_body_is_cut_where_that_is_asked_for_and_said() -> None:
@@ -87,7 +87,7 @@ def test_a_long_body_is_cut_where_that_is_asked_for_and_said() -> None:
     *_, body, cut = card(message, 4096).splitlines()
     assert (body, cut) == (
         "x" * 4096,
-        "... cut: the body has 5000 bytes, --full shows all of it, --json too",
+        "... cut: the body has 5000 bytes; --full and --json show all of it",
     )
     assert card(message, 5000) == card(message)
 
@@ -125,9 +125,9 @@ def test_a_message_as_json_has_nothing_of_a_delivery() -> None:
         (FoundMessages([], False, 900), [f"the index lags by 900 bytes: {MISSING}"]),
         (
             FoundMessages([], False, 5 << 19),
-            ["the index lags by 2.5 MiB: the newest messages may be missing, ask again"],
+            ["the index lags by 2.5 MiB: the newest messages may be missing, try again"],
         ),
-        (FoundMessages([], True, 0), ["there may be more than these 0: raise --limit"]),
+        (FoundMessages([], True, 0), ["more than 0 may match: raise --limit"]),
     ],
 )
 def test_what_an_answer_leaves_out_is_said(found: FoundMessages, said: list[str]) -> None:
@@ -157,7 +157,7 @@ def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
     assert heading.split() == [name.upper() for name in COLUMNS]
     assert [line.split()[4] for line in lines] == [names[4], names[2]]
     assert lines[0].endswith("x...")
-    assert shown.stderr == "there may be more than these 2: raise --limit\n"
+    assert shown.stderr == "more than 2 may match: raise --limit\n"
 
     got = admin("message", "get", names[2], "--json", "--broker", broker)
     assert json.loads(got.stdout)["body"] == "2 " + "x" * 50
@@ -171,7 +171,7 @@ def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
         (["get", "f" * 32], exit_codes.NO_INPUT, "ask the broker that has it"),
         (["get", "17"], exit_codes.USAGE, "a message id has 32 hex digits"),
         (["query", "--key", "k", "--topic", "nowhere"], exit_codes.NO_INPUT, "there is no topic 'nowhere'"),
-        (["query", "--key", "k", "--since", "soon"], exit_codes.USAGE, "'soon' is no time"),
+        (["query", "--key", "k", "--since", "soon"], exit_codes.USAGE, "'soon' is not a time"),
         (["query"], exit_codes.USAGE, "--key"),
     ],
 )

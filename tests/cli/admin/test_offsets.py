@@ -71,7 +71,7 @@ def test_a_place_is_an_end_an_offset_or_a_time(text: str, place: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "middle", "1.5", "10 minutes"])
 def test_anything_else_is_refused_with_what_would_do(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no place in a queue: write first, last, 1234 \(an offset\), 10m"):
+    with pytest.raises(ValueError, match=r"is not a place in a queue: write first, last, 1234 \(an offset\), 10m"):
         parse_place(text, NOW)
 
 
@@ -114,7 +114,7 @@ def test_a_dry_run_shows_what_would_be_done_and_does_nothing(broker: str, filled
     rows = [line.split() for line in dry.stdout.splitlines()[1:]]
     queue = filled_queue(broker, filled)
     assert rows[queue] == [filled, str(queue), "0", "5", "5"]
-    assert dry.stderr == "nothing was done: leave --dry-run out to do it\n"
+    assert dry.stderr == "dry run: nothing was changed\n"
     assert committed(broker, filled) == [0, 0, 0]
 
 
@@ -153,7 +153,7 @@ def test_a_time_is_looked_up_in_each_queue(broker: str, filled: str) -> None:
         (["--to", "6"], exit_codes.REFUSED, "offset 6 is out of range"),
         (["--to", "3"], exit_codes.REFUSED, "offset 3 is out of range"),
         (["--to", "0", "--queue", "3"], exit_codes.NO_INPUT, "has the queues 0 to 2, not 3"),
-        (["--to", "middle"], exit_codes.USAGE, "is no place in a queue"),
+        (["--to", "middle"], exit_codes.USAGE, "is not a place in a queue"),
         ([], exit_codes.USAGE, "--to"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_group_that_nobody_knows_is_refused_unless_it_is_to_be_made(broker: st
     refused = reset(broker, filled, filled, "--to", "last", create=False)
 
     assert (refused.exit_code, refused.stdout) == (exit_codes.NO_INPUT, "")
-    assert refused.stderr.endswith("shows those that exist; --create gives it progress all the same\n")
+    assert refused.stderr.endswith("shows those that exist; add --create to create it\n")
     assert reset(broker, filled, filled, "--to", "last").exit_code == 0
     assert reset(broker, filled, filled, "--to", "first", create=False).exit_code == 0
 

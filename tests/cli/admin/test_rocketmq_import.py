@@ -114,7 +114,7 @@ def test_the_rest_of_a_damaged_store_is_imported_when_asked_for(tmp_path: Path, 
     result = do(damaged(tmp_path / "store", topic), "--broker", broker, "--skip-damaged", "--json")
 
     assert result.exit_code == exit_codes.PARTIAL
-    assert result.stderr == "rmq-admin: 1 damaged place was left out: the report tells which\n"
+    assert result.stderr == "rmq-admin: 1 damaged place was left out: see the report\n"
     told = report(result)
     assert told["queues"][1] == {
         "topic": topic, "queue_id": 1, "messages": 4, "old_first": 0, "old_last": 4, "new_first": 0, "new_last": 3,

@@ -133,7 +133,7 @@ def test_the_newest_messages_are_shown_with_and_without_conditions(broker: str, 
         (["few", "--queue", "2"], exit_codes.NO_INPUT, "the topic 'few' has the queues 0 to 1, not 2"),
         (["few", "--queue", "2", "--key", "k"], exit_codes.NO_INPUT, "the topic 'few' has the queues 0 to 1, not 2"),
         (["few", "--tag", "a b"], exit_codes.USAGE, "such as 'created || paid'"),
-        (["few", "--since", "soon"], exit_codes.USAGE, "'soon' is no time"),
+        (["few", "--since", "soon"], exit_codes.USAGE, "'soon' is not a time"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_a_code(broker: str, arguments: list[str], code: int, sentence: str) -> None:

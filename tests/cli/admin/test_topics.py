@@ -172,7 +172,7 @@ def test_deleting_asks_first_and_no_is_no(broker: str, topic: str, typed: str) -
 
     assert result.exit_code == exit_codes.FAILURE
     assert f"Delete {topic} with 0 messages and the progress of 0 groups? [y/N]" in result.stderr
-    assert result.stderr.endswith("rmq-admin: nothing was deleted; --yes deletes without asking\n")
+    assert result.stderr.endswith("rmq-admin: nothing was deleted; --yes skips the question\n")
     assert described(broker, topic)["topic"] == topic
 
 
@@ -195,7 +195,7 @@ def test_a_program_is_not_asked_and_must_say_yes(broker: str, topic: str) -> Non
     scripted = admin("topic", "delete", topic, "--broker", broker)
     deleted = admin("topic", "delete", topic, "--json", "--yes", "--broker", broker)
 
-    text = f"rmq-admin: nobody can be asked whether to delete {topic} with all its messages: add --yes to do it\n"
+    text = f"rmq-admin: cannot ask whether to delete {topic} with all its messages without a terminal: add --yes\n"
     assert (refused.exit_code, refused.stdout, refused.stderr) == (exit_codes.USAGE, "", text)
     assert (scripted.exit_code, scripted.stdout, scripted.stderr) == (exit_codes.USAGE, "", text)
     assert json.loads(deleted.stdout) == {"topic": topic, "generation": generation}

@@ -104,16 +104,16 @@ def test_what_the_message_is_stands_on_its_card(told: Trace, name: str, text: st
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "done with it (committed 20)"),
-        ({"position": "at", "committed": 17}, "it is the next one (committed 17)"),
-        ({"position": "at", "attempts": 1}, "it is the next one (committed 20); failed 1 time so far"),
+        ({}, "consumed it (committed 20)"),
+        ({"position": "at", "committed": 17}, "next message (committed 17)"),
+        ({"position": "at", "attempts": 1}, "next message (committed 20); failed 1 time so far"),
         ({"position": "at", "attempts": 3, "abandoned": 2},
-         "it is the next one (committed 20); failed 3 times so far; 2 owners in a row were lost at it"),
+         "next message (committed 20); failed 3 times so far; 2 owners in a row were lost while processing it"),
         ({"position": "before", "messages_before": 1}, "1 message comes before it (committed 20)"),
         ({"position": "before", "messages_before": 7, "ordered": False},
-         "7 messages come before it (committed 20), it may be done already"),
-        ({"position": "none", "committed": None}, "has no progress in its queue yet"),
-        ({"position": "unwanted", "expression": "new"}, "does not want its tag: subscribes to new"),
+         "7 messages come before it (committed 20), it may be consumed already"),
+        ({"position": "none", "committed": None}, "no progress in its queue yet"),
+        ({"position": "unwanted", "expression": "new"}, "filters its tag out: subscribes to new"),
     ],
 )  # fmt: skip
 def test_where_a_group_stands_and_who_has_the_queue(changes: dict[str, object], text: str) -> None:
@@ -121,14 +121,14 @@ def test_where_a_group_stands_and_who_has_the_queue(changes: dict[str, object], 
     free = standing_lines(STANDING._replace(**changes, owner=None), [])
 
     assert held == [text, "held by ..ab12cd34, epoch 5, 43.0s left"]
-    assert free == [text, "nobody holds the queue"]
+    assert free == [text, "the queue has no owner"]
 
 
 @pytest.mark.parametrize(
     ("position", "text"),
     [
-        ("past", "past it (committed 20); whether it failed is not known, see below"),
-        ("at", "it is the next one (committed 20)"),
+        ("past", "past it (committed 20); unknown whether it failed, see below"),
+        ("at", "next message (committed 20)"),
     ],
 )
 def test_a_group_is_not_said_to_be_done_while_not_all_its_copies_were_looked_at(position: str, text: str) -> None:
@@ -151,7 +151,7 @@ def test_members_that_broadcast_have_no_owner() -> None:
         ({"queue_offset": None, "due_at": NOW + timedelta(seconds=8)}, "for delivery 2, due in 8.0s"),
         ({"queue_offset": None, "due_at": NOW}, "for delivery 2, due now"),
         ({"kind": "dead_letter", "state": "dropped"}, "dead letter, 2 deliveries failed, dropped"),
-        ({"kind": "returned", "topic": "orders"}, "put back into its topic by a replay"),
+        ({"kind": "returned", "topic": "orders"}, "sent back to its topic by a replay"),
     ],
 )
 def test_what_became_of_a_copy(changes: dict[str, object], text: str) -> None:

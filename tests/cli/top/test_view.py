@@ -102,7 +102,7 @@ def test_what_somebody_should_look_after_is_said_in_words() -> None:
 
     assert troubles[0] == "sends are refused: the disk has 3 MiB free"
     assert [text.split(":")[0] for text in troubles[1:]] == [
-        "2 damaged places in the log", "1 writes to the log failed since the start", "upkeep failed 4 times",
+        "2 damaged places in the log", "1 writes to the log failed since the broker started", "upkeep failed 4 times",
         "1 pulls were woken late",
     ]  # fmt: skip
 
