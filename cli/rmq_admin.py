@@ -1,4 +1,4 @@
-"""``rmq-admin``: look at a broker and change it."""
+"""``rmq-admin``: inspects and administers a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rmq-broker``: the daemon."""
+"""``rmq-broker``: runs a broker, or restores a backup."""
 
 from __future__ import annotations
 

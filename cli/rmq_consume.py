@@ -1,4 +1,4 @@
-"""``rmq-consume``: messages of a group, on standard output or into a function of the user's."""
+"""``rmq-consume``: prints the messages of a group, or passes them to a function of the user."""
 
 from __future__ import annotations
 

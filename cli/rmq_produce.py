@@ -1,4 +1,4 @@
-"""``rmq-produce``: one message a line."""
+"""``rmq-produce``: sends each line as one message."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-``rmq-admin broker``: how a broker is, a copy of its log, a scrub of a directory.
-
-``rmq-admin broker config``: the settings that a running broker works with.
-"""
+"""``rmq-admin broker``: settings and metrics of a broker, backups of its log, verification of a data directory."""
 
 from __future__ import annotations
 

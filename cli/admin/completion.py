@@ -1,4 +1,4 @@
-"""``rmq-admin completion``: a script that lets a shell complete all commands of rmq."""
+"""``rmq-admin completion``: prints a script that completes all commands of rmq in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rmq-admin delay``: see which messages wait for their time."""
+"""``rmq-admin delay``: lists delayed messages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-``rmq-admin dlq``: look at dead letters, have them delivered again, take them out, drop them.
-
-``rmq-admin dlq replay`` and ``drop``: what is done about dead letters, told of each of them.
-"""
+"""``rmq-admin dlq``: lists, shows, exports, replays and drops dead letters."""
 
 from __future__ import annotations
 

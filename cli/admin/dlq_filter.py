@@ -1,10 +1,8 @@
 """
-Which dead letters are meant: by place, name, origin, reason, time and state. Pure.
+Selects dead letters by offset, id, key, origin, reason, time and state, and reads them in order.
 
-Different conditions must all hold; of one that is given several times, one. Only what the broker knows of a dead
-letter without reading it (its offset and state) decides which part of the dead-letter topic is read at all.
-
-Which dead letters a command means: the options that say so, and the dead letters themselves, read in their order.
+Different conditions must all hold; of a repeated one, any. Offsets and states, which the broker knows without reading
+messages, decide which part of the dead-letter topic is read at all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-How dead letters, and what became of them, are shown: tables and lines for people, objects for programs. Pure.
+Renders dead letters and the results of replaying or dropping them: tables, lines and JSON objects. Pure.
 
-The object of a dead letter is that of any stored message (``rmq-admin message get --json``), with its state, and what
-its ``RMQ_*`` properties say of its origin under names of their own.
+The object of a dead letter is that of any stored message (``rmq-admin message get --json``) plus its state and, under
+names of their own, the origin in its ``RMQ_*`` properties.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rmq-admin explain``: why the queues of a group go on or do not, and what to do, in one command."""
+"""``rmq-admin explain``: why the queues of a group progress or stand still, and what to do."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """
-``rmq-admin group``: which groups there are, how far they are, and what their members do.
+``rmq-admin group``: consumer groups, their members, their progress and their lag, in messages and in time.
 
-How far a group is behind in time: the age of the oldest message of a queue that it has not done.
-
-The broker tells how many messages a group has before it; when the first of them was stored is asked for those queues
-alone that have any. The age is by the broker's clock, which stored the message: the one here may be another.
+The lag in time is the age of the oldest message of a queue that the group has not consumed. Only queues with a lag are
+asked for it, and it is measured by the broker's clock, which stamped the message: the local clock may differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-``rmq-admin lock-status``: who holds which queue of which group.
+``rmq-admin lock-status``: the owner of each queue of each group.
 
-The table has every field of a lock where there is room: in a file, in a pipe, with ``--wide``. In a terminal that is
-too narrow for it, an owner is named by the end of its member id, and what keeps it from going on stands below.
+The table has every field of a lock in a file, in a pipe or with ``--wide``. In a terminal too narrow for it, an owner
+is shown by the end of its member id, and what keeps it from progressing is printed below.
 """
 
 from __future__ import annotations

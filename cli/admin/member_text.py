@@ -1,8 +1,8 @@
 """
-What a member told of itself, for people. Pure.
+Renders what a member reports about itself. Pure.
 
-A member of another version may tell other things, and one that is broken anything: what is missing or not what it
-should be is left out, never an error.
+A member of another version may report other fields, and a broken one anything: a missing or malformed field is left
+out, never an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rmq-admin message``: stored messages, by id, by key, the newest, and what became of one."""
+"""``rmq-admin message``: stored messages by id or key; its sub-commands tail and trace have modules of their own."""
 
 from __future__ import annotations
 

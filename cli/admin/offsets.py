@@ -1,4 +1,4 @@
-"""``rmq-admin group reset-offset``: put a group anywhere in its queues."""
+"""``rmq-admin group reset-offset``: moves a group to another offset of its queues."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-``rmq-admin import-rocketmq``: take over the store of a RocketMQ broker.
-
-What ``rmq-admin import-rocketmq`` tells: tables for people, one object for programs. Pure.
-"""
+"""``rmq-admin import-rocketmq``: imports the store of a RocketMQ broker and reports what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rmq-admin message tail``: the newest messages of a topic, and those that come, without being in a group."""
+"""``rmq-admin message tail``: shows and follows the newest messages of a topic, without joining a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rmq-admin topic``: make, look at, grow and delete topics."""
+"""``rmq-admin topic``: creates, inspects, grows and deletes topics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The listeners of ``rmq-consume``: the one that prints, and the user's own.
+The listeners of ``rmq-consume``: the printer and the user's own function, and the loop of ``--pull``.
 
-``rmq-consume --pull``: poll, print, and have what was printed committed.
+``--pull`` polls, prints, and commits what was printed.
 """
 
 from __future__ import annotations

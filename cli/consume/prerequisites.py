@@ -1,7 +1,7 @@
 """
-What a consumer needs before it begins: a broker and its topics, waited for with one line that says so, or required.
+Reports a missing broker or topic before a consumer starts, or requires both (``--no-wait``).
 
-A library waits in silence, which is right for a service; somebody in front of a terminal must be told what is missing.
+A library waits silently, which is right for a service; a user at a terminal needs one line that says what is missing.
 """
 
 from __future__ import annotations

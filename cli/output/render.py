@@ -1,4 +1,4 @@
-"""What commands print: aligned tables and message lines for people, JSON for programs. Pure."""
+"""Renders values: aligned tables and message lines for people, JSON for programs. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
 Standard output for commands that write while a loop runs.
 
-Promises: what :meth:`Output.write` returned from has left the process; a slow reader (``| less``) does not stop the
-loop, and with it the pings that keep leases; a reader that went away is told apart from every other error, also
-while there is nothing to write; what else keeps it from being written (a full disk) is an error of its own.
+Promises: what :meth:`Output.write` returned from has left the process. A slow reader (``| less``) does not block the
+loop, and with it the pings that keep leases. A reader that went away is detected, even while there is nothing to
+write, and distinguished from other errors such as a full disk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""
-A progress bar on standard error, where somebody looks; elsewhere nothing.
-
-How much room there is for what a command prints.
-"""
+"""Progress bars on standard error, and the width of the terminal; without a terminal neither applies."""
 
 from __future__ import annotations
 

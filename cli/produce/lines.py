@@ -1,8 +1,8 @@
 """
-Lines from a file or from standard input, as they come.
+Reads lines from a file or from standard input as they arrive.
 
-A pipe or terminal is read when it has something, so that a line typed now is sent now, and waiting for more never
-blocks the loop or outlives Ctrl-C.
+A pipe or terminal is read once it is readable, so a line typed now is sent now, and waiting for input neither blocks
+the loop nor outlives Ctrl-C.
 """
 
 from __future__ import annotations

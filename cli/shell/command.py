@@ -1,12 +1,9 @@
 """
-How every command begins and ends: its help with examples, its version, and one line and one code for each failure.
+Base classes of all commands: help with examples, version, and one line and one exit code for each failure.
 
-A mistake of the user, a broker that is away and a refusal end in :class:`Failure`, which prints one sentence; a
-closed pipe ends quietly. Everything else is a defect and keeps its traceback.
-
-A wrong command line in one sentence: what is wrong with it, and where the right one is shown. Pure.
-
-click says it in three lines, without our names for things; this says it in one, in the words of the other failures.
+A mistake of the user, a broker that is away and a refusal end in :class:`Failure`, which prints one sentence. click
+words a wrong command line in three lines and without our names, so it is worded here. A closed pipe ends quietly.
+Everything else is a defect and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-What a shell offers for a value: the topics and groups that the broker has, and what a placeholder says itself.
+Completes values in a shell, by the placeholder of the option or argument.
 
-The placeholder of an option or argument decides: TOPIC and GROUP are asked for, within half a second and without a
-word if nobody answers; ``sync|async`` are two words; FOLDER, DIR and FILE are for the shell to complete.
+TOPIC and GROUP are asked of the broker, within half a second and silently if it does not answer; ``sync|async`` are
+two words; FOLDER, DIR and FILE are left to the shell.
 """
 
 from __future__ import annotations

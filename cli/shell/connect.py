@@ -1,4 +1,4 @@
-"""What commands ask of the broker before they begin: that it is there, and which topics it has."""
+"""Connects commands to a broker: fails soon with advice where a library would wait, and names existing topics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 The exit codes of every command, for scripts.
 
-Named and numbered as in BSD's ``sysexits.h`` where it has a name for the case; 2 is what click (and most commands)
-say for a wrong command line, 130 what shells say for Ctrl-C.
+Named and numbered as in BSD's ``sysexits.h`` where it has the case; 2 is the code of click (and most commands) for a
+wrong command line, 130 that of shells for Ctrl-C.
 """
 
 from __future__ import annotations

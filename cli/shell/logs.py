@@ -1,11 +1,9 @@
 """
-Logging for commands: to standard error, one look for all. Libraries ask for a logger; only this module configures.
+Configures logging for commands: to standard error, in one format for broker, client and consumer.
 
 ``console`` is for people, ``logfmt`` and ``json`` are for machines; ``auto`` picks console on a terminal, else logfmt.
-The broker logs through structlog once this has configured it, client and consumer through the standard ``logging``:
-both end here.
-
-Standard error for log lines: nobody who fails to read or store them may stop or fail what they tell of.
+The broker logs through structlog, client and consumer through the standard ``logging``; libraries only ask for a
+logger. A reader of standard error that is slow or gone never blocks or fails the process that logs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Options that commands share, and those made from config classes, so that each is declared once.
+Options that several commands take, and options generated from config classes, so that each is declared once.
 
 ``config_options(BrokerConfig, "RMQ_BROKER_", {"listen": "--listen HOST:PORT"})`` gives a command ``--config``,
-``-o``, ``--show-config`` and ``--listen``, and hands its callback the finished config.
-
-Points in time and durations as people type them. Pure.
+``-o``, ``--show-config`` and ``--listen``, and passes the finished config to its callback. Points in time and
+durations are parsed here, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-Where a setting comes from: its default, then a TOML file, then the environment, then the command line.
+Loads settings from, in rising priority: defaults, a TOML file, the environment, the command line.
 
 Works on any flat dataclass whose fields are ``str``, ``int``, ``float`` or ``bool``, perhaps ``| None``; a field's
-``metadata["help"]`` is its one line of documentation. A key that does not exist is refused with the nearest that
-does; a value of a wrong type with where it stands.
+``metadata["help"]`` is its one line of documentation. An unknown key is refused with the nearest known one, a value
+of a wrong type with its origin.
 """
 
 from __future__ import annotations

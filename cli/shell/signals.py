@@ -1,8 +1,8 @@
 """
-Signals for commands that run until they are told to stop.
+Stop signals for commands that run until they are stopped.
 
-The first SIGINT or SIGTERM asks for a clean end; a second one ends the process at once, as a crash would: what was
-acknowledged is safe all the same. See :mod:`rmq.runtime.stop_signals`.
+The first SIGINT or SIGTERM requests a clean stop; a second one ends the process at once, as a crash would, which loses
+nothing that was acknowledged. See :mod:`rmq.runtime.stop_signals`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-``rmq-admin top``: a broker while it works, in one view that refreshes.
+``rmq-admin top``: samples a broker and redraws one view of it.
 
-What ``rmq-admin top`` does from look to look: the last two, whether the broker answers, when to look again.
-
-The loop draws while it waits for an answer too, so that a broker that is frozen is seen to be.
+The view is redrawn while a reply is pending, too, so that a frozen broker is visible.
 """
 
 from __future__ import annotations

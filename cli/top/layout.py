@@ -1,12 +1,9 @@
 """
-The view as lines of a terminal: readable at 80x24, still there at 40x10, more where there is more room. Pure.
+Lays the view out as lines of a terminal: readable at 80x24, usable at 40x10, with more where there is room. Pure.
 
-The heading takes at most a third of the height. The rest is shared by the tables, worst rows first: a table that does
-not fit ends in "and N more", one that would show nothing is left out.
-
-Tables that fit a width: the least important columns go first, names are cut. Pure.
-
-No line is ever wider than asked for, in cells of a terminal: wide characters count as two.
+The heading takes at most a third of the height; the tables share the rest, worst rows first. A table that does not fit
+ends in "and N more"; one without room for a row is left out. To fit a width, tables drop their least important columns
+first and then cut names. No line is wider than requested, in terminal cells: wide characters count as two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The terminal of a view: the alternate screen, keys as they are pressed, and everything as before at the end.
+Draws on the alternate screen of a terminal, reads single keys, and restores the terminal at the end.
 
-q, Escape and Ctrl-C end it, as do SIGTERM and SIGHUP; Ctrl-Z leaves the screen to the shell until the command is
-continued.
+q, Escape, Ctrl-C, SIGTERM and SIGHUP end it; Ctrl-Z gives the screen back to the shell until the command is continued.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-What ``rmq-admin top`` shows, in numbers: made of two looks at a broker, the worst first. Pure.
+Computes what ``rmq-admin top`` shows from two samples of a broker, worst first, and formats its numbers. Pure.
 
-Numbers in few characters, for views in which they must not move about. Pure.
+Formatted numbers have few characters, so that columns do not move between refreshes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-Rates from totals that a broker counts since its start: what they grew by, over the time between two looks. Pure.
+Computes rates from totals that a broker counts since its start, over the time between two samples. Pure.
 
-A broker that was started again counts from 0: then the totals themselves are the growth, over the time it is up. So
-does a topic that was deleted and made again.
+After a restart totals begin at 0, so they are themselves the growth, over the uptime; the same holds for a topic that
+was deleted and created again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-One look at a broker: its numbers, groups and leases, asked for one after the other.
+Takes one sample of a broker: its metrics, groups and leases, requested one after the other.
 
-What a look costs is bounded on large brokers too: leases are not listed where there are very many, and how old the
-waiting messages are is asked for the groups that are furthest behind.
+The cost of a sample is bounded on large brokers, too: leases are not listed above a limit, and only the groups with
+the largest lag are asked for the age of their oldest message.
 """
 
 from __future__ import annotations
