@@ -52,13 +52,13 @@ cov: install
 debug: install
 	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev $(BIN)/pytest -m "not slow and not spark" $(ARGS)
 
-# All benchmarks, in less than 20 minutes; ARGS="produce --size 1024" for one of them
+# All benchmarks, next to other brokers that are installed, in less than 20 minutes; ARGS="produce --size 1024" for one of them
 bench: install
-	$(BIN)/rmq-bench $(or $(ARGS),all)
+	$(BIN)/python tools/bench/with_peers.py $(or $(ARGS),all)
 
-# The measured part of docs/benchmarks.md and its plots, from docs/benchmarks.json; RUN=1 measures anew before
+# The measured part of docs/benchmarks.md and its plots, from docs/benchmarks.json; RUN=1 measures first
 bench-report: install
-	$(if $(RUN),$(BIN)/rmq-bench all --json > docs/benchmarks.json.new && mv docs/benchmarks.json.new docs/benchmarks.json)
+	$(if $(RUN),$(BIN)/python tools/bench/with_peers.py all --json > docs/benchmarks.json.new && mv docs/benchmarks.json.new docs/benchmarks.json)
 	$(BIN)/python tools/bench/report.py
 
 # Spark's scan of a topic against Parquet and tuples; ARGS=--quick for a tenth of it (docs/benchmarks.md)

@@ -15,9 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .processes import BenchError, own_broker
+
+if TYPE_CHECKING:
+    from .yardsticks import Rival
+
+Rivals = Callable[[str], Sequence["Rival"]]  # other brokers, as durable as ours with this flush mode
+
+
+def no_rivals(flush: str) -> Sequence[Rival]:
+    """Compare with no other broker."""
+    return ()
 
 
 class Steps(Protocol):
@@ -38,6 +48,7 @@ class Options:
     broker: str | None = None  # the address of a broker that runs; None: each sample has one of its own
     rounds: int = 5
     quick: bool = False  # small and once: shows that it works, measures nothing
+    rivals: Rivals = no_rivals
 
     @contextmanager
     def ground(self, flush: str | None = None) -> Iterator[str]:

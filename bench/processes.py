@@ -191,15 +191,17 @@ def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def worker_process(module: str, **orders: Any) -> Iterator[Child]:
+def worker_process(module: str, folder: Path | None = None, /, **orders: Any) -> Iterator[Child]:
     """
     A client: the module's ``main`` with these orders, which has yet to say that it is ready.
+
+    The module is found in the installed package, or in a folder that is given.
 
     Where they name a broker of ours, its end is the end of waiting for the client.
     """
     broker = _brokers.get(orders.get("address", ""))
     name = " ".join([module.rpartition(".")[2], *([orders["role"]] if "role" in orders else [])])
-    child = Child(name, [sys.executable, "-m", module, json.dumps(orders)], needs=broker)
+    child = Child(name, [sys.executable, "-m", module, json.dumps(orders)], folder, needs=broker)
     try:
         yield child
     finally:
@@ -207,9 +209,9 @@ def worker_process(module: str, **orders: Any) -> Iterator[Child]:
 
 
 @contextmanager
-def worker(module: str, **orders: Any) -> Iterator[Child]:
+def worker(module: str, folder: Path | None = None, /, **orders: Any) -> Iterator[Child]:
     """The same, ready to begin."""
-    with worker_process(module, **orders) as child:
+    with worker_process(module, folder, **orders) as child:
         child.told(START_S)
         yield child
 

@@ -47,7 +47,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One of them; ``rmq.bench.loads.NAME`` has its ``measure``."""
+    """One of them: its name, its defaults, and the module whose ``measure`` takes its samples."""
 
     name: str  # as it is typed: "end-to-end"
     heeds: tuple[str, ...] = LOAD  # the fields of a load that make a difference to it
@@ -55,11 +55,12 @@ class Benchmark:
     flush: str | None = "async"  # of the broker that it starts; None: not to be chosen
     takes_broker: bool = True  # whether a broker that runs will do
     rounds: int = 5
+    place: str = ""  # the module, unless it is rmq.bench.loads.NAME
 
     @property
     def module(self) -> str:
-        """Where it is implemented."""
-        return "rmq.bench.peers" if self.name == "peers" else f"rmq.bench.loads.{self.name.replace('-', '_')}"
+        """The module that implements it."""
+        return self.place or f"rmq.bench.loads.{self.name.replace('-', '_')}"
 
     def measure(self, load: Load, options: Options, steps: Steps, **more: Any) -> Report:
         """Run it; of the load it tells what it heeds, and a quick run shows no target as met or not."""
@@ -83,7 +84,6 @@ CATALOG = {
         Benchmark("scale", ("messages", "size", "batch", "queues", "in_flight"), takes_broker=False),
         Benchmark("recovery", ("size", "batch", "queues", "in_flight"), takes_broker=False),
         Benchmark("limit", ("messages", "size", "batch", "queues", "in_flight"), flush=None, takes_broker=False),
-        Benchmark("peers", tuple(name for name in LOAD if name not in ("producers", "consumers"))),
     )
 }
 

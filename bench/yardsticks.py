@@ -1,8 +1,8 @@
-"""What loads are measured by: the floor of this machine, and the peers that it has."""
+"""What loads are compared with: the floor of this machine, and other brokers that a tool passes in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from .options import Load
@@ -32,8 +32,11 @@ def machine() -> Floor:
     return floor
 
 
-class Peer(Protocol):
-    """Another broker, as :mod:`rmq.bench.peers` offers it; ``why_not`` says why it cannot be measured here."""
+NO_RIVALS = "no other broker was measured: `make bench` in a checkout does"
+
+
+class Rival(Protocol):
+    """Another broker, whose figures stand next to ours; it may be one that cannot be measured here."""
 
     @property
     def name(self) -> str:
@@ -61,18 +64,11 @@ class Peer(Protocol):
         """Messages a second by the benchmark that it brings along, if it does."""
 
 
-def rivals(flush: str) -> Sequence[Peer]:
-    """The peers that this machine may have, as durable as ours with this flush mode."""
-    from .peers import peers
-
-    return peers(flush)
-
-
-def native_rate(peer: Peer, load: Load) -> float:
-    """A sample of a peer's own benchmark."""
-    rate = peer.native_produce(load)
+def native_rate(rival: Rival, load: Load) -> float:
+    """Take a sample of a rival's own benchmark."""
+    rate = rival.native_produce(load)
     if rate is None:
-        raise BenchError(f"{peer.name} brings no benchmark along")
+        raise BenchError(f"{rival.name} brings no benchmark along")
     return rate
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from rmq.bench.options import Load, Options
+from rmq.bench.options import Load, Options, Rivals, no_rivals
 from rmq.bench.suite import CATALOG, EXTRA, LOAD, Benchmark, quickly
 from rmq.wire.names import MAX_QUEUES
 
@@ -205,15 +205,17 @@ def command() -> None:
     """
 
 
-def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[[Callable[[], None]], click.Command]:
+def benchmark_command(
+    benchmark: Benchmark, examples: str, *more: Callable[..., Any]
+) -> Callable[[Callable[[], None]], click.Command]:
     """Make a command of a benchmark; the function has nothing but the text of its help."""
-    benchmark = CATALOG[name]
 
     def decorate(about: Callable[[], None]) -> click.Command:
         def callback(as_json: bool, **given: Any) -> None:
             load, options = load_of(benchmark, given), options_of(benchmark, given)
+            options = dataclasses.replace(options, rivals=_rivals())
             for option in unheeded(benchmark, given):
-                click.echo(f"note: {option} makes no difference to rmq-bench {name}", err=True)
+                click.echo(f"note: {option} makes no difference to rmq-bench {benchmark.name}", err=True)
             extra = {key: given[key] for key in given.keys() & {"rate"}}
             with ended_well(), Bar() as bar:
                 from rmq.bench.options import Counted
@@ -228,7 +230,21 @@ def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[
 
         callback.__doc__ = about.__doc__
         decorated = together(load_options(benchmark), *more, json_option, log_options("warning"))(callback)
-        return command.command(name, cls=Command, examples=examples)(decorated)
+        return click.command(benchmark.name, cls=Command, examples=examples)(decorated)
+
+    return decorate
+
+
+def _rivals() -> Rivals:
+    """Return the other brokers that the caller of the command compares with: ``command(obj=...)``."""
+    return click.get_current_context().obj or no_rivals
+
+
+def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[[Callable[[], None]], click.Command]:
+    def decorate(about: Callable[[], None]) -> click.Command:
+        made = benchmark_command(CATALOG[name], examples, *more)(about)
+        command.add_command(made)
+        return made
 
     return decorate
 
@@ -346,23 +362,6 @@ def limit() -> None:
     """
 
 
-@_benchmark(
-    "peers",
-    """
-    rmq-bench peers
-    rmq-bench peers --batch 1 --messages 50000
-    rmq-bench peers --flush sync --json
-    """,
-)
-def peers() -> None:
-    """
-    Redis, NATS and RabbitMQ beside rmq: the same messages, one process that sends and one that consumes.
-
-    Those whose server (apt install redis-server nats-server rabbitmq-server) and client (pip install 'rmq[peers]') are
-    installed are started, each with a directory of its own. The others are not shown.
-    """
-
-
 @command.command(
     "all",
     cls=Command,
@@ -387,7 +386,7 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     from rmq.bench.options import Options
     from rmq.bench.suite import Suite
 
-    suite = Suite(Options(rounds=rounds or (1 if quick else 5), quick=quick))
+    suite = Suite(Options(rounds=rounds or (1 if quick else 5), quick=quick, rivals=_rivals()))
     with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
         for part in parts:
             if not as_json:

@@ -13,10 +13,10 @@ from dataclasses import replace
 from ..crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
 from ..options import Load, Options, Steps
-from ..yardsticks import Floor, Peer, Tried, machine, rivals
+from ..yardsticks import NO_RIVALS, Floor, Rival, Tried, machine
 
 FLOOR = Verdict("P3.floor", "end to end, of the floor's consume figure (stretch: 0.5)", at_least=0.3)
-PEER_MESSAGES = 200_000  # at most: they are slow, and hardly faster with more
+RIVAL_MESSAGES = 200_000  # at most: they are slow, and hardly faster with more
 PEER = Verdict("P3.peer", "end to end, of the best Python client of a peer", at_least=10.0)
 
 
@@ -31,19 +31,16 @@ def targets(load: Load) -> tuple[Verdict, ...]:
     return (FLOOR, PEER) if (load.size, load.queues, load.producers, load.consumers) == (100, 8, 1, 1) else ()
 
 
-def measure(
-    load: Load, options: Options, steps: Steps, *, floor: Floor | None = None, peers: Sequence[Peer] | None = None
-) -> Report:
-    """Take all samples; ``floor`` and ``peers`` are those of this machine unless others are given."""
+def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None = None) -> Report:
+    """Take all samples; the floor is that of this machine unless another is given."""
     flush = durability(options)
     report = Report("end-to-end", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = [replace(target, flush=flush) for target in targets(load)]
     if why_not := no_room(load):
         report.verdicts += [replace(target, why_not=why_not) for target in wanted]
         return report
-    known: Sequence[Peer] = peers or ()  # a quick run, or a load that no target is about, is not worth their time
-    if wanted and peers is None and not options.quick:
-        known = rivals(flush)
+    # A quick run, or a load that no target is about, is not worth their time.
+    known: Sequence[Rival] = options.rivals(flush) if wanted and not options.quick else ()
     ours = our_side(load, options, flush)
     beside = _floor(load, flush, floor or machine())
     theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
@@ -67,7 +64,7 @@ def beside_peers(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str
     """
     missing = "; ".join(f"{name}: {why_not}" for name, why_not in reasons.items() if why_not)
     if missing or not found:
-        best = replace(PEER, why_not=missing or "no peer was measured")
+        best = replace(PEER, why_not=missing or NO_RIVALS)
     else:
         best = replace(PEER, samples=[mine / max(them) for mine, *them in _rounds(ours, *found.values())])
     each = replace(PEER, meaning="end to end, of its best Python client")
@@ -107,8 +104,8 @@ def _floor(load: Load, flush: str, floor: Floor) -> Side:
     return figure, lambda: floor.consume(load)
 
 
-def _peer(load: Load, flush: str, peer: Peer) -> tuple[Figure, Tried]:
+def _peer(load: Load, flush: str, peer: Rival) -> tuple[Figure, Tried]:
     meaning = f"{peer.name} by its best Python client"
     figure = Figure(f"{prefix(load, flush)}.{peer.name}", meaning, "msg/s", peer.durability)
-    some = replace(load, messages=min(load.messages, PEER_MESSAGES))
+    some = replace(load, messages=min(load.messages, RIVAL_MESSAGES))
     return figure, Tried(lambda: peer.consume(some))

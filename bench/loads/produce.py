@@ -21,15 +21,13 @@ from dataclasses import dataclass, replace
 from ..crew import OVERHEAD, check_stored, durability, new_ground, no_room, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
 from ..options import Load, Options, Steps
-from ..yardsticks import Floor, Peer, Tried, machine, native_rate, rivals
+from ..yardsticks import NO_RIVALS, Floor, Rival, Tried, machine, native_rate
 
 OWN_BROKERS = "it takes brokers of both durabilities: leave --broker out"
 
 
-def measure(
-    load: Load, options: Options, steps: Steps, *, floor: Floor | None = None, peers: Sequence[Peer] | None = None
-) -> Report:
-    """Take all samples; ``floor`` and ``peers`` are those of this machine unless others are given."""
+def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None = None) -> Report:
+    """Take all samples; the floor is that of this machine unless another is given."""
     flush = durability(options)
     report = Report("produce", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = targets(load, flush)
@@ -40,7 +38,7 @@ def measure(
     run.add_ours()
     run.add_limits(floor or machine())
     if any(target.other == "redis_benchmark" for target in wanted):
-        run.add_redis(rivals(flush) if peers is None else peers)
+        run.add_redis(options.rivals(flush))
     steps.expect(len(run.sides) * options.rounds)
     interleave(run.sides, options.rounds, steps)
     run.derive()
@@ -104,11 +102,11 @@ class _Run:
         for name in limits(load, self._flush):
             self._add(name, *known[name])
 
-    def add_redis(self, peers: Sequence[Peer]) -> None:
-        """The benchmark that redis brings along."""
-        redis = next(peer for peer in peers if peer.name == "redis")
-        if redis.native_why_not:
-            self.missing["redis_benchmark"] = redis.native_why_not
+    def add_redis(self, rivals: Sequence[Rival]) -> None:
+        """Add the benchmark that Redis brings along."""
+        redis = next((rival for rival in rivals if rival.name == "redis"), None)
+        if redis is None or redis.native_why_not:
+            self.missing["redis_benchmark"] = NO_RIVALS if redis is None else redis.native_why_not
             return
         self._redis = Tried(lambda: native_rate(redis, self._load))
         self._add("redis_benchmark", "redis-benchmark XADD -P 100", "msg/s", redis.durability, self._redis)

@@ -210,7 +210,7 @@ def test_quick_runs_are_small_and_say_that_they_mean_nothing() -> None:
 
 def test_every_benchmark_of_the_command_is_there() -> None:
     assert list(CATALOG) == [
-        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit", "peers",
+        "produce", "consume", "end-to-end", "latency", "failover", "scale", "recovery", "limit",
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
-from rmq.bench.yardsticks import Tried, machine, native_rate, rivals
+from rmq.bench.yardsticks import Tried, machine, native_rate
 
 from rigs.bench_stand_ins import FixedPeer
 
@@ -22,11 +22,6 @@ def test_a_benchmark_that_a_peer_lacks_has_none() -> None:
 
 def test_the_floor_of_this_machine_can_be_asked() -> None:
     assert all(callable(getattr(machine(), name)) for name in ("produce", "consume", "socket_to_file", "fdatasync_ms"))
-
-
-@pytest.mark.parametrize("flush", ["async", "sync"])
-def test_redis_is_among_the_peers_installed_or_not(flush: str) -> None:
-    assert "redis" in [peer.name for peer in rivals(flush)]
 
 
 def test_what_failed_once_is_not_tried_again_and_says_why() -> None:

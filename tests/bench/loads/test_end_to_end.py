@@ -7,6 +7,7 @@ import pytest
 from rmq.bench.figures import Figure
 from rmq.bench.loads.end_to_end import beside_peers, measure, prefix, targets
 from rmq.bench.options import Load, Options
+from rmq.bench.yardsticks import NO_RIVALS
 
 from rigs.bench_stand_ins import FixedFloor, FixedPeer, Noted
 
@@ -49,7 +50,7 @@ def test_the_best_of_those_that_are_there_is_not_the_best_of_all() -> None:
     assert (best.met, best.why_not) == (None, "b: no server")
     assert (there.samples, there.met) == ([20.0], True)
     assert (missing.met, missing.why_not) == (None, "no server")
-    assert [one.why_not for one in beside_peers(figure(100), {}, {})] == ["no peer was measured"]
+    assert [one.why_not for one in beside_peers(figure(100), {}, {})] == [NO_RIVALS]
 
 
 def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
@@ -68,7 +69,7 @@ def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
         FixedPeer("rabbit", breaks="it fell"),
     ]
 
-    found = measure(Load(2000), Options(rounds=1), steps, floor=FixedFloor(), peers=peers)
+    found = measure(Load(2000), Options(rounds=1, rivals=lambda _: peers), steps, floor=FixedFloor())
 
     keys = ["end_to_end.messages", "end_to_end.floor", "end_to_end.redis"]
     assert (steps.expected, steps.taken) == (4, [*keys, "end_to_end.rabbit"])

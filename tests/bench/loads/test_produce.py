@@ -72,8 +72,8 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_redis() -> None:
     steps, floor = Noted(), FixedFloor()
     with BrokerThread(flush="async") as broker:
-        options = Options(broker=broker.address, rounds=1)
-        found = measure(Load(2000), options, steps, floor=floor, peers=[FixedPeer()])
+        options = Options(broker=broker.address, rounds=1, rivals=lambda _: [FixedPeer()])
+        found = measure(Load(2000), options, steps, floor=floor)
 
     keys = [f"produce.{name}" for name in ("messages", "messages_inside", "bodies", "floor", "redis_benchmark")]
     assert (steps.expected, steps.taken) == (5, keys)

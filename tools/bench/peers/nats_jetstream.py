@@ -1,28 +1,59 @@
 """
-The quickest way to JetStream that nats-py has: its plain ``publish`` and ``subscribe`` with the subjects of JetStream.
+NATS with JetStream: a stream in files, consumed by a durable pull consumer, by the quickest way that nats-py has.
 
-Its ``publish_async`` and ``fetch`` do the same with a future, or a timer and a queue, for each message, and cost three
-times the processor time. Here acknowledgements of all messages come to one subject and are counted, and batches are
-asked for before the last is handled.
+That is its plain ``publish`` and ``subscribe`` with the subjects of JetStream. Its ``publish_async`` and ``fetch`` do
+the same with a future, or a timer and a queue, for each message, and cost three times the processor time. Here
+acknowledgements of all messages come to one subject and are counted, and batches are requested before the last one is
+handled.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import nats
-from nats.js.api import AckPolicy, ConsumerConfig, StorageType
+from rmq.bench.options import Load
+from rmq.bench.processes import run
 
-from ..options import Load
-from ..processes import run
-from .client import Listener, fetched, work
-from .counts import Count
-from .server import LOCAL
+from .client import Count, Listener, fetched, work
+from .peer import LOCAL, Peer, Server, found, free_port, missing_client, missing_server, run_server
 
+MAX_PAYLOAD = 8 << 20
 CONSUMER = "consumer"
 BATCHES_ASKED_FOR = 2
 NO_LIMIT = 1 << 40  # what waits in the client is bounded by what we send and ask for
+
+
+def peer() -> Peer:
+    """NATS as it is installed: its streams have no setting that syncs before the answer."""
+    return Peer(
+        name="nats",
+        durability="fsync later",
+        why_not=missing_server("nats-server", "nats-server") or missing_client("nats"),
+        client="peers.nats_jetstream",
+        start=start,
+    )
+
+
+def configuration(port: int, folder: Path) -> str:
+    """The whole of its settings: nothing of the machine's own is read. Messages may be as large as ours."""
+    return (
+        f'listen: "{LOCAL}:{port}"\nmax_payload: {MAX_PAYLOAD}\njetstream: {{ store_dir: {json.dumps(str(folder))} }}\n'
+    )
+
+
+@contextmanager
+def start(folder: Path) -> Iterator[Server]:
+    """A server that runs; it greets whoever connects."""
+    port = free_port()
+    settings = folder / "nats.conf"
+    settings.write_text(configuration(port, folder))
+    command = [found("nats-server"), "--config", str(settings)]
+    with run_server("nats-server", command, port, folder, answer=b"INFO ") as server:
+        yield server
 
 
 class NatsClient:
@@ -34,6 +65,8 @@ class NatsClient:
 
     async def create(self, stream: str) -> None:
         """Make the stream; also where another client did."""
+        from nats.js.api import StorageType
+
         await self._jetstream.add_stream(name=stream, subjects=[stream], storage=StorageType.FILE)
 
     async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
@@ -58,6 +91,8 @@ class NatsClient:
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
         """A durable pull consumer; an acknowledgement stands for all before it."""
+        from nats.js.api import AckPolicy, ConsumerConfig
+
         settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.ALL, max_ack_pending=1 << 20)
         await self._jetstream.add_consumer(stream, settings)
         count, batch = Count(), fetched(load)
@@ -95,6 +130,8 @@ class NatsClient:
 
 async def main(role: str, port: int, load: dict[str, Any]) -> None:
     """One client."""
+    import nats
+
     connection = await nats.connect(f"nats://{LOCAL}:{port}", allow_reconnect=False)
     await work(NatsClient(connection), role, Load(**load))
     await connection.close()

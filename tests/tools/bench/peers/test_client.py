@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import json
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from peers.client import STREAM, Confirms, Count, Listener, fetched, work
 from rmq.bench.options import Load
-from rmq.bench.peers.client import STREAM, Listener, fetched, work
+from rmq.bench.processes import BenchError
 
 
 class Memory:
@@ -87,3 +89,53 @@ async def test_the_clock_of_a_consumer_ends_with_its_listener_and_not_with_what_
 
 def test_consumers_ask_for_many_also_where_messages_were_sent_one_by_one() -> None:
     assert [fetched(Load(batch=batch)) for batch in (1, 500, 2000)] == [500, 500, 2000]
+
+
+async def test_who_waits_goes_on_when_so_many_have_come() -> None:
+    count = Count()
+    waiter = asyncio.ensure_future(count.reaches(3))
+    await asyncio.sleep(0)
+
+    count.add(2)
+    await asyncio.sleep(0)
+    early = waiter.done()
+    count.add()
+    await waiter
+
+    assert not early
+    await count.reaches(3)  # and at once, where they are there
+
+
+async def test_a_failure_reaches_who_waits_and_who_comes_later() -> None:
+    count = Count()
+    waiter = asyncio.ensure_future(count.reaches(1))
+    await asyncio.sleep(0)
+
+    count.fail("the first reason")
+    count.fail("another")
+
+    with pytest.raises(BenchError, match="the first reason"):
+        await waiter
+    with pytest.raises(BenchError, match="the first reason"):
+        await count.reaches(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "confirmed"),
+    [
+        ([(1, False), (2, False)], 2),
+        ([(5, True)], 5),
+        ([(2, False), (3, False)], 0),
+        ([(2, False), (3, False), (1, False)], 3),
+        ([(5, False), (4, True)], 5),
+        ([(3, False), (5, True), (7, False), (6, False)], 7),
+        ([(4, True), (2, True)], 4),
+    ],
+)
+def test_confirms_count_up_to_the_first_that_is_missing(answers: list[tuple[int, bool]], confirmed: int) -> None:
+    confirms = Confirms()
+
+    for tag, is_multiple in answers:
+        confirms.confirm(tag, is_multiple)
+
+    assert confirms.value == confirmed

@@ -1,4 +1,4 @@
-"""The server of a peer is used once it answers, and always ended."""
+"""A peer that is not here is told, not failed; figures of different brokers are of the same work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,62 @@ from pathlib import Path
 
 import pytest
 
-from rmq.bench.peers.server import asked, found, free_port, last_words, run_server
+from peers.peer import (
+    FOLDER,
+    asked,
+    found,
+    free_port,
+    last_words,
+    missing_client,
+    missing_server,
+    one_each,
+    peers,
+    run_server,
+)
+from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_without_servers_each_peer_says_what_to_install(
+    flush: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    known = peers(flush)
+
+    assert known
+    for peer in known:
+        assert peer.why_not == f"{peer.name}-server is not installed: apt install {peer.name}-server"
+        assert peer.native_why_not
+        assert peer.durability
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_redis_is_a_peer_whether_or_not_it_is_installed(flush: str) -> None:
+    assert "redis" in [peer.name for peer in peers(flush)]
+
+
+def test_the_client_process_of_every_peer_is_found_in_the_folder_where_it_starts() -> None:
+    assert [peer.name for peer in peers() if not (FOLDER / f"{peer.client.replace('.', '/')}.py").is_file()] == []
+
+
+def test_a_missing_client_is_told_with_the_group_that_brings_it() -> None:
+    assert missing_client("json") == ""
+    assert missing_client("json", "no_such_client") == (
+        "the client is not installed (no no_such_client): pip install 'rmq[peers]'"
+    )
+
+
+def test_a_server_that_is_found_is_not_missing() -> None:
+    assert missing_server("sh", "dash") == ""
+
+
+def test_peers_are_compared_by_one_producer_and_one_consumer() -> None:
+    load = one_each(Load(messages=7, producers=3, consumers=2, connections=4))
+
+    assert load == Load(messages=7)
+
 
 ECHO = """
 import socket, sys

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmq.bench.peers import rabbitmq_server
+from peers import rabbitmq
 
 
 def test_every_file_that_it_reads_or_writes_is_in_our_folder() -> None:
-    surroundings = rabbitmq_server.environment(Path("/scratch"), 7001, 7002)
+    surroundings = rabbitmq.environment(Path("/scratch"), 7001, 7002)
 
     files = {name: value for name, value in surroundings.items() if name.endswith(("_FILE", "_DIR", "_BASE", "HOME"))}
     assert len(files) == 9
@@ -16,20 +16,20 @@ def test_every_file_that_it_reads_or_writes_is_in_our_folder() -> None:
 
 
 def test_its_node_and_port_mapper_are_its_own_and_stay_on_loopback() -> None:
-    surroundings = rabbitmq_server.environment(Path("/scratch"), 7001, 7002)
+    surroundings = rabbitmq.environment(Path("/scratch"), 7001, 7002)
 
     assert (surroundings["ERL_EPMD_PORT"], surroundings["ERL_EPMD_ADDRESS"]) == ("7001", "127.0.0.1")
     assert surroundings["RABBITMQ_DIST_PORT"] == "7002"
     assert "{127,0,0,1}" in surroundings["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
-    assert "listeners.tcp.1 = 127.0.0.1:7000\n" in rabbitmq_server.configuration(7000)
+    assert "listeners.tcp.1 = 127.0.0.1:7000\n" in rabbitmq.configuration(7000)
 
 
 def test_the_command_of_debian_is_passed_by(tmp_path: Path) -> None:
     wrapper = tmp_path / "sbin" / "rabbitmq-server"
     itself = tmp_path / "lib" / "rabbitmq" / "bin" / "rabbitmq-server"
-    before = rabbitmq_server.script(wrapper)
+    before = rabbitmq.script(wrapper)
     itself.parent.mkdir(parents=True)
     itself.touch()
 
     assert before == wrapper
-    assert rabbitmq_server.script(wrapper) == itself
+    assert rabbitmq.script(wrapper) == itself

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq.bench.peers import redis_server
+from peers import redis_streams
 from rmq.bench.processes import BenchError
 
 SAID = """\
@@ -16,22 +16,22 @@ SAID = """\
 
 
 def test_the_rate_of_redis_benchmark_is_its_requests_per_second() -> None:
-    assert redis_server.requests_per_second(SAID) == 359066.44
+    assert redis_streams.requests_per_second(SAID) == 359066.44
 
 
 @pytest.mark.parametrize("text", ["", "Could not connect to Redis", '"test","rps"\n'])
 def test_anything_else_is_no_rate(text: str) -> None:
     with pytest.raises(BenchError, match="something else than its rate"):
-        redis_server.requests_per_second(text)
+        redis_streams.requests_per_second(text)
 
 
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 def test_its_settings_keep_what_is_added_on_disk_and_stay_on_loopback(fsync: str) -> None:
-    lines = redis_server.configuration(7000, Path("/scratch"), fsync).splitlines()
+    lines = redis_streams.configuration(7000, Path("/scratch"), fsync).splitlines()
 
     assert {"bind 127.0.0.1", "port 7000", "dir /scratch", "appendonly yes", f"appendfsync {fsync}"} <= set(lines)
 
 
 def test_the_durability_is_told() -> None:
-    assert redis_server.peer("everysec").durability == "fsync every second"
-    assert redis_server.peer("always").durability == "fsync before answers"
+    assert redis_streams.peer("everysec").durability == "fsync every second"
+    assert redis_streams.peer("always").durability == "fsync before answers"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
 from rmq.bench.figures import Figure, Side
 from rmq.bench.options import Load, Options
-from rmq.bench.peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
 from rmq.bench.yardsticks import Tried
 from rmq.testing.broker import BrokerThread
 
@@ -45,8 +45,8 @@ def test_a_run_takes_turns_and_goes_on_when_a_peer_fails() -> None:
     ]
 
     with BrokerThread(flush="async") as broker:
-        options = Options(rounds=1, broker=broker.address)
-        found = measure(Load(2000, producers=3), options, steps, known=known)
+        options = Options(rounds=1, broker=broker.address, rivals=lambda _: known)
+        found = measure(Load(2000, producers=3), options, steps)
 
     assert steps.expected == len(steps.taken) == 8
     figures = {figure.key: figure for figure in found.figures}

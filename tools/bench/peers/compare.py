@@ -1,31 +1,32 @@
 """
-``rmq-bench peers``: producing and end to end by every broker that is here, ours among them, in turns.
+Compares sending and end-to-end consumption of rmq and of every other broker that is installed, in turns.
 
 One producer and one consumer process each, the same bodies, batches and calls in flight, every figure with the
-durability it was taken with. No target is judged here (those of ``produce`` and ``end-to-end`` are): each ratio is how
-many times a peer's figure ours is. A peer that is not installed, or that fails, is not shown, and its reason is told.
+durability it was taken with. No target is judged here (those of ``produce`` and ``end-to-end`` are): each ratio is ours
+divided by the peer's. A peer that is not installed, or that fails, is not shown, and the report says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..crew import check_stored, durability, new_ground, no_room, send, senders
-from ..figures import Figure, Report, Side, Verdict, interleave, ratio
-from ..loads.end_to_end import PEER_MESSAGES, our_side
-from ..options import Load, Options, Steps
-from ..yardsticks import Peer, Tried, native_rate
-from .peer import one_each, peers, rate
+from rmq.bench.crew import check_stored, durability, new_ground, no_room, send, senders
+from rmq.bench.figures import Figure, Report, Side, Verdict, interleave, ratio
+from rmq.bench.loads.end_to_end import RIVAL_MESSAGES, our_side
+from rmq.bench.options import Load, Options, Steps
+from rmq.bench.yardsticks import Rival, Tried, native_rate
+
+from .peer import one_each, rate
 
 PRODUCE, END_TO_END, NATIVE = "produce", "end_to_end", "native_produce"
 Attempt = tuple[Figure, Tried]  # a side that may fail without ending the others
 
 
-def measure(load: Load, options: Options, steps: Steps, *, known: Sequence[Peer] | None = None) -> Report:
-    """Take all samples; ``known`` are the peers of this machine unless others are given."""
+def measure(load: Load, options: Options, steps: Steps) -> Report:
+    """Take all samples of ours and of the rivals in the options."""
     load, flush = one_each(load), durability(options)
-    rivals: Sequence[Peer] = peers(flush) if known is None else known
+    rivals = options.rivals(flush)
     report = Report("peers", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     if why_not := no_room(load):
         report.verdicts += [_not_shown(peer, what, why_not) for peer in rivals for what in (PRODUCE, END_TO_END)]
@@ -44,7 +45,7 @@ def measure(load: Load, options: Options, steps: Steps, *, known: Sequence[Peer]
     return report
 
 
-def verdict(peer: Peer, what: str, mine: Mapping[str, Side], theirs: Attempt | None) -> Verdict:
+def verdict(peer: Rival, what: str, mine: Mapping[str, Side], theirs: Attempt | None) -> Verdict:
     """How many times theirs ours is, or why that is not known."""
     if theirs is None:
         return _not_shown(peer, what, peer.why_not)
@@ -55,7 +56,7 @@ def verdict(peer: Peer, what: str, mine: Mapping[str, Side], theirs: Attempt | N
     return replace(_not_shown(peer, what, ""), flush=figure.flush, samples=ratio(figure, other))
 
 
-def _not_shown(peer: Peer, what: str, why_not: str) -> Verdict:
+def _not_shown(peer: Rival, what: str, why_not: str) -> Verdict:
     meaning = {
         PRODUCE: f"produce, of {peer.name} by its best Python client",
         END_TO_END: f"end to end, of {peer.name} by its best Python client",
@@ -79,8 +80,8 @@ def _ours(load: Load, options: Options, flush: str) -> dict[str, Side]:
     }
 
 
-def _theirs(peer: Peer, load: Load) -> dict[str, Attempt]:
-    some = replace(load, messages=min(load.messages, PEER_MESSAGES))
+def _theirs(peer: Rival, load: Load) -> dict[str, Attempt]:
+    some = replace(load, messages=min(load.messages, RIVAL_MESSAGES))
 
     def attempt(what: str, meaning: str, take: Callable[[], float]) -> Attempt:
         figure = Figure(f"peers.{peer.name}.{what}", f"{peer.name}: {meaning}", "msg/s", peer.durability)

@@ -1,0 +1,1 @@
+"""Other brokers, each with the quickest of its Python clients, measured as ours is."""
