@@ -49,18 +49,6 @@ class Ground:
             held = await admin.ranges(MessageQueue(self.topic, number) for number in range(self.queues))
         return [queue.max_offset for queue in held]
 
-    async def make(self) -> None:
-        """Create both topics."""
-        async with Admin(self.address) as admin:
-            for topic in (self.topic, self.warm_topic):
-                await admin.create_topic(topic, self.queues)
-
-    async def remove(self) -> None:
-        """Delete both topics."""
-        async with Admin(self.address) as admin:
-            for topic in (self.topic, self.warm_topic):
-                await admin.delete_topic(topic)
-
     def fill_warm_up(self, load: Load) -> int:
         """Send what consumers warm up with; how many messages."""
         small = warm_up(load)
@@ -75,15 +63,33 @@ class Ground:
 
 @contextmanager
 def new_ground(options: Options, load: Load, flush: str | None = None) -> Iterator[Ground]:
-    """A ground for one sample; what it put into a broker that goes on is removed in the end."""
+    """Give a ground for one sample."""
+    topic = f"bench-{secrets.token_hex(4)}"
+    with new_topics(options, (topic, f"{topic}-warm"), load.queues, flush) as address:
+        yield Ground(address, load.queues, topic)
+
+
+@contextmanager
+def new_topics(options: Options, topics: Sequence[str], queues: int, flush: str | None = None) -> Iterator[str]:
+    """Create topics in the broker of one sample, and give its address; a broker that keeps running loses them again."""
+
+    async def create(address: str) -> None:
+        async with Admin(address) as admin:
+            for topic in topics:
+                await admin.create_topic(topic, queues)
+
+    async def delete(address: str) -> None:
+        async with Admin(address) as admin:
+            for topic in topics:
+                await admin.delete_topic(topic)
+
     with options.ground(flush) as address:
-        ground = Ground(address, load.queues, f"bench-{secrets.token_hex(4)}")
-        uvloop.run(ground.make())
+        uvloop.run(create(address))
         try:
-            yield ground
+            yield address
         finally:
             if options.broker is not None:
-                uvloop.run(ground.remove())
+                uvloop.run(delete(address))
 
 
 def durability(options: Options) -> str:

@@ -60,16 +60,8 @@ class Rival(Protocol):
     def consume(self, load: Load) -> float:
         """Messages a second that its best Python client gets, from the first send to the last one handled."""
 
-    def native_produce(self, load: Load) -> float | None:
-        """Messages a second by the benchmark that it brings along, if it does."""
-
-
-def native_rate(rival: Rival, load: Load) -> float:
-    """Take a sample of a rival's own benchmark."""
-    rate = rival.native_produce(load)
-    if rate is None:
-        raise BenchError(f"{rival.name} brings no benchmark along")
-    return rate
+    def native_produce(self, load: Load) -> float:
+        """Messages a second by the benchmark that it brings along; raises BenchError if it has none."""
 
 
 class Tried:

@@ -18,7 +18,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from rmq.client import Admin, Producer
 from ..figures import Figure, Report, Verdict
 from ..janitor import JANITOR
 from ..options import Load, Options, Steps
-from ..processes import STOP_S, BenchError, first_leaf, own_broker
+from ..processes import STOP_S, BenchError, first_leaf
 
 PATIENCE_S = 90.0  # longer than the lease: what only its end brings back is measured, not given up
 TICK_S = 0.01
@@ -138,7 +138,7 @@ def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> 
                 steps(figure.key)
                 figure.samples.append(await fleet.end(how))
 
-    with _ground(options) as address:
+    with options.ground() as address:
         try:
             uvloop.run(run(address))
         except BaseExceptionGroup as errors:  # of the tasks: the first is the cause
@@ -155,15 +155,6 @@ def verdicts(figures: list[Figure]) -> Iterator[Verdict]:
             what, limit_s = LIMITS[figure.key]
             worst = f"{what}, the longest of {len(figure.samples)}"
             yield Verdict(figure.key, worst, "s", figure.flush, [max(figure.samples)], at_most=limit_s)
-
-
-@contextmanager
-def _ground(options: Options) -> Iterator[str]:
-    if options.broker is not None:
-        yield options.broker
-        return
-    with own_broker(options.flush) as broker:
-        yield broker.address
 
 
 @asynccontextmanager

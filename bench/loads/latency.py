@@ -17,23 +17,21 @@ The rounds of the latency benchmark: which processes take part in each, and in w
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import secrets
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmq.client import Admin
-
+from ..crew import crew, new_topics
 from ..figures import Figure, Report, Side, Verdict, interleave, percentiles, ratio
 from ..floor import floor
 from ..options import Load, Options, Steps
-from ..processes import START_S, Child, free_bytes, worker_process
+from ..processes import Child, free_bytes
 
 FLOOD_BYTES = 4 << 30  # that a flood may need on the disk
 WORKER = "rmq.bench.workers.latency"
@@ -282,35 +280,13 @@ class Runs:
 
     @contextmanager
     def _ground(self, topics: int, queues: int, flush: str | None = None) -> Iterator[tuple[str, list[str]]]:
-        """A broker with topics of this run; they do not stay in a broker of somebody else."""
+        """A broker with topics of this run."""
         run = secrets.token_hex(4)
         names = [f"bench-latency-{run}-{number}" for number in range(topics)]
-        with self._options.ground(flush) as address:
-            asyncio.run(_create(address, names, queues))
-            try:
-                yield address, names
-            finally:
-                if self._options.broker is not None:
-                    asyncio.run(_delete(address, names))
+        with new_topics(self._options, names, queues, flush) as address:
+            yield address, names
 
 
-async def _create(address: str, topics: list[str], queues: int) -> None:
-    async with Admin(address) as admin:
-        for topic in topics:
-            await admin.create_topic(topic, queues)
-
-
-async def _delete(address: str, topics: list[str]) -> None:
-    async with Admin(address) as admin:
-        for topic in topics:
-            await admin.delete_topic(topic)
-
-
-@contextmanager
-def _clients(*orders: tuple[str, dict[str, Any]]) -> Iterator[list[Child]]:
+def _clients(*orders: tuple[str, dict[str, Any]]) -> AbstractContextManager[list[Child]]:
     """Start clients (a role and its orders) that prepare at the same time; all are ready to begin."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(worker_process(WORKER, role=role, **more)) for role, more in orders]
-        for client in clients:
-            client.told(START_S)
-        yield clients
+    return crew(WORKER, [{"role": role, **more} for role, more in orders])

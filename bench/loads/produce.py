@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from ..crew import OVERHEAD, check_stored, durability, new_ground, no_room, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
 from ..options import Load, Options, Steps
-from ..yardsticks import NO_RIVALS, Floor, Rival, Tried, machine, native_rate
+from ..yardsticks import NO_RIVALS, Floor, Rival, Tried, machine
 
 OWN_BROKERS = "it takes brokers of both durabilities: leave --broker out"
 
@@ -108,7 +108,7 @@ class _Run:
         if redis is None or redis.native_why_not:
             self.missing["redis_benchmark"] = NO_RIVALS if redis is None else redis.native_why_not
             return
-        self._redis = Tried(lambda: native_rate(redis, self._load))
+        self._redis = Tried(lambda: redis.native_produce(self._load))
         self._add("redis_benchmark", "redis-benchmark XADD -P 100", "msg/s", redis.durability, self._redis)
 
     def derive(self) -> None:

@@ -1,23 +1,9 @@
-"""What loads are measured by is found, and a benchmark that a peer lacks has no rate."""
+"""The floor of this machine can be asked, and what failed once is not tried again."""
 
 from __future__ import annotations
 
-import pytest
-
-from rmq.bench.options import Load
 from rmq.bench.processes import BenchError
-from rmq.bench.yardsticks import Tried, machine, native_rate
-
-from rigs.bench_stand_ins import FixedPeer
-
-
-def test_the_benchmark_of_a_peer_has_a_rate() -> None:
-    assert native_rate(FixedPeer(native=16.0), Load()) == 16.0
-
-
-def test_a_benchmark_that_a_peer_lacks_has_none() -> None:
-    with pytest.raises(BenchError, match="redis brings no benchmark along"):
-        native_rate(FixedPeer(native=None), Load())
+from rmq.bench.yardsticks import Tried, machine
 
 
 def test_the_floor_of_this_machine_can_be_asked() -> None:

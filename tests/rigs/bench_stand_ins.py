@@ -40,7 +40,7 @@ class FixedPeer:
     why_not: str = ""
     native_why_not: str = ""
     durability: str = "fsync every second"
-    native: float | None = 16.0
+    native: float = 16.0
     breaks: str = ""  # what it says then
 
     def produce(self, load: Load) -> float:
@@ -51,7 +51,7 @@ class FixedPeer:
             raise BenchError(self.breaks)
         return self.rate
 
-    def native_produce(self, load: Load) -> float | None:
+    def native_produce(self, load: Load) -> float:
         return self.native
 
 

@@ -26,7 +26,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ import uvloop
 
 from rmq.bench.options import Load
 from rmq.bench.processes import BrokerProcess, own_broker
+from rmq.bench.workers.sending import send_all
 from rmq.client import Admin, Connection, Producer
 from rmq.wire.batch.batch import Rows, encode
 from rmq.wire.protocol.codec import decode_list
@@ -107,66 +109,45 @@ def turned(pair: int) -> tuple[str, ...]:
 
 
 async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
-    """Fill a broker with batches, then send as many without a delay."""
+    """Fill a broker with batches by the public API, then send as many without a delay."""
     with own_broker(flush) as broker:
-        return await fill(broker, load, is_delayed=is_delayed)
+        async with Admin(broker.address) as admin, Producer(broker.address) as producer:
+            await admin.create_topic(TOPIC, QUEUES)
+            figures: list[float] = []
+            for level in (LEVEL if is_delayed else 0, 0):
+                send = partial(send_batch, level)
+                figures += await measured(broker, load, send_all([producer], load.bodies(), send, load.in_flight))
+                await check_waiting(admin, load.messages if is_delayed else 0)
+    return Run(*figures)
 
 
-async def fill(broker: BrokerProcess, load: Load, *, is_delayed: bool) -> Run:
-    """The same with a broker that runs."""
-    async with Admin(broker.address) as admin, Producer(broker.address) as producer:
-        await admin.create_topic(TOPIC, QUEUES)
-        pid = broker.pid
-        figures: list[float] = []
-        for delay_level in (LEVEL if is_delayed else 0, 0):
-            began_cpu = cpu_s(pid)
-            rate = await send_all(producer, load, delay_level)
-            cpu_us = round((cpu_s(pid) - began_cpu) / load.messages * 1e6, 3)
-            await check_waiting(admin, load.messages if is_delayed else 0)
-            figures += [rate, resident_mib(pid), cpu_us]
-        return Run(*figures)
-
-
-async def send_all(producer: Producer, load: Load, delay_level: int) -> float:
-    """Send everything by the public API; messages a second."""
-    batches = iter(load.bodies())
-
-    async def send_in_turn() -> None:
-        for bodies in batches:  # shared: each list is taken once
-            await producer.send_bodies(TOPIC, bodies, delay_level=delay_level)
-
-    began = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(load.in_flight):
-            tasks.create_task(send_in_turn())
-    return round(load.messages / (time.perf_counter() - began))
+async def send_batch(delay_level: int, producer: Producer, bodies: list[bytes]) -> None:
+    """Send one batch."""
+    await producer.send_bodies(TOPIC, bodies, delay_level=delay_level)
 
 
 async def singles_run(load: Load, *, is_delayed: bool) -> Run:
-    """Fill a broker with batches of one message; a producer would not make them where nothing sets them apart."""
+    """Fill a broker with batches of one message; a producer would merge them, since nothing sets them apart."""
     with own_broker("async") as broker:
-        return await fill_singly(broker, load, is_delayed=is_delayed)
+        async with Admin(broker.address) as admin:
+            await admin.create_topic(TOPIC, QUEUES)
+            connection = Connection(broker.address)
+            await connection.open(timeout_s=5)
+            try:
+                figures = await measured(broker, load, request_all(connection, requests(load, is_delayed)))
+            finally:
+                await connection.close()
+            await check_waiting(admin, load.messages if is_delayed else 0)
+    return Run(*figures)
 
 
-async def fill_singly(broker: BrokerProcess, load: Load, *, is_delayed: bool) -> Run:
-    """The same with a broker that runs."""
-    async with Admin(broker.address) as admin:
-        await admin.create_topic(TOPIC, QUEUES)
-        pid = broker.pid
-        frames = requests(load, is_delayed)
-        connection = Connection(broker.address)
-        await connection.open(timeout_s=5)
-        try:
-            began, began_cpu = time.perf_counter(), cpu_s(pid)
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(IN_FLIGHT):
-                    tasks.create_task(request_all(connection, frames))
-            rate = round(load.messages / (time.perf_counter() - began))
-            cpu_us = round((cpu_s(pid) - began_cpu) / load.messages * 1e6, 3)
-        finally:
-            await connection.close()
-        await check_waiting(admin, load.messages if is_delayed else 0)
-        return Run(rate, resident_mib(pid), cpu_us)
+async def measured(broker: BrokerProcess, load: Load, work: Awaitable[None]) -> tuple[float, float, float]:
+    """Messages a second of this work; what the broker then has of memory, in MiB, and used of its processor, in us."""
+    began, began_cpu = time.perf_counter(), cpu_s(broker.pid)
+    await work
+    rate = round(load.messages / (time.perf_counter() - began))
+    cpu_us = round((cpu_s(broker.pid) - began_cpu) / load.messages * 1e6, 3)
+    return rate, round(broker.memory_mb() * 1e6 / (1 << 20), 1), cpu_us
 
 
 def requests(load: Load, is_delayed: bool) -> Iterator[ops.Send]:
@@ -187,11 +168,17 @@ def requests(load: Load, is_delayed: bool) -> Iterator[ops.Send]:
 
 
 async def request_all(connection: Connection, frames: Iterator[ops.Send]) -> None:
-    """Send the requests that are left, each after the answer to the one before."""
-    for frame in frames:
-        results = decode_list(ops.SendResult, await connection.request(Op.SEND, frame, timeout_s=60))
-        if any(result.status for result in results):
-            raise SystemExit(f"the broker refused a batch: {results}")
+    """Send the requests, some at once."""
+
+    async def request_in_turn() -> None:
+        for frame in frames:  # shared: each is taken once
+            results = decode_list(ops.SendResult, await connection.request(Op.SEND, frame, timeout_s=60))
+            if any(result.status for result in results):
+                raise SystemExit(f"the broker refused a batch: {results}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.create_task(request_in_turn())
 
 
 async def check_waiting(admin: Admin, messages: int) -> None:
@@ -199,12 +186,6 @@ async def check_waiting(admin: Admin, messages: int) -> None:
     found = await admin.list_deferred(limit=1)
     if found.total_messages != messages:
         raise SystemExit(f"{found.total_messages} messages wait in the broker instead of {messages}")
-
-
-def resident_mib(pid: int) -> float:
-    """The memory that a process has at this moment."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return round(int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))) / 1024, 1)
 
 
 def cpu_s(pid: int) -> float:

@@ -15,7 +15,7 @@ from rmq.bench.crew import check_stored, durability, new_ground, no_room, send, 
 from rmq.bench.figures import Figure, Report, Side, Verdict, interleave, ratio
 from rmq.bench.loads.end_to_end import RIVAL_MESSAGES, our_side
 from rmq.bench.options import Load, Options, Steps
-from rmq.bench.yardsticks import Rival, Tried, native_rate
+from rmq.bench.yardsticks import Rival, Tried
 
 from .peer import one_each, rate
 
@@ -92,5 +92,5 @@ def _theirs(peer: Rival, load: Load) -> dict[str, Attempt]:
         found[PRODUCE] = attempt(PRODUCE, "produce", lambda: peer.produce(some))
         found[END_TO_END] = attempt(END_TO_END, "end to end", lambda: peer.consume(some))
     if not peer.native_why_not:
-        found[NATIVE] = attempt(NATIVE, "its own benchmark", lambda: native_rate(peer, load))
+        found[NATIVE] = attempt(NATIVE, "its own benchmark", lambda: peer.native_produce(load))
     return found

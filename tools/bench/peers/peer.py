@@ -82,10 +82,10 @@ class Peer:
         self._check(handled["handled"], load)
         return rate(load, sent["began"], handled["ended"])
 
-    def native_produce(self, load: Load) -> float | None:
-        """Messages a second by the benchmark that comes with the server; None where there is none."""
+    def native_produce(self, load: Load) -> float:
+        """Messages a second by the benchmark that comes with the server."""
         if self.native is None:
-            return None
+            raise BenchError(f"{self.name}: {self.native_why_not}")
         with self._ground(load) as server:
             return self.native(load, server)
 

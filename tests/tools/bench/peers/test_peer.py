@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from peers import rabbitmq
 from peers.peer import (
     FOLDER,
     asked,
@@ -43,6 +44,11 @@ def test_without_servers_each_peer_says_what_to_install(
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_redis_is_a_peer_whether_or_not_it_is_installed(flush: str) -> None:
     assert "redis" in [peer.name for peer in peers(flush)]
+
+
+def test_a_peer_without_a_benchmark_of_its_own_refuses_to_run_it() -> None:
+    with pytest.raises(BenchError, match="rabbitmq: it has no benchmark of its own"):
+        rabbitmq.peer().native_produce(Load())
 
 
 def test_the_client_process_of_every_peer_is_found_in_the_folder_where_it_starts() -> None:
